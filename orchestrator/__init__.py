@@ -1,0 +1,3 @@
+"""A distributed job orchestrator over SSH that benchmarks deep-learning training on clusters."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,109 @@
+"""Every way in which `orch` says no, and the exit status each one ends in.
+
+    OrchError
+    ├── ConfigError      2   nothing was contacted
+    ├── TransportError   3   a host could not be reached, or not be trusted
+    ├── DataError        4   logs, results or saved state are damaged or incomplete
+    ├── Regression       5   a comparison found one
+    └── RunError         1   a run failed or was stopped, or a node is unfit for it
+        └── Interrupted  130 a signal stopped the run (129 and 143 likewise)
+
+A message reads *where: what was expected, what came. hint.* in lower case. The same facts are attributes, for ``--json``
+and for tests. `Faults` carries several errors found together, so that a user mends a file or a cluster once, not ten times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class OrchError(Exception):
+    """An error with a place, a kind and a remedy. Raised anywhere, printed only by the command line."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        where: str = "",
+        hint: str = "",
+        host: str = "",
+        run_id: str = "",
+        phase: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.where = where
+        self.hint = hint
+        self.host = host
+        self.run_id = run_id
+        self.phase = phase
+
+    def __str__(self) -> str:
+        """One line for people, without the host: the caller folds hosts that say the same."""
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}. {self.hint}" if self.hint else text
+
+    def as_dict(self) -> dict[str, str]:
+        """The machine-readable form, as printed by ``--json``."""
+        fields = ("kind", "message", "where", "host", "run_id", "phase", "hint")
+        return {name: getattr(self, name) for name in fields if getattr(self, name)}
+
+
+class ConfigError(OrchError):
+    """Bad input: kinds config_invalid, template_error, unsafe_path. Raised before anything is contacted."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, kind: str = "config_invalid", **context: str) -> None:
+        super().__init__(message, kind=kind, **context)
+
+
+class TransportError(OrchError):
+    """Kinds host_unreachable, host_key_unknown, host_key_changed, host_key_revoked, algorithm_refused, auth_failed,
+    transfer_corrupt, node_lost, node_rebooted."""
+
+    exit_code = 3
+
+
+class DataError(OrchError):
+    """Kinds result_invalid, state_damaged, storage_full (on the controller), plan_changed."""
+
+    exit_code = 4
+
+
+class Regression(OrchError):
+    """Kind regression: a comparison found that something became slower."""
+
+    exit_code = 5
+
+
+class RunError(OrchError):
+    """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed, run_timeout,
+    lease_expired, output_limit, run_in_use."""
+
+    exit_code = 1
+
+
+class Interrupted(RunError):
+    """A signal asked for the end, and the run was stopped and collected. ``exit_code`` is 128 + the signal."""
+
+    def __init__(self, signal_number: int, message: str, **context: str) -> None:
+        super().__init__(message, kind="interrupted", **context)
+        self.exit_code = 128 + signal_number
+
+
+class Faults(OrchError):
+    """Several errors of one cause of failure, reported together; the exit status is that of the first."""
+
+    def __init__(self, errors: Sequence[OrchError]) -> None:
+        first = errors[0]
+        super().__init__(str(first), kind=first.kind, hint="")
+        self.errors = tuple(errors)
+        self.exit_code = first.exit_code
+
+    def __str__(self) -> str:
+        return "\n".join(f"{e.host}: {e}" if e.host else str(e) for e in self.errors)
