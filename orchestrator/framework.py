@@ -1,0 +1,118 @@
+"""A folder under ``templates/``, understood: what a benchmark program takes, how it starts, what its log means.
+
+`Framework` is plain data read from ``framework.yaml`` by `orchestrator.library`; nothing here knows a framework by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import nearest
+
+__all__ = ["ConfigFile", "Framework", "LogGrammar", "Option"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A knob of one framework, set with ``--set name=value``. ``type`` is int, float, bool or str."""
+
+    type: str
+    default: Any
+    help: str = ""
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+    device_default: Mapping[str, Any] = field(default_factory=dict)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Return the value that ``text`` stands for. Raises ConfigError naming the option and what it takes."""
+        words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+        try:
+            value = words[text.lower()] if self.type == "bool" else {"int": int, "float": float, "str": str}[self.type](text)
+        except (KeyError, ValueError):
+            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}") from None
+        if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):
+            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
+        return value
+
+    def _expectation(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        kind = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}[self.type]
+        return kind if self.minimum is None else f"{kind} ≥ {self.minimum:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One file rendered for every node. ``target`` chooses how printed values are quoted: sh, json or yaml."""
+
+    template: str
+    path: str
+    target: str = "sh"
+    mode: int = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class LogGrammar:
+    """What a program prints, as data.
+
+    ``files``: globs, relative to a node's log folder, of the files that hold samples. ``nodes``: ``first`` or ``every``,
+    whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
+    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``. ``scope``: ``global``
+    where a rate speaks of the whole run, ``process`` where of one rank. ``cumulative``: a rate covers all steps so far.
+    ``rank``: pattern of the line by which each rank proves who it is (groups ``rank``, ``world_size``).
+    ``closing``: pattern of the last line, group ``json`` with the facts of the run.
+    """
+
+    files: tuple[str, ...]
+    patterns: tuple[str, ...]
+    nodes: str = "first"
+    scope: str = "global"
+    cumulative: bool = False
+    rank: str = ""
+    rank_files: tuple[str, ...] = ()
+    closing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What one folder declares. ``digest`` is the SHA-256 over the folder's files."""
+
+    name: str
+    title: str
+    folder: str
+    digest: str
+    launch: str
+    batch_size_is: str
+    models: Mapping[str, Mapping[str, Any]]
+    dtypes: Mapping[str, Mapping[str, str]]
+    loaders: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    device_defaults: Mapping[str, Mapping[str, Any]]
+    options: Mapping[str, Option]
+    env: Mapping[str, str]
+    files: tuple[ConfigFile, ...]
+    payload: tuple[str, ...]
+    probe: str
+    log: LogGrammar
+    simulated: bool = False
+
+    def default(self, key: str, device: str) -> tuple[Any, str]:
+        """Return the default of a choice on ``device``, and its origin in words."""
+        special = self.device_defaults.get(device, {})
+        if key in special:
+            return special[key], f"{self.name} default on {device}"
+        return self.defaults[key], f"{self.name} default"
+
+    def dtype_flag(self, dtype: str, device: str) -> str:
+        """Return the program's own word for ``dtype``. Raises ConfigError listing the types this device offers."""
+        table = self.dtypes.get(device, {})
+        if dtype not in table:
+            raise ConfigError(
+                f"expected one of {', '.join(table) or 'none'} for {self.name} on {device}, got {dtype!r}",
+                where="--dtype",
+                hint=nearest(dtype, table).lstrip("; "),
+            )
+        return table[dtype]

@@ -1,0 +1,106 @@
+"""The machines of a cluster as values: `Host` and `Inventory`.
+
+Facts of the cluster live here (addresses, GPUs, interface, interpreter, environment); choices of an experiment live in
+`orchestrator.spec` and never overlap with them. This module knows no file format and opens nothing: reading is
+`orchestrator.library`, our YAML schema is `orchestrator.inventory_schema`, formats of other tools are
+`orchestrator.inventory_formats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import expand, fold, nearest
+
+__all__ = ["Host", "Inventory", "SshSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How a host is reached. ``None`` means: as the user's ssh configuration says, then OpenSSH's own default."""
+
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    jump: str | None = None
+    config: str | None = None
+    known_hosts: str | None = None
+    host_keys: str = "strict"
+    connect_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine.
+
+    ``gpus`` is the number of GPUs that runs may use, 0 for a machine measured on its CPU, None where the source of the
+    inventory does not say. ``slots`` is the number of processes a machine without GPUs carries. ``env`` goes into the
+    environment of every run on it. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the
+    framework), ``interface`` (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs.
+    """
+
+    name: str
+    address: str
+    gpus: int | None = None
+    slots: int = 1
+    ssh: SshSettings = SshSettings()
+    env: Mapping[str, str] = field(default_factory=dict)
+    vars: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """What runs measure on this host: ``cuda`` or ``cpu``."""
+        return "cpu" if self.gpus == 0 else "cuda"
+
+    @property
+    def capacity(self) -> int | None:
+        """How many ranks fit: its GPUs, or its slots where it has none; None where the inventory does not say."""
+        return self.slots if self.gpus == 0 else self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Hosts in their written order, and named groups of them. ``source`` is the file or expression they came from.
+
+    ``secrets`` names the variables of ``env`` whose values are never shown.
+    """
+
+    source: str
+    hosts: tuple[Host, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+
+    def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
+        """Return the hosts that ``expression`` names, in inventory order, without those of ``exclude``.
+
+        ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; names and addresses alike.
+        Empty: every host.
+        Raises ConfigError naming the unknown host or group and the nearest known one.
+        """
+        wanted = self._names(expression) if expression else {host.name for host in self.hosts}
+        unwanted = self._names(exclude) if exclude else set()
+        return tuple(host for host in self.hosts if host.name in wanted - unwanted)
+
+    def _names(self, expression: str) -> set[str]:
+        known: dict[str, set[str]] = {}
+        for host in self.hosts:
+            known.setdefault(host.address, set()).add(host.name)
+        known |= {host.name: {host.name} for host in self.hosts}
+        names = set()
+        for word in expand(expression, {"all": tuple(host.name for host in self.hosts)} | dict(self.groups)):
+            if word not in known:
+                raise ConfigError(
+                    f"no host {word!r} in {self.source}",
+                    where=f"hosts {expression!r}",
+                    hint=f"known hosts: {fold(host.name for host in self.hosts)}{nearest(word, known)}",
+                )
+            names |= known[word]
+        return names
+
+    def of(self, names: Sequence[str]) -> tuple[Host, ...]:
+        """Return the hosts with these names, in this order."""
+        by_name = {host.name: host for host in self.hosts}
+        return tuple(by_name[name] for name in names)

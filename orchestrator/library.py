@@ -1,0 +1,100 @@
+"""What is on this machine's disk: framework folders, payload files, inventories. Reads, checks, and hands on values.
+
+Folders and payloads are found beside the package when it is installed, above it in a source tree, and in whatever folder
+``--templates`` names. A framework is a folder; there is no list of them anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.framework import Framework
+from orchestrator.hostset import nearest
+from orchestrator.inventory import Inventory
+
+__all__ = ["FrameworkFolder", "frameworks", "open_framework", "open_inventory", "payload_bytes", "runner_source"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkFolder:
+    """A framework with the texts of its templates by file name and the bytes of its payload, ``noderun.py`` included."""
+
+    framework: Framework
+    sources: Mapping[str, str]
+    payload: Mapping[str, bytes]
+
+    @property
+    def payload_digests(self) -> dict[str, str]:
+        """SHA-256 of each payload file."""
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.payload.items()}
+
+
+def frameworks(extra: Path | None = None) -> dict[str, Path]:
+    """Return every framework folder by name; those of ``extra`` come first and win."""
+    found: dict[str, Path] = {}
+    for base in ([extra] if extra else []) + [_beside("templates")]:
+        if not base.is_dir():
+            raise ConfigError("expected a folder of framework folders, there is none", where=str(base))
+        for file in sorted(base.glob("*/framework.yaml")):
+            found.setdefault(file.parent.name, file.parent)
+    return found
+
+
+def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
+    """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
+    from orchestrator import framework_schema, yamlfile
+
+    known = frameworks(extra)
+    if name not in known:
+        raise ConfigError(
+            f"no framework {name!r}", where="--framework", hint=f"there are {', '.join(known)}{nearest(name, known)}"
+        )
+    folder = known[name]
+    document = yamlfile.load(folder / "framework.yaml")
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    framework = framework_schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
+    sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
+    for file in framework.files:
+        if file.template not in sources:
+            raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
+    payload = {each: payload_bytes(each, folder) for each in framework.payload}
+    return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
+
+
+def payload_bytes(name: str, folder: Path) -> bytes:
+    """Return a payload file: from the framework's own folder, or from ``remote/``."""
+    for path in (folder / name, _beside("remote") / name):
+        if path.is_file():
+            return path.read_bytes()
+    raise ConfigError(f"expected a payload file {name}, there is none", where=f"{folder}/framework.yaml: payload")
+
+
+@cache
+def runner_source() -> bytes:
+    """Return the source of the node runner."""
+    return (_beside("remote") / "noderun.py").read_bytes()
+
+
+def open_inventory(source: str) -> Inventory:
+    """Read an inventory file, or make one of a host expression. Raises ConfigError naming file, line and key."""
+    from orchestrator import inventory_formats, yamlfile
+
+    path = Path(source).expanduser()
+    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
+        return inventory_formats.parse_text(yamlfile.read_text(path), str(source), yamlfile.loads)
+    return inventory_formats.from_expression(source)
+
+
+def _beside(name: str) -> Path:
+    """Return the installed or the source-tree folder of that name."""
+    package = Path(__file__).resolve().parent
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name

@@ -1,0 +1,86 @@
+"""Where the ranks of a run live: `Placement`, computed by the controller and rendered literally; no node computes a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import fold
+from orchestrator.inventory import Host
+from orchestrator.spec import RunSpec
+
+__all__ = ["Placement", "Slot", "ladder", "place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices`` of ``host``."""
+
+    host: str
+    address: str
+    node_rank: int
+    first_rank: int
+    nproc: int
+
+    @property
+    def ranks(self) -> range:
+        """The ranks on this node, in order of local_rank."""
+        return range(self.first_rank, self.first_rank + self.nproc)
+
+    @property
+    def devices(self) -> str:
+        """The node's device indices as CUDA_VISIBLE_DEVICES takes them."""
+        return ",".join(map(str, range(self.nproc)))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All slots of a run in order of node_rank. Slot 0 is the master, where the rendezvous listens."""
+
+    slots: tuple[Slot, ...]
+    master_addr: str
+    master_port: int
+    world_size: int
+
+
+def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
+    """Put the run's nodes on the first hosts that fit; slot 0 is the master.
+
+    Raises ConfigError where there are too few hosts, or too few GPUs on them.
+    """
+    if len(hosts) < spec.nodes:
+        raise ConfigError(
+            f"{spec.nodes} nodes wanted, {len(hosts)} selected: {fold(h.name for h in hosts)}",
+            where="--nodes",
+            hint="select more hosts with --hosts, or lower --nodes",
+        )
+    fitting = [host for host in hosts if host.capacity is None or host.capacity >= spec.gpus]
+    if len(fitting) < spec.nodes:
+        small = [host for host in hosts if host not in fitting]
+        unit = "slots" if spec.device == "cpu" else "gpus"
+        raise ConfigError(
+            f"{spec.gpus} ranks per node wanted on {spec.nodes} nodes, too few {unit} on {fold(h.name for h in small)}",
+            where="--gpus",
+            hint=f"lower --gpus, or correct {unit}: of these hosts in the inventory",
+        )
+    slots = tuple(
+        Slot(host.name, host.address, index, index * spec.gpus, spec.gpus) for index, host in enumerate(fitting[: spec.nodes])
+    )
+    return Placement(slots, slots[0].address, port, spec.world_size)
+
+
+def ladder(nodes: int, gpus: int) -> tuple[tuple[int, int], ...]:
+    """Return the shapes of a scaling curve as (nodes, gpus): 1, 2, 4 … all GPUs of one node, then 2, 4 … all nodes.
+
+    >>> ladder(4, 8)
+    ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))
+    """
+    return tuple((1, g) for g in _doublings(gpus)) + tuple((n, gpus) for n in _doublings(nodes)[1:])
+
+
+def _doublings(limit: int) -> list[int]:
+    counts = [1]
+    while counts[-1] * 2 < limit:
+        counts.append(counts[-1] * 2)
+    return counts + [limit] * (limit > counts[-1])
