@@ -1,0 +1,61 @@
+"""The open lines of one command: one per host, made together, re-made when one breaks, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from orchestrator.errors import OrchError
+from orchestrator.fanout import each, each_or_raise
+from orchestrator.inventory import Host
+from orchestrator.library import runner_source
+from orchestrator.node import Node
+from orchestrator.transport import Trust, connect
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """Lines to hosts by name. Use as a context manager; leaving it closes every line."""
+
+    def __init__(self, hosts: Sequence[Host], trust: Trust) -> None:
+        self.hosts = tuple(hosts)
+        self.trust = trust
+        self.nodes: dict[str, Node] = {}
+
+    def open(self) -> Cluster:
+        """Connect to every host at once. Raises Faults naming every host that cannot be reached, each with its cause."""
+        self.nodes.update(each_or_raise(self._missing(), self._connect))
+        return self
+
+    def open_what_answers(self) -> dict[str, OrchError]:
+        """Connect to every host that can be reached; return the errors of the others by host name."""
+        results, errors = each(self._missing(), self._connect)
+        self.nodes.update(results)
+        return errors
+
+    def reconnect(self, name: str) -> Node:
+        """Replace the line to one host with a fresh one, verified like the first."""
+        old = self.nodes.pop(name, None)
+        if old:
+            old.transport.close()
+        self.nodes[name] = self._connect(name)
+        return self.nodes[name]
+
+    def close(self) -> None:
+        """Close every line."""
+        each(self.nodes, lambda name: self.nodes[name].transport.close())
+        self.nodes.clear()
+
+    def _missing(self) -> list[str]:
+        return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
+
+    def _connect(self, name: str) -> Node:
+        host = next(host for host in self.hosts if host.name == name)
+        return Node(connect(host, self.trust), runner_source())
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,266 @@
+"""The controller's side of ``remote/noderun.py``: one request over one channel, framed, checked, byte-exact.
+
+Nothing has to be installed on a node: the runner's source travels in front of the request, and every value travels as JSON
+behind it, so that a command line never holds more than an interpreter and a number. Text that login scripts print before the
+answer is skipped by a nonce.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import OrchError, RunError, TransportError
+from orchestrator.inventory import Host
+from orchestrator.transport import Channel, Transport
+
+__all__ = ["KeeperLine", "Node", "Upload", "Wanted"]
+
+# One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it.
+_BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+_NOISE_LIMIT = 1 << 20
+_LINE_LIMIT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file for a node: ``path`` is relative to the node's work directory."""
+
+    path: str
+    content: bytes
+    mode: int = 0o600
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content as hexadecimal text."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives."""
+
+    sizes: Mapping[str, int]
+    exit_record: bytes
+    alive: bool
+    left_out: int
+
+
+class Node:
+    """One host, spoken to through its node runner over one open line. Raises OrchError with ``host`` filled in."""
+
+    def __init__(self, transport: Transport, runner: bytes) -> None:
+        self.transport = transport
+        self.host: Host = transport.host
+        self.root = str(self.host.vars.get("workdir", "~/.orch-node"))
+        self.runner_python = str(self.host.vars.get("runner_python", "python3"))
+        self._runner = runner
+
+    def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
+        """Send one request and return the one line that answers it."""
+        with self._call(op, request, timeout_s) as call:
+            return call.line()
+
+    def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
+        """Bring files to the node; those already there with this digest are not sent. Returns the number of bytes sent.
+
+        ``timeout_s`` bounds every wait for the node, not the whole transfer.
+        """
+        listing = [{"path": file.path, "bytes": len(file.content), "sha256": file.sha256, "mode": file.mode} for file in files]
+        with self._call("put", {"files": listing}, timeout_s) as call:
+            missing = call.line()["missing"]
+            for index in missing:
+                call.send(files[index].content)
+            call.line()
+        return sum(len(files[index].content) for index in missing)
+
+    def fetch(
+        self,
+        run_id: str,
+        have: Mapping[str, int],
+        sink: Callable[[str, int, bytes], None],
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        max_files: int,
+    ) -> Wanted | None:
+        """Hand every log byte beyond the ``have`` offsets to ``sink(name, offset, data)``. None where the run is not there."""
+        request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
+        with self._call("get", request, timeout_s) as call:
+            while True:
+                line = call.line()
+                if line.get("absent"):
+                    return None
+                data = call.read(_whole(line["bytes"], _LINE_LIMIT))
+                if line.get("done"):
+                    return Wanted(line["sizes"], data, bool(line["alive"]), int(line["left_out"]))
+                raw = zlib.decompressobj().decompress(data, _whole(line["raw"], 1 << 20))
+                sink(str(line["name"]), int(line["offset"]), raw)
+
+    def tail(self, run_id: str, file: str, *, offset: int, follow: bool) -> Iterator[bytes]:
+        """Yield the bytes of a log file as they come, until the run ends."""
+        with self._call("tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0) as call:
+            while not (line := call.line()).get("done"):
+                yield call.read(_whole(line["bytes"], 1 << 20))
+
+    def keeper(self, run_id: str, noderun: str, *, start: bool, timeout_s: float) -> KeeperLine:
+        """Open the line to a run's keeper, starting one if asked to. ``noderun`` is the runner's staged path."""
+        request = {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}
+        return KeeperLine(self._call("line", request, timeout_s))
+
+    def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> _Call:
+        nonce = secrets.token_hex(8)
+        header = json.dumps({**request, "op": op, "nonce": nonce, "root": self.root}).encode() + b"\n"
+        argv = [self.runner_python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
+        channel = self.transport.popen(argv, timeout_s=timeout_s)
+        call = _Call(channel, self.host, timeout_s, self.runner_python)
+        try:
+            call.send(self._runner + header)
+            call.skip_noise(b"ORCH " + nonce.encode() + b"\n")
+        except BaseException:
+            channel.close()
+            raise
+        return call
+
+
+class _Call:
+    """One answered request: a reader of lines and counted bytes over a channel, every wait limited."""
+
+    def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str) -> None:
+        self.channel = channel
+        self.host = host
+        self.timeout_s = timeout_s
+        self._python = python
+        self._buffer = bytearray()
+
+    def __enter__(self) -> _Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+
+    def send(self, data: bytes) -> None:
+        """Send raw bytes."""
+        self.channel.send(data)
+
+    def skip_noise(self, mark: bytes) -> None:
+        """Drop what login scripts print, up to and with the line that begins our answer."""
+        while (at := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > _NOISE_LIMIT:
+                raise self._broken("more than 1 MiB of text before the answer")
+            self._more()
+        del self._buffer[: at + len(mark)]
+
+    def line(self) -> dict[str, Any]:
+        """Return the next JSON line. Raises what the node refused."""
+        while (at := self._buffer.find(b"\n")) < 0:
+            if len(self._buffer) > _LINE_LIMIT:
+                raise self._broken("a line of more than 16 MiB")
+            self._more()
+        text = bytes(self._buffer[:at])
+        del self._buffer[: at + 1]
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._broken(f"{text[:80]!r}") from None
+        if not isinstance(value, dict):
+            raise self._broken(f"{text[:80]!r}")
+        if "error" in value:
+            raise refusal(value["error"], self.host.name)
+        return value
+
+    def read(self, count: int) -> bytes:
+        """Return exactly ``count`` bytes."""
+        while len(self._buffer) < count:
+            self._more()
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return data
+
+    def _more(self) -> None:
+        try:
+            data = self.channel.recv(self.timeout_s)
+        except TimeoutError:
+            raise TransportError(
+                f"no answer from the node runner within {self.timeout_s:g} s", kind="node_lost", host=self.host.name
+            ) from None
+        if not data:
+            raise self._ended()
+        self._buffer += data
+
+    def _ended(self) -> OrchError:
+        words = self.channel.stderr_tail().decode("utf-8", "replace").strip().splitlines()[-3:]
+        said = " / ".join(words) or "nothing on its error stream"
+        if "not found" in said or "No such file" in said:
+            return RunError(
+                f"no interpreter {self._python!r} for the node runner: {said}",
+                kind="node_unfit",
+                host=self.host.name,
+                hint="install Python 3.6 or newer, or set vars.runner_python of this host in the inventory",
+            )
+        return RunError(
+            f"the node runner ended without an answer: {said}",
+            kind="node_unfit",
+            host=self.host.name,
+            hint="try: ssh to this host and run the interpreter by hand; a login script may end or block the session",
+        )
+
+    def _broken(self, got: str) -> OrchError:
+        return RunError(f"expected a line of the node runner, got {got}", kind="result_invalid", host=self.host.name)
+
+
+class KeeperLine:
+    """The line to one run's keeper: orders go out, events come in on a queue filled by one reader thread."""
+
+    def __init__(self, call: _Call) -> None:
+        self._call = call
+        self.host = call.host
+
+    def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
+        """Read events in the background and hand each to ``deliver(host name, event)``; a lost line is the event ``lost``."""
+        threading.Thread(target=self._pump, args=(deliver,), name=f"keeper-{self.host.name}", daemon=True).start()
+
+    def send(self, do: str, **fields: Any) -> None:
+        """Send one order. A line that is gone shows as the event ``lost``, not here."""
+        try:
+            self._call.send(json.dumps({**fields, "do": do}).encode() + b"\n")
+        except TransportError:
+            return
+
+    def close(self) -> None:
+        """Close the line. Before the go-word this makes the keeper leave without starting anything."""
+        self._call.channel.close()
+
+    def _pump(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
+        self._call.timeout_s = 3600.0
+        while True:
+            try:
+                event = self._call.line()
+            except OrchError as error:
+                deliver(self.host.name, {"event": "lost", "line": self, "error": error, "at": time.monotonic()})
+                return
+            deliver(self.host.name, {**event, "line": self, "at": time.monotonic()})
+
+
+def refusal(fields: Any, host: str) -> OrchError:
+    """Return the error that a node's refusal stands for."""
+    values = fields if isinstance(fields, dict) else {}
+    kind = str(values.get("kind", "node_unfit"))
+    message = str(values.get("message", "refused without a reason"))
+    if values.get("owner"):
+        message += f": {values['owner']}"
+    maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
+    return maker(message, kind=kind, host=host)
+
+
+def _whole(value: Any, limit: int) -> int:
+    if not isinstance(value, int) or not 0 <= value <= limit:
+        raise RunError(f"expected a count up to {limit}, got {value!r}", kind="result_invalid")
+    return value

@@ -1,0 +1,910 @@
+"""The node's side of `orch`: one file, standard library only, python3.6 or newer, run with ``-I -S``.
+
+It is called in three ways.
+
+1. From standard input of an ssh channel, so that nothing has to be installed first: the source, then one JSON request line
+   ``{"op": …, "nonce": …}``. The answer starts with the line ``ORCH <nonce>``, which tells it from whatever a login script
+   prints, and goes on with JSON lines; after a line with ``"bytes": n`` follow n raw bytes. Operations: the ``op_…`` functions.
+2. ``noderun.py keep DIR``: the keeper, one per run and node. It is detached from ssh, holds the node's lock, starts the launch
+   script at the agreed instant, reaps whatever descends from it, and writes ``exit.json``. It listens on ``keeper.sock``; the
+   controller speaks to it through `op_line`. Nobody renewing it for one lease means the end of the run.
+3. ``noderun.py rank -- ARGV…``: one rank. It gives the rank its own log files and records how it ended.
+
+Processes are ended by proven identity only: descendants of the keeper, or bearers of the run's marker ORCH_RUN_ID.
+"""
+
+import base64
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import resource
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import zlib
+
+SCHEMA = 1
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+CHUNK = 1 << 18
+POLL_S = 0.05
+TAIL_BYTES = 16384
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Refused(Exception):
+    """A request that cannot be met; travels to the controller as an error event with ``kind`` and ``message``."""
+
+    def __init__(self, kind, message, **context):
+        super().__init__(message)
+        self.fields = dict(context, kind=kind, message=message)
+
+
+# ------------------------------------------------------------------ files
+
+
+def root_directory(path):
+    """Return the work directory as an absolute path, made if missing. Refuses one that somebody else could write to."""
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as error:
+        raise Refused("node_unfit", "work directory %s: %s" % (path, error.strerror))
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Refused("node_unfit", "work directory %s: expected a directory of user %d" % (path, os.getuid()))
+    if found.st_mode & 0o022:
+        raise Refused("node_unfit", "work directory %s: expected mode 0700, got %04o" % (path, found.st_mode & 0o7777))
+    return path
+
+
+def inside(root, relative):
+    """Return root/relative. Refuses names that would leave the work directory or hide in it."""
+    parts = relative.split("/")
+    if not all(NAME.match(part) for part in parts):
+        raise Refused("unsafe_path", "unsafe path %r" % relative)
+    return os.path.join(root, *parts)
+
+
+def digest_of(path):
+    """Return the SHA-256 of a file as hexadecimal text."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_whole(path, blocks, mode=0o600):
+    """Write a file under a temporary name, flush it to disk and rename it: it is there whole or not at all."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path, value):
+    """Write one JSON value, whole or not at all."""
+    write_whole(path, [json.dumps(value, sort_keys=True).encode() + b"\n"])
+
+
+def log_files(directory):
+    """Return {name: size} of the regular files in a run's log folder; links and special files are left out."""
+    found = {}
+    for entry in os.scandir(os.path.join(directory, "logs")):
+        if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
+            found[entry.name] = entry.stat(follow_symlinks=False).st_size
+    return found
+
+
+# ------------------------------------------------------------------ processes
+
+
+def processes():
+    """Return {pid: (parent pid, state, start time in ticks)} of every process that /proc shows."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+                table[int(name)] = (int(fields[1]), fields[0].decode(), int(fields[19]))
+            except (OSError, IndexError):
+                continue
+    return table
+
+
+def descendants(ancestor):
+    """Return {pid: start time} of all living descendants of a process."""
+    table = processes()
+    children = {}
+    for pid, (parent, _, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = {}, [ancestor]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            if table[pid][1] != "Z":
+                found[pid] = table[pid][2]
+            queue.append(pid)
+    return found
+
+
+def bearers(run_id=None):
+    """Return {pid: (start time, run id)} of this user's processes whose environment carries a run's marker."""
+    wanted = b"ORCH_RUN_ID=" + (run_id.encode() + b"\0" if run_id else b"")
+    found = {}
+    for pid, (_, state, start) in processes().items():
+        if pid == os.getpid() or state == "Z":
+            continue
+        try:
+            if os.stat("/proc/%d" % pid).st_uid != os.getuid():
+                continue
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                environment = b"\0" + file.read() + b"\0"
+        except OSError:
+            continue
+        at = environment.find(b"\0" + wanted)
+        if at >= 0:
+            name = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
+            found[pid] = (start, name.decode("utf-8", "replace"))
+    return found
+
+
+def send_signal(targets, number):
+    """Signal processes given as {pid: start time}, each only while its start time is still the same."""
+    now = processes()
+    for pid, start in targets.items():
+        if pid in now and now[pid][2] == start:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                continue
+
+
+def ending(status):
+    """Return (exit code, signal name) of a wait status; one of them is None."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:
+            return None, "signal %d" % number
+    return os.WEXITSTATUS(status), None
+
+
+def boot_id():
+    """Return the kernel's identity of this boot: process numbers mean nothing beyond it."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+# ------------------------------------------------------------------ one rank
+
+
+def rank_main(argv):
+    """Run one rank with its own log files and leave ``ranks/<rank>.json``; end with its exit code, or 128 + its signal."""
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    streams = []
+    for ending_name in ("out", "err"):
+        path = os.path.join("logs", "rank-%d.%s" % (rank, ending_name))
+        streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+    record = {"rank": rank, "local_rank": local_rank, "wrapper": os.getpid(), "started_mono_s": time.monotonic()}
+    # The launcher ends a rank by signalling its process group; the child dies of it, and the wrapper stays to say so.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    pid = os.fork()
+    if pid == 0:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(streams[0], 1)
+        os.dup2(streams[1], 2)
+        try:
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            os.write(2, ("%s: %s\n" % (argv[0], error.strerror)).encode())
+            os._exit(127 if error.errno == errno.ENOENT else 126)
+    path = os.path.join("ranks", "%d.json" % rank)
+    write_json(path, dict(record, pid=pid))
+    code, name = ending(os.waitpid(pid, 0)[1])
+    write_json(path, dict(record, pid=pid, code=code, signal=name, ended_mono_s=time.monotonic()))
+    return code if code is not None else 128 + getattr(signal, name, 0)
+
+
+# ------------------------------------------------------------------ the keeper
+
+
+class Keeper:
+    """The owner of one run's processes on one node. States: new, armed, running, stopping, ended."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.state = "new"
+        self.order = {}
+        self.renewed = time.monotonic()
+        self.main = 0
+        self.main_status = None
+        self.started = None
+        self.stop_reason = ""
+        self.killed_at = None
+        self.ranks = {}
+        self.record = None
+        self.over_limit_checked = 0.0
+        self.connections = {}
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A relative name: the path of a socket holds 107 bytes at most, a work directory may be longer.
+        self.listener.bind("keeper.sock")
+        self.listener.listen(4)
+
+    def serve(self):
+        """Run until there is nothing left to own and nobody left to tell."""
+        while self.state != "gone":
+            self.judge_lateness()
+            ready = select.select([self.listener] + list(self.connections), [], [], POLL_S)[0]
+            for connection in ready:
+                if connection is self.listener:
+                    self.accept()
+                elif connection in self.connections:
+                    self.receive(connection)
+            self.reap()
+            if self.state in ("running", "stopping"):
+                self.watch()
+        self.listener.close()
+
+    # -- the controller's side
+
+    def accept(self):
+        """Take one more connection: the controller's, a re-attached one, or that of somebody who wants the run stopped."""
+        connection, _ = self.listener.accept()
+        connection.settimeout(5)
+        self.connections[connection] = b""
+        self.answer(connection, "hello", state=self.state, started=self.started, record=self.record)
+
+    def tell(self, event, **fields):
+        """Send one event to everybody who is connected."""
+        for connection in list(self.connections):
+            self.answer(connection, event, **fields)
+
+    def answer(self, connection, event, **fields):
+        """Send one event to one side. Who does not take it within 5 s has lost the line; the run goes on."""
+        try:
+            connection.sendall(json.dumps(dict(fields, event=event)).encode() + b"\n")
+        except OSError:
+            self.hang_up(connection)
+
+    def hang_up(self, connection):
+        """Forget a connection. Where it was the last one and nothing runs, go: without a go-word nothing is started."""
+        connection.close()
+        self.connections.pop(connection, None)
+        if not self.connections and self.state in ("new", "armed", "ended"):
+            self.state = "gone"
+
+    def receive(self, connection):
+        """Read what came and obey each whole line."""
+        try:
+            data = connection.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self.hang_up(connection)
+            return
+        *lines, self.connections[connection] = (self.connections[connection] + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line.decode())
+            try:
+                getattr(self, "do_" + order["do"])(order, connection)
+            except Refused as refusal:
+                self.answer(connection, "error", **refusal.fields)
+                self.hang_up(connection)
+            if connection not in self.connections:
+                return
+
+    def do_arm(self, order, connection):
+        """Take the node's lock, check every file, say armed."""
+        self.lock(order["owner"])
+        for path, expected in order["files"].items():
+            if digest_of(path) != expected:
+                raise Refused("transfer_corrupt", "%s is not what was sent" % path)
+        for port in order["ports"]:
+            check_port(port)
+        os.makedirs("logs", 0o700, exist_ok=True)
+        os.makedirs("ranks", 0o700, exist_ok=True)
+        self.order = order
+        self.state = "armed"
+        self.tell("armed", pid=os.getpid(), boot_id=boot_id())
+
+    def lock(self, owner):
+        """Hold the node's lock for as long as this process lives. Refuses with the owner's record where it is taken."""
+        root = os.path.dirname(os.path.dirname(self.directory))
+        path = os.path.join(root, "node.lock")
+        self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + 2.0
+        while True:
+            try:
+                fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                # The keeper of the run before this one may need a moment to leave.
+                if time.monotonic() > deadline:
+                    holder = os.pread(self.lock_file, 4096, 0).decode("utf-8", "replace").strip()
+                    raise Refused("node_busy", "another run holds this node", owner=holder)
+                time.sleep(0.02)
+        os.ftruncate(self.lock_file, 0)
+        os.pwrite(self.lock_file, json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n", 0)
+
+    def do_beat(self, order, connection):
+        """Renew the lease and answer with the clock, for liveness and for the offset of the clocks."""
+        self.renewed = time.monotonic()
+        fields = {"n": order["n"], "mono": time.monotonic(), "state": self.state}
+        tail = order.get("tail")
+        if tail and self.state in ("running", "stopping"):
+            data = read_slice(os.path.join("logs", tail["file"]), tail["offset"], TAIL_BYTES)
+            fields.update(data=base64.b64encode(data).decode(), offset=tail["offset"])
+        self.answer(connection, "beat", **fields)
+
+    def do_go(self, order, connection):
+        """Fork at once, exec at the agreed instant of this node's monotonic clock, report the true one."""
+        self.renewed = time.monotonic()
+        if self.state != "armed":
+            raise Refused("start_timeout", "go came in state %s" % self.state)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            launch(self.order, writer, order.get("at"))
+        os.close(writer)
+        self.main, self.state = pid, "running"
+        # The child closes its end by its exec, a few milliseconds after the instant that it reports.
+        data = b""
+        while True:
+            block = os.read(reader, 64)
+            if not block:
+                break
+            data += block
+        os.close(reader)
+        self.started = float(data or b"nan")
+        self.tell("started", mono=self.started)
+
+    def do_stop(self, order, connection):
+        """Stop the run for the given reason."""
+        self.renewed = time.monotonic()
+        self.stop(order["reason"])
+
+    def do_bye(self, order, connection):
+        """The controller has what it wants; go as soon as nothing is left to own."""
+        if self.state in ("new", "armed", "ended"):
+            self.state = "gone"
+
+    # -- the run's side
+
+    def judge_lateness(self):
+        """Expire the lease before any queued beat is read: beats that waited in a frozen node renew nothing."""
+        now = time.monotonic()
+        if self.state == "ended" and now - self.renewed > self.order["lease_s"]:
+            self.state = "gone"
+        elif self.state in ("new", "armed") and now - self.renewed > self.order.get("lease_s", 60):
+            self.state = "gone"
+        elif self.state == "running":
+            if now - self.renewed > self.order["lease_s"]:
+                self.stop("lease_expired: nobody renewed the run for %g s" % self.order["lease_s"])
+            elif self.started and now - self.started > self.order["limit_s"]:
+                self.stop("run_timeout: longer than %g s" % self.order["limit_s"])
+
+    def reap(self):
+        """Collect ended children, the main process and adopted orphans alike."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.main_status = status
+
+    def watch(self):
+        """Look for ranks that ended, logs that grew too long, and for the end of everything."""
+        self.read_ranks()
+        now = time.monotonic()
+        if now - self.over_limit_checked > 1.0:
+            self.over_limit_checked = now
+            if sum(log_files(".").values()) > self.order["output_limit_bytes"]:
+                self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
+        if self.main_status is not None and self.state == "running":
+            self.state, self.killed_at = "stopping", now + self.order["grace_s"]
+            send_signal(descendants(os.getpid()), signal.SIGTERM)
+        if self.state == "stopping":
+            left = descendants(os.getpid())
+            if not left and self.main_status is not None:
+                self.read_ranks()
+                self.end()
+            elif now >= self.killed_at:
+                send_signal(left, signal.SIGKILL)
+
+    def read_ranks(self):
+        """Take in rank records; a failed rank stops this node at once and is told at once."""
+        for entry in os.scandir("ranks"):
+            known = self.ranks.get(entry.name, {})
+            if not entry.name.endswith(".json") or "ended_mono_s" in known:
+                continue
+            try:
+                with open(entry.path) as file:
+                    record = json.load(file)
+            except FileNotFoundError:
+                continue
+            if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
+                record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
+            self.ranks[entry.name] = record
+            if "ended_mono_s" in record:
+                self.tell("rank", **record)
+                if record["code"] != 0 and self.state == "running":
+                    how = record["signal"] or "exit code %s" % record["code"]
+                    self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
+
+    def stop(self, reason):
+        """Begin to stop: terminate now, kill after the grace period."""
+        if self.state == "running":
+            self.stop_reason = reason
+            self.state = "stopping"
+            self.killed_at = time.monotonic() + self.order["grace_s"]
+            self.tell("stopping", reason=reason)
+            send_signal(descendants(os.getpid()), signal.SIGTERM)
+        elif self.state in ("new", "armed"):
+            self.state = "gone"
+
+    def end(self):
+        """Write the exit record: what happened, and the size and digest of every log."""
+        code, name = ending(self.main_status)
+        failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
+        state = "failed" if failed else "finished"
+        if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
+            state = "stopped"
+        if os.path.exists("env.sh"):
+            os.unlink("env.sh")
+        self.record = {
+            "schema": SCHEMA,
+            "run_id": self.order["run_id"],
+            "node_rank": self.order["node_rank"],
+            "state": state,
+            "code": code,
+            "signal": name,
+            "reason": self.stop_reason,
+            "started_mono_s": self.started,
+            "ended_mono_s": time.monotonic(),
+            "boot_id": boot_id(),
+            "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
+            "files": {
+                log: {"bytes": size, "sha256": digest_of(os.path.join("logs", log))} for log, size in log_files(".").items()
+            },
+        }
+        write_json("exit.json", self.record)
+        self.state = "ended"
+        self.tell("ended", record=self.record)
+        if not self.connections:
+            self.state = "gone"
+
+
+def launch(order, writer, at):
+    """In the forked child: become the launch script at the agreed instant. Never returns."""
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, name in ((1, "node.out"), (2, "node.err")):
+            path = os.path.join("logs", name)
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), number)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+        environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
+        if at is not None:
+            # No spinning at the end: where nodes share cores, as in a lab, it would delay the others.
+            time.sleep(max(0.0, at - time.monotonic()))
+        os.write(writer, b"%.9f" % time.monotonic())
+        os.set_inheritable(writer, False)
+        os.execvpe(order["argv"][0], order["argv"], environment)
+    except OSError as error:
+        os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
+    finally:
+        os._exit(127)
+
+
+def check_port(port):
+    """Refuse where something already listens on a port that the run needs."""
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind(("0.0.0.0", port))
+    except OSError as error:
+        raise Refused("port_busy", "port %d: %s" % (port, error.strerror), port=port)
+    finally:
+        probe.close()
+
+
+def read_slice(path, offset, limit):
+    """Return up to ``limit`` bytes of a regular file from ``offset``; nothing where it is not there yet."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(handle, limit, offset) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+    finally:
+        os.close(handle)
+
+
+def keep_main(directory):
+    """Become the keeper of a run directory. The caller has detached this process from ssh."""
+    os.chdir(directory)
+    os.umask(0o077)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    alive = os.open("keeper.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    keeper = Keeper(directory)
+    try:
+        keeper.serve()
+    finally:
+        os.unlink("keeper.sock")
+
+
+def keeper_lives(directory):
+    """Tell whether a run's keeper lives. It holds a lock for as long as it does; a socket file may outlive its owner."""
+    try:
+        handle = os.open(os.path.join(directory, "keeper.alive"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------------ operations over ssh
+
+
+def reply(**fields):
+    """Print one JSON line to the controller."""
+    sys.stdout.buffer.write(json.dumps(fields).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def op_put(request):
+    """Receive files. First says which are missing, by digest; takes those; each is checked, flushed and renamed into place."""
+    root = root_directory(request["root"])
+    missing = []
+    for index, item in enumerate(request["files"]):
+        path = inside(root, item["path"])
+        try:
+            if digest_of(path) != item["sha256"]:
+                missing.append(index)
+        except OSError:
+            missing.append(index)
+    reply(root=root, missing=missing)
+    for index in missing:
+        item = request["files"][index]
+        path = inside(root, item["path"])
+        directory = os.path.dirname(path)
+        digest = hashlib.sha256()
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            write_whole(path, received(item["bytes"], digest), item["mode"])
+        except OSError as error:
+            free = shutil.disk_usage(root).free
+            kind = "storage_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "node_unfit"
+            raise Refused(kind, "%s: %s; needed %d bytes, free %d" % (path, error.strerror, item["bytes"], free))
+        if digest.hexdigest() != item["sha256"] or digest_of(path) != item["sha256"]:
+            os.unlink(path)
+            raise Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
+    reply(done=True)
+
+
+def received(count, digest):
+    """Yield ``count`` bytes of standard input in blocks, feeding the digest."""
+    while count:
+        block = sys.stdin.buffer.read(min(count, CHUNK))
+        if not block:
+            raise Refused("transfer_corrupt", "the line ended %d bytes early" % count)
+        digest.update(block)
+        count -= len(block)
+        yield block
+
+
+def op_get(request):
+    """Send the logs of a run from the offsets that the controller already holds, compressed, and the exit record last."""
+    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    if not os.path.isdir(os.path.join(directory, "logs")):
+        reply(absent=True)
+        return
+    record = read_slice(os.path.join(directory, "exit.json"), 0, 1 << 24)
+    sizes = log_files(directory)
+    for name in sorted(sizes)[: request["max_files"]]:
+        offset = request["have"].get(name, 0)
+        limit = min(sizes[name], request["max_bytes"])
+        while offset < limit:
+            data = read_slice(os.path.join(directory, "logs", name), offset, min(CHUNK, limit - offset))
+            if not data:
+                break
+            packed = zlib.compress(data, 1)
+            reply(name=name, offset=offset, raw=len(data), bytes=len(packed))
+            sys.stdout.buffer.write(packed)
+            offset += len(data)
+    alive = keeper_lives(directory)
+    reply(done=True, sizes=sizes, alive=alive, left_out=max(0, len(sizes) - request["max_files"]), bytes=len(record))
+    sys.stdout.buffer.write(record)
+    sys.stdout.buffer.flush()
+
+
+def op_line(request):
+    """Start a keeper for a run directory if asked to, then carry lines between the controller and it until one side ends."""
+    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    if request["start"]:
+        start_keeper(directory, os.path.join(os.path.dirname(os.path.dirname(directory)), request["noderun"]))
+    os.chdir(directory)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    deadline = time.monotonic() + request.get("wait_s", 10)
+    while True:
+        try:
+            connection.connect("keeper.sock")
+            break
+        except OSError as error:
+            if time.monotonic() > deadline or not request["start"]:
+                raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror))
+            time.sleep(0.005)
+    # Output that the controller does not take must not hold up its orders, hence two non-blocking directions.
+    while True:
+        ready = select.select([0, connection], [], [])[0]
+        if 0 in ready:
+            data = os.read(0, 65536)
+            if not data:
+                return
+            connection.sendall(data)
+        if connection in ready:
+            data = connection.recv(65536)
+            if not data:
+                return
+            view = memoryview(data)
+            while view:
+                view = view[os.write(1, view) :]
+
+
+def start_keeper(directory, program):
+    """Fork twice and become a keeper that has nothing of this ssh session: no terminal, no stream, no session."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        log = os.open(os.path.join(directory, "keeper.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        for target, source in ((0, null), (1, null), (2, log)):
+            os.dup2(source, target)
+        os.closerange(3, 64)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", program, "keep", directory])
+    finally:
+        os._exit(127)
+
+
+def op_stop(request):
+    """End runs by asking their keepers, then whatever still bears their marker; report what is left: nothing, one hopes."""
+    root = root_directory(request["root"])
+    grace_s = request["grace_s"]
+    wanted = request.get("run")
+    stopped = []
+    for name in sorted(os.listdir(os.path.join(root, "runs"))) if os.path.isdir(os.path.join(root, "runs")) else []:
+        if (wanted is None or name == wanted) and ask_keeper(os.path.join(root, "runs", name), request["reason"], grace_s):
+            stopped.append(name)
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        found = bearers(wanted)
+        send_signal({pid: start for pid, (start, _) in found.items()}, number)
+        stopped += [run for _, run in found.values() if run not in stopped]
+        deadline = time.monotonic() + wait_s
+        while bearers(wanted) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in bearers(wanted).items()])
+
+
+def ask_keeper(directory, reason, grace_s):
+    """Tell a run's keeper to stop and wait for its end. False where no keeper answers."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(grace_s + 10)
+    try:
+        os.chdir(directory)
+        connection.connect("keeper.sock")
+        connection.sendall(json.dumps({"do": "stop", "reason": reason}).encode() + b"\n")
+        data = b""
+        while b'"event": "ended"' not in data:
+            block = connection.recv(65536)
+            if not block:
+                break
+            data += block
+        connection.sendall(b'{"do": "bye"}\n')
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def op_left(request):
+    """Report processes that still bear a run's marker, and whether its keeper lives."""
+    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    left = [[pid, run] for pid, (_, run) in bearers(request["run"]).items()]
+    reply(left=left, keeper=keeper_lives(directory))
+
+
+def op_status(request):
+    """Report the runs that live on this node and who holds its lock."""
+    root = root_directory(request["root"])
+    runs = {}
+    for _, run in bearers().values():
+        runs[run] = runs.get(run, 0) + 1
+    owner = None
+    try:
+        lock = os.open(os.path.join(root, "node.lock"), os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
+        os.close(lock)
+    except OSError:
+        owner = None
+    reply(runs=runs, owner=owner)
+
+
+def op_tail(request):
+    """Send a log file from an offset and follow it while the run lives, until the controller closes its side."""
+    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    path = os.path.join(directory, "logs", inside("", request["file"]))
+    offset = request["offset"]
+    while True:
+        data = read_slice(path, offset, CHUNK)
+        if data:
+            reply(offset=offset, bytes=len(data))
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            offset += len(data)
+            continue
+        if not request["follow"] or not keeper_lives(directory):
+            break
+        if select.select([0], [], [], 0.2)[0] and not os.read(0, 4096):
+            break
+    reply(done=True, offset=offset)
+
+
+def op_facts(request):
+    """Report what this machine is: the answers that preflight compares and the manifest keeps."""
+    root = root_directory(request["root"])
+    facts = {
+        "hostname": socket.gethostname(),
+        "boot_id": boot_id(),
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "runner_python": "%d.%d.%d" % sys.version_info[:3],
+        "user": os.environ.get("USER", str(os.getuid())),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "workdir": root,
+        "disk_free_bytes": shutil.disk_usage(root).free,
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "time": time.time(),
+        "gpus": gpus(),
+        "framework": framework_facts(request["python"], request["probe"], request["probe_timeout_s"]),
+        "ports_busy": [],
+    }
+    for port in request["ports"]:
+        try:
+            check_port(port)
+        except Refused:
+            facts["ports_busy"].append(port)
+    if request.get("interface"):
+        facts["interface"] = interface_facts(request["interface"])
+    if request.get("data_dir"):
+        facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
+    reply(facts=facts)
+
+
+def cpu_model():
+    """Return the processor's name, or the architecture where the kernel does not say."""
+    with open("/proc/cpuinfo", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def gpus():
+    """Return one entry per GPU as nvidia-smi lists them; None where there is no nvidia-smi, a text where it fails."""
+    query = "index,name,driver_version,memory.total,memory.used,utilization.gpu"
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader,nounits"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=20,
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        return "nvidia-smi did not answer within 20 s"
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        return text.strip()[-400:] or "nvidia-smi ended with %d" % done.returncode
+    names = ("index", "name", "driver", "memory_mib", "used_mib", "utilization")
+    return [dict(zip(names, (field.strip() for field in line.split(",")))) for line in text.splitlines() if line.strip()]
+
+
+def framework_facts(python, probe, timeout_s):
+    """Return what the framework's own interpreter says of its versions, or {"error": …} naming what failed."""
+    python = os.path.expanduser(python)
+    try:
+        done = subprocess.run(
+            [python, "-c", probe],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+        )
+    except OSError as error:
+        return {"error": "%s: %s" % (python, error.strerror)}
+    except subprocess.TimeoutExpired:
+        return {"error": "%s did not answer within %g s" % (python, timeout_s)}
+    try:
+        return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
+        return {"error": "%s: %s" % (python, last[0][:400])}
+
+
+def interface_facts(name):
+    """Return state and MTU of a network interface; None where this machine has none of that name."""
+    base = os.path.join("/sys/class/net", os.path.basename(name))
+    try:
+        with open(os.path.join(base, "operstate")) as state, open(os.path.join(base, "mtu")) as mtu:
+            return {"state": state.read().strip(), "mtu": int(mtu.read())}
+    except OSError:
+        return None
+
+
+def serve_main():
+    """Answer one request from standard input."""
+    request = json.loads(sys.stdin.buffer.readline().decode())
+    os.umask(0o077)
+    sys.stdout.buffer.write(b"ORCH " + request["nonce"].encode() + b"\n")
+    sys.stdout.buffer.flush()
+    try:
+        globals()["op_" + request["op"]](request)
+    except Refused as refusal:
+        reply(error=refusal.fields)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["keep"]:
+        keep_main(sys.argv[2])
+    elif sys.argv[1:3] == ["rank", "--"]:
+        sys.exit(rank_main(sys.argv[3:]))
+    else:
+        serve_main()
