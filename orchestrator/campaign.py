@@ -1,0 +1,207 @@
+"""A bench, executed: preflight once, then run after run, each collected and proven clean before the next one starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator import __version__, preflight
+from orchestrator.bench import PORTS, plan_run
+from orchestrator.cluster import Cluster
+from orchestrator.collect import collect_host
+from orchestrator.errors import Faults, Interrupted, OrchError, RunError
+from orchestrator.fanout import each
+from orchestrator.inventory import Host
+from orchestrator.launch import Interrupt, Launch, Limits, Outcome
+from orchestrator.library import FrameworkFolder
+from orchestrator.project import owner
+from orchestrator.render import Plan
+from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.spec import RunSpec
+
+__all__ = ["Campaign", "PlannedRun", "manifest_of"]
+
+_PORT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of a bench, before it is bound to a port."""
+
+    run_id: str
+    repeat: int
+    spec: RunSpec
+    folder: FrameworkFolder
+    bench_id: str
+
+
+@dataclass(slots=True)
+class Campaign:
+    """Everything that the runs of one bench share. ``observe(event, fields)`` shows progress and never decides anything."""
+
+    bench: BenchDir
+    hosts: Sequence[Host]
+    cluster: Cluster
+    limits: Limits
+    interrupt: Interrupt
+    observe: Callable[[str, Mapping[str, Any]], None]
+    next_port: Callable[[], int]
+    facts: dict[str, Any] = field(default_factory=dict)
+    errors: list[OrchError] = field(default_factory=list)
+
+    def execute(self, runs: Sequence[PlannedRun]) -> list[OrchError]:
+        """Execute the runs in order; return the errors of those that failed. An unreachable or unfit cluster raises at once."""
+        self.cluster.open()
+        self._preflight(runs)
+        for index, run in enumerate(runs):
+            self.observe("run", {"index": index, "run": run})
+            outcome = self._one(run)
+            self.observe("run_over", {"index": index, "run": run, "outcome": outcome})
+            if outcome.error:
+                self.errors.append(outcome.error)
+            if self.interrupt.signal or outcome.state == "lost":
+                break
+            self.cluster.open()
+        return self.errors
+
+    def _preflight(self, runs: Sequence[PlannedRun]) -> None:
+        """Capture facts once per framework; refuse the bench where a node it needs is unfit."""
+        needed = {run.folder.framework.name: run.folder.framework for run in runs}
+        for framework in needed.values():
+            ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
+            facts, errors = preflight.capture(self.cluster, framework)
+            if errors:
+                raise Faults(list(errors.values()))
+            checks = [check for host in self.hosts for check in preflight.judge(host, facts[host.name], framework, ranks)]
+            self.observe("checks", {"checks": checks})
+            bad = preflight.same_machine(facts) + preflight.unfit(checks)
+            if bad:
+                raise Faults(bad)
+            self.facts[framework.name] = facts
+        self.bench.event("preflight", hosts=[host.name for host in self.hosts])
+
+    def _one(self, run: PlannedRun) -> Outcome:
+        rundir = self.bench.run(run.run_id)
+        for attempt in range(1, _PORT_TRIES + 1):
+            plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
+            self._write(rundir, plan, run)
+            launch = Launch(
+                plan,
+                run.folder,
+                self.cluster,
+                limits=self.limits,
+                interrupt=self.interrupt,
+                owner=owner(),
+                journal=lambda event, **fields: self.bench.event(event, run=run.run_id, **fields),
+                observe=self.observe,
+            )
+            try:
+                outcome = launch.run()
+                break
+            except OrchError as error:
+                busy = isinstance(error, Faults) and {each.kind for each in error.errors} == {"port_busy"}
+                if not busy or attempt == _PORT_TRIES:
+                    state = "interrupted" if isinstance(error, Interrupted) else "failed"
+                    outcome = Outcome(state, error, None)
+                    break
+        return self._finish(rundir, plan, outcome)
+
+    def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
+        facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
+        rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
+        for node in plan.nodes:
+            for file in node.files:
+                rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
+        self.bench.event("planned", run=plan.run_id, port=plan.placement.master_port)
+
+    def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
+        """Collect, look for leftovers, end them, and write all of that down, whatever happened before."""
+        hosts = [slot.host for slot in plan.placement.slots]
+        results, errors = each([host for host in hosts if host in self.cluster.nodes], lambda host: self._home(rundir, host))
+        for host, failure in errors.items():
+            self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
+        clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
+        error = _with_last_lines(outcome.error, rundir)
+        record = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
+        rundir.update_manifest(start=outcome.start, outcome=record)
+        self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
+        if not errors and len(results) == len(hosts):
+            self.bench.event("collected", run=plan.run_id)
+        left = [host for host, state in clean.items() if state["left"]]
+        if left and not error:
+            error = RunError("processes of this run are left", kind="rank_failed", host=left[0], run_id=plan.run_id)
+        return Outcome(outcome.state, error, outcome.start)
+
+    def _home(self, rundir: RunDir, host: str) -> dict[str, Any]:
+        node = self.cluster.nodes[host]
+        collect_host(node, rundir)
+        answer = node.ask("left", run=rundir.run_id, timeout_s=self.limits.ask_s)
+        if answer["left"]:
+            answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.limits.ask_s)
+        return {"checked": True, "left": answer["left"]}
+
+
+def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of what a run is: everything that analysis may ask later, nothing left to a name."""
+    framework = folder.framework
+    return {
+        "schema": 1,
+        "orch": __version__,
+        "run_id": plan.run_id,
+        "bench_id": bench_id,
+        "repeat": plan.repeat,
+        "spec": plan.spec.as_dict(),
+        "origins": dict(plan.spec.origins),
+        "framework": {
+            "name": framework.name,
+            "title": framework.title,
+            "digest": framework.digest,
+            "simulated": framework.simulated,
+            "log": asdict(framework.log),
+        },
+        "payload": dict(plan.payload),
+        "placement": asdict(plan.placement),
+        "facts": dict(facts),
+        "start": None,
+        "outcome": None,
+    }
+
+
+def borrow(bench: BenchDir, run: RunDir) -> None:
+    """Copy a finished run of another bench into this one, so that this directory alone carries its own baseline."""
+    shutil.copytree(run.path, bench.path / run.run_id, symlinks=True)
+    bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
+
+
+def _with_last_lines(error: OrchError | None, rundir: RunDir) -> OrchError | None:
+    """Add to a failure what the failing rank, or else its node, said last."""
+    if error is None or not error.host or error.hint:
+        return error
+    for name in (*_rank_stream(error.message), "node.err", "node.out"):
+        path = rundir.log_path(error.host, name)
+        if path.is_file():
+            lines = [line for line in path.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if line.strip()]
+            if lines:
+                error.hint = f"last lines of {name} on {error.host}:\n  " + "\n  ".join(lines[-10:])
+                return error
+    return error
+
+
+def _rank_stream(message: str) -> tuple[str, ...]:
+    words = message.split()
+    return (f"rank-{words[1]}.err",) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else ()
+
+
+def ports(choose: Callable[[range], int]) -> Callable[[], int]:
+    """Return a source of rendezvous ports, each given out once: a port of the run before may still be closing."""
+    used: set[int] = set()
+
+    def take() -> int:
+        while (port := choose(PORTS)) in used:
+            continue
+        used.add(port)
+        return port
+
+    return take

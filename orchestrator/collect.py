@@ -1,0 +1,128 @@
+"""Logs come home: as bytes, resumed where a transfer stopped, checked against the node's own digests, never overwritten.
+
+Local names are built here from an allow-list; what a node says never names a file of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DataError, OrchError, TransportError
+from orchestrator.node import Node
+from orchestrator.rundir import RunDir
+
+__all__ = ["Collected", "collect_host", "exit_record", "is_complete"]
+
+_MAX_FILES = 4096
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one host's logs of one run amount to now. ``complete``: the exit record is here and every digest agrees."""
+
+    host: str
+    new_bytes: int
+    files: int
+    complete: bool
+    note: str = ""
+
+
+def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collected:
+    """Bring one host's logs of a run home. Safe to repeat. Raises TransportError transfer_corrupt after one failed retry."""
+    host = node.host.name
+    for attempt in (1, 2):
+        collected = _collect_once(node, run, timeout_s)
+        wrong = _mismatches(run, host)
+        if not wrong:
+            return collected
+        if attempt == 1:
+            for name in wrong:
+                path = run.log_path(host, name)
+                if path.exists():
+                    # The bytes that came first are evidence too; they stay beside the fresh copy.
+                    path.rename(path.with_name(f"{name}.refused"))
+    raise TransportError(
+        f"collected logs differ from the node's own digests: {', '.join(wrong)}",
+        kind="transfer_corrupt",
+        host=host,
+        run_id=run.run_id,
+        phase="collect",
+        hint="the disk of the node or of this machine alters bytes, or somebody writes to these files",
+    )
+
+
+def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
+    host = node.host.name
+    have = {path.name: path.stat().st_size for path in run.logs(host)}
+    received = 0
+
+    def sink(name: str, offset: int, data: bytes) -> None:
+        nonlocal received
+        path = run.log_path(host, name)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(handle).st_size < offset:
+                raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(handle, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            raise DataError(f"{error.strerror}", kind="storage_full", where=str(path), host=host) from error
+        finally:
+            os.close(handle)
+        received += len(data)
+
+    wanted = node.fetch(run.run_id, have, sink, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
+    if wanted is None:
+        return Collected(host, 0, len(have), is_complete(run, host), "not on the node any more" if have else "nothing there")
+    for name, size in wanted.sizes.items():
+        if size == 0 and name not in have:
+            sink(name, 0, b"")
+    if wanted.exit_record:
+        run.write_log(host, "exit.json", wanted.exit_record)
+    note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
+    if wanted.alive and not wanted.exit_record:
+        note = "still running there"
+    return Collected(host, received, len(wanted.sizes), is_complete(run, host), note)
+
+
+def is_complete(run: RunDir, host: str) -> bool:
+    """Tell whether a host's exit record of a run is here and every log agrees with it."""
+    return run.exit_record(host) is not None and not _mismatches(run, host)
+
+
+def _mismatches(run: RunDir, host: str) -> list[str]:
+    """Return the logs whose size or digest is not what the node's exit record says. None without a record."""
+    import hashlib
+
+    record = run.exit_record(host)
+    wrong = []
+    for name, expected in (record or {}).get("files", {}).items():
+        path = run.log_path(host, name)
+        if not path.is_file():
+            wrong.append(name)
+            continue
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
+        if digest.hexdigest() != expected["sha256"]:
+            wrong.append(name)
+    return wrong
+
+
+def exit_record(node: Node, run_id: str, *, timeout_s: float) -> Mapping[str, Any] | None:
+    """Return the exit record that a run left on a node, None where there is none."""
+    # Offsets beyond any file: only the record is wanted.
+    wanted = node.fetch(run_id, {}, lambda *_: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
+    if wanted is None or not wanted.exit_record:
+        return None
+    try:
+        value = json.loads(wanted.exit_record)
+    except ValueError as error:
+        raise OrchError(f"exit record is no JSON: {error}", kind="result_invalid", host=node.host.name) from error
+    return value if isinstance(value, dict) else None

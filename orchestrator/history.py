@@ -1,0 +1,43 @@
+"""Earlier benches of a project, asked one question for now: is there a baseline that a new bench may be compared with?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.errors import OrchError
+from orchestrator.framework import Framework
+from orchestrator.inventory import Host
+from orchestrator.results import read_run
+from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.spec import RunSpec
+
+__all__ = ["usable_baseline"]
+
+
+def usable_baseline(root: Path, spec: RunSpec, framework: Framework, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
+    """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or nothing.
+
+    Usable means: the same framework folder byte for byte, on a host of the selection, finished and verified. Whether driver
+    and versions are the same shows in the facts, and the summary says so where they are not.
+    """
+    names = {host.name: host.address for host in hosts}
+    for path in sorted(root.glob("*/bench.json"), reverse=True):
+        good = []
+        try:
+            for run in BenchDir.open(path.parent).runs():
+                manifest = run.manifest()
+                slots = manifest["placement"]["slots"]
+                if (
+                    manifest["framework"]["digest"] == framework.digest
+                    and manifest["spec"] == spec.as_dict()
+                    and names.get(slots[0]["host"]) == slots[0]["address"]
+                    and read_run(run).throughput is not None
+                ):
+                    good.append(run)
+        except (OrchError, KeyError):
+            # A damaged bench is no baseline; whoever summarises it is told what is wrong with it.
+            continue
+        if len(good) >= repeats:
+            return good
+    return []
