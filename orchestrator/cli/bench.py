@@ -1,0 +1,191 @@
+"""`orch bench`: plan a bench, show it, run it, collect it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import (
+    AcceptNew,
+    Exclude,
+    Hosts,
+    Json,
+    Selection,
+    Templates,
+    assignments,
+    numbers,
+    print_json,
+    select,
+    shapes,
+    words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.campaign import PlannedRun
+    from orchestrator.library import FrameworkFolder
+    from orchestrator.rundir import RunDir
+    from orchestrator.spec import RunSpec
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("bench")(bench)
+
+
+def bench(
+    model: Annotated[str, typer.Argument(help="What to train, such as resnet50 or vgg16.")],
+    nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes; all if not given.")] = "",
+    gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node; all GPUs if not given.")] = "",
+    shape: Annotated[str, typer.Option("--shape", metavar="1n1g,…", help="Shapes instead of --nodes and --gpus.")] = "",
+    ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one whole node, 2, 4 … nodes.")] = False,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16.")] = "",
+    batch_size: Annotated[str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step.")] = "",
+    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME,…", help="Framework folders.")] = "pytorch",
+    loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Where samples come from.")] = "",
+    repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each cell.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, warm-up included.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds after which a run is stopped.")] = None,
+    order: Annotated[str, typer.Option("--order", help="interleaved or random.")] = "interleaved",
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A knob of the framework.")] = None,
+    run_file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="YAML with choices; options win.")] = None,
+    baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g where no usable one exists.")] = True,
+    lease: Annotated[float, typer.Option("--lease", min=2, help="Seconds a node runs on without a controller.")] = 60.0,
+    grace: Annotated[float, typer.Option("--stop-grace", min=0, help="Seconds from terminate to kill.")] = 5.0,
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    accept_new: AcceptNew = False,
+    templates: Templates = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print plan and files of every node, contact nobody.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan a bench (cells x repeats), show it, run it, collect it.
+
+    Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
+    """
+    from orchestrator.bench import Request, missing_baselines, specs
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_framework
+
+    if order not in ("interleaved", "random"):
+        raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
+    folders = {name: open_framework(name, templates) for name in words(framework)}
+    choices = _run_file(run_file)
+    lists: dict[str, tuple[Any, ...]] = {
+        "batch_size": numbers(batch_size, "--batch-size"),
+        "dtype": words(dtype),
+        "loader": words(loader),
+    }
+    request = Request(
+        model=model,
+        nodes=numbers(nodes, "--nodes"),
+        gpus=numbers(gpus, "--gpus"),
+        shapes=shapes(shape),
+        ladder=ladder,
+        axes={key: values for key, values in lists.items() if values},
+        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout},
+        sets=assignments(sets or []),
+        run_file=choices,
+    )
+    selection = select(hosts, exclude)
+    wanted = specs(request, list(folders.values()), selection.hosts)
+    device = wanted[0].device
+    count = repeats or choices.get("repeats") or max(f.framework.default("repeats", device)[0] for f in folders.values())
+    borrowed: list[RunDir] = []
+    extra: tuple[RunSpec, ...] = ()
+    if baseline:
+        from orchestrator.history import usable_baseline
+
+        for spec in missing_baselines(wanted):
+            found = usable_baseline(selection.project.runs, spec, folders[spec.framework].framework, selection.hosts, count)
+            borrowed += found
+            extra += () if found else (spec,)
+    planned = _planned((*extra, *wanted), folders, count, order)
+    if dry_run:
+        _show_everything(planned, selection, as_json)
+        return
+    from orchestrator.cli.campaign import conduct
+
+    conduct(planned, borrowed, selection, lease_s=lease, grace_s=grace, accept_new=accept_new, as_json=as_json)
+
+
+def _run_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    from orchestrator import yamlfile
+    from orchestrator.errors import ConfigError
+
+    document = yamlfile.load(path)
+    known = ("batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s", "repeats", "options")
+    if not isinstance(document.value, dict):
+        raise ConfigError("expected a mapping of choices", where=str(path), hint=f"it takes {', '.join(known)}")
+    for key in document.value:
+        if key not in known:
+            raise ConfigError(
+                f"unknown key {key}", where=f"{path}:{document.line((key,))}", hint=f"it takes {', '.join(known)}"
+            )
+    return dict(document.value)
+
+
+def _planned(cells: Sequence[RunSpec], folders: dict[str, FrameworkFolder], repeats: int, order: str) -> tuple[PlannedRun, ...]:
+    """Return the runs in execution order, under a fresh bench id."""
+    import secrets
+    import time
+
+    from orchestrator.bench import ordered, run_name
+    from orchestrator.campaign import PlannedRun
+
+    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    seed = int.from_bytes(secrets.token_bytes(4), "big")
+    return tuple(
+        PlannedRun(
+            run_name(bench_id, index, cells[cell], repeat), repeat, cells[cell], folders[cells[cell].framework], bench_id
+        )
+        for index, (cell, repeat) in enumerate(ordered(len(cells), repeats, order, seed), start=1)
+    )
+
+
+def _show_everything(planned: Sequence[PlannedRun], selection: Selection, as_json: bool) -> None:
+    """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
+    from dataclasses import asdict
+
+    from orchestrator.bench import PORTS, plan_run
+    from orchestrator.campaign import manifest_of
+    from orchestrator.hostset import fold
+    from orchestrator.render import folded
+
+    plans = [
+        (run, plan_run(run.folder, run.spec, selection.hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        for run in planned
+    ]
+    if as_json:
+        print_json(
+            [
+                {**manifest_of(plan, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in plan.nodes]}
+                for run, plan in plans
+            ]
+        )
+        return
+    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the one that is chosen when a run starts")
+    for run, _ in plans:
+        typer.echo(f"  {run.run_id}")
+    shown = set()
+    for run, plan in plans:
+        if repr(run.spec.as_dict()) in shown:
+            continue
+        shown.add(repr(run.spec.as_dict()))
+        typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
+        for key, value in run.spec.as_dict().items():
+            for name, each in value.items() if key == "options" else ((None, value),):
+                label = f"options.{name}" if name else key
+                typer.echo(f"   {label} = {each}  ({run.spec.origins.get(label, 'computed')})")
+        for slot in plan.placement.slots:
+            ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
+            typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
+        for names, file in folded(plan.nodes):
+            typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
+            typer.echo(file.content, nl=not file.content.endswith("\n"))

@@ -1,0 +1,132 @@
+"""`orch deploy` and `orch check`: bring what a run needs to the nodes, and look whether they are fit for one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cluster import Cluster
+    from orchestrator.inventory import Host
+    from orchestrator.library import FrameworkFolder
+    from orchestrator.preflight import Check
+
+Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("deploy")(deploy)
+    app.command("check")(check)
+
+
+def deploy(
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    framework: Framework = "pytorch",
+    accept_new: AcceptNew = False,
+    templates: Templates = None,
+    as_json: Json = False,
+) -> None:
+    """Stage the node runner and payloads on every node, capture facts, remember the inventory for this project.
+
+    Safe to repeat: files are named by their content, and what is already there is not sent again.
+    """
+    from orchestrator.cluster import Cluster
+    from orchestrator.fanout import each_or_raise
+    from orchestrator.hostset import fold
+    from orchestrator.library import open_framework
+
+    folders = [open_framework(name, templates) for name in words(framework)]
+    selection = select(hosts, exclude)
+    with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+        sent = {folder.framework.name: each_or_raise(cluster.nodes, partial(_stage, cluster, folder)) for folder in folders}
+        checks, facts = _checks(cluster, selection.hosts, folders)
+    selection.project.remember(selection.source)
+    if as_json:
+        print_json({"sent_bytes": sent, "facts": facts, "checks": [_plain(check) for check in checks]})
+        return
+    for name, by_host in sent.items():
+        fresh = [host for host, count in by_host.items() if count]
+        kept = [host for host, count in by_host.items() if not count]
+        if fresh:
+            typer.echo(f"{name}: {max(by_host.values())} bytes to {fold(fresh)}")
+        if kept:
+            typer.echo(f"{name}: already on {fold(kept)}")
+    _print(checks)
+    failed = [check for check in checks if check.verdict == "failed"]
+    if failed:
+        typer.echo(f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True)
+
+
+def check(
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    framework: Framework = "pytorch",
+    only: Annotated[str, typer.Option("--only", metavar="WHAT", help="reach: connect, run nothing but the runner.")] = "",
+    accept_new: AcceptNew = False,
+    templates: Templates = None,
+    as_json: Json = False,
+) -> None:
+    """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
+    from orchestrator.cluster import Cluster
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_framework
+
+    if only not in ("", "reach"):
+        raise ConfigError(f"expected reach, got {only!r}", where="--only")
+    folders = [] if only else [open_framework(name, templates) for name in words(framework)]
+    selection = select(hosts, exclude)
+    with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+        checks, facts = ([], {}) if only else _checks(cluster, selection.hosts, folders)
+    if as_json:
+        print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
+    elif only:
+        typer.echo(f"reached all {len(selection.hosts)} hosts")
+    else:
+        _print(checks)
+    if any(check.verdict == "failed" for check in checks):
+        raise typer.Exit(3)
+
+
+def _stage(cluster: Cluster, folder: FrameworkFolder, name: str) -> int:
+    from orchestrator.launch import stage_payload
+
+    return stage_payload(cluster.nodes[name], folder)
+
+
+def _checks(cluster: Cluster, hosts: Sequence[Host], folders: Sequence[FrameworkFolder]) -> tuple[list[Check], dict[str, Any]]:
+    """Return every check of every host and the facts they rest on. Raises Faults where a host does not answer."""
+    from orchestrator import preflight
+    from orchestrator.errors import Faults
+
+    checks: list[Check] = []
+    facts: dict[str, Any] = {}
+    for folder in folders:
+        facts, errors = preflight.capture(cluster, folder.framework)
+        same = preflight.same_machine(facts)
+        if errors or same:
+            raise Faults([*errors.values(), *same])
+        for host in hosts:
+            found = preflight.judge(host, facts[host.name], folder.framework, None)
+            checks += [check for check in found if check not in checks]
+    return checks, facts
+
+
+def _plain(check: Check) -> dict[str, str]:
+    from dataclasses import asdict
+
+    return asdict(check)
+
+
+def _print(checks: Sequence[Check]) -> None:
+    """Print the checks as a table in which hosts that say the same share a row."""
+    from orchestrator.report.checks import table
+
+    table(checks)

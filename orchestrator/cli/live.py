@@ -1,0 +1,149 @@
+"""`orch status`, `orch logs` and `orch cancel`: what runs now, what it says, and its end."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
+from orchestrator.cli.results import Bench, find_bench
+
+if TYPE_CHECKING:
+    from orchestrator.cluster import Cluster
+    from orchestrator.errors import OrchError
+    from orchestrator.rundir import BenchDir
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("status")(status)
+    app.command("logs")(logs)
+    app.command("cancel")(cancel)
+
+
+def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
+    """Show what of ours runs now on which nodes, and the benches of this project."""
+    from orchestrator.cluster import Cluster
+    from orchestrator.fanout import each
+    from orchestrator.hostset import fold
+    from orchestrator.rundir import BenchDir as Benches
+
+    selection = select(hosts, exclude)
+    with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
+        errors: dict[str, OrchError] = cluster.open_what_answers()
+        answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
+    errors |= failed
+    known = [Benches.open(path.parent) for path in sorted(selection.project.runs.glob("*/bench.json"))]
+    states = {bench.path.name: _counts(bench) for bench in known}
+    if as_json:
+        print_json({"nodes": answers, "errors": {k: e.as_dict() for k, e in errors.items()}, "benches": states})
+        return
+    by_run: dict[str, list[str]] = {}
+    for host, answer in answers.items():
+        for run in answer["runs"]:
+            by_run.setdefault(run, []).append(host)
+    for run, names in by_run.items():
+        typer.echo(f"running  {run}  on {fold(names)}")
+    if not by_run:
+        typer.echo(f"nothing of ours runs on {fold(answers)}" if answers else "no node answers")
+    for host, answer in answers.items():
+        if answer["owner"]:
+            typer.echo(f"held     {host}  by {answer['owner']}")
+    for bench_id, counts in states.items():
+        typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    if errors:
+        from orchestrator.errors import Faults
+
+        raise Faults(list(errors.values()))
+
+
+def _counts(bench: BenchDir) -> dict[str, int]:
+    """Return how many runs of a bench are in which state; one that has not ended, by record, is open."""
+    from collections import Counter
+
+    written = bench.runs()
+    counts = Counter((run.manifest().get("outcome") or {}).get("state", "open") for run in written)
+    counts["planned"] = len(bench.bench()["runs"]) - len(written)
+    return {state: count for state, count in counts.items() if count}
+
+
+def logs(
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run's id; the latest bench's newest run if not given.")] = "",
+    rank: Annotated[int, typer.Option("--rank", "-r", help="Whose output.")] = 0,
+    err: Annotated[bool, typer.Option("--err", help="The error stream instead of the output.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Bytes as they are, control characters included.")] = False,
+) -> None:
+    """Print one rank's log from its node, or from here if it is collected; -f follows it."""
+    import sys
+
+    from orchestrator.cluster import Cluster
+    from orchestrator.collect import is_complete
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_inventory
+    from orchestrator.project import Project
+    from orchestrator.report.text import visible
+    from orchestrator.transport import Trust
+
+    def show(data: bytes) -> None:
+        if raw or not sys.stdout.isatty():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            for line in data.decode("utf-8", "replace").splitlines():
+                typer.echo(visible(line))
+
+    directory = find_bench("")
+    runs = {each.run_id: each for each in directory.runs()}
+    if run and run not in runs:
+        raise ConfigError(f"no run {run!r} in bench {directory.path.name}", where="run", hint=f"it has {', '.join(runs)}")
+    if not runs:
+        raise ConfigError("no run has started yet", where=str(directory.path))
+    chosen = runs[run] if run else list(runs.values())[-1]
+    placement = chosen.manifest()["placement"]
+    slot = next((slot for slot in placement["slots"] if slot["first_rank"] <= rank < slot["first_rank"] + slot["nproc"]), None)
+    if slot is None:
+        raise ConfigError(f"expected a rank from 0 to {placement['world_size'] - 1}, got {rank}", where="--rank")
+    name = f"rank-{rank}.{'err' if err else 'out'}"
+    if is_complete(chosen, slot["host"]):
+        show(chosen.log_path(slot["host"], name).read_bytes())
+        return
+    inventory = open_inventory(directory.bench()["inventory"])
+    trust = Trust(store=Project.here(os.environ).known_hosts)
+    with Cluster(inventory.of([slot["host"]]), trust).open() as cluster:
+        for data in cluster.nodes[slot["host"]].tail(chosen.run_id, name, offset=0, follow=follow):
+            show(data)
+
+
+def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
+    return cluster.nodes[host].ask("stop", run=run, reason="cancelled", grace_s=5.0, timeout_s=60)
+
+
+def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, bench: Bench = "") -> None:
+    """Stop everything of ours on every node, and prove that nothing is left."""
+    from orchestrator.cluster import Cluster
+    from orchestrator.errors import Faults, RunError
+    from orchestrator.fanout import each
+    from orchestrator.hostset import fold
+
+    runs: list[str | None] = [run.run_id for run in find_bench(bench).runs()] if bench else [None]
+    selection = select(hosts, exclude)
+    with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
+        errors: list[OrchError] = list(cluster.open_what_answers().values())
+        for run in runs:
+            answers, failed = each(cluster.nodes, partial(_stop, cluster, run))
+            errors += failed.values()
+            stopped = {name: answer["stopped"] for name, answer in answers.items() if answer["stopped"]}
+            for name in sorted({name for names in stopped.values() for name in names}):
+                typer.echo(f"stopped {name} on {fold(host for host, names in stopped.items() if name in names)}")
+            errors += [
+                RunError(f"still there after a kill: {answer['left']}", kind="rank_failed", host=name)
+                for name, answer in answers.items()
+                if answer["left"]
+            ]
+        typer.echo(f"nothing of ours is left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "")
+    if errors:
+        raise Faults(errors)

@@ -1,0 +1,69 @@
+"""The program `orch`: its commands, and the one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.cli import bench, deploy, lab, live, results
+from orchestrator.errors import Faults, OrchError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="orch",
+    help="Benchmark deep-learning training on machines that are reachable by SSH.",
+    epilog="Exit status: 0 good; 1 a run failed or a node is unfit; 2 bad input, nothing contacted; 3 a host could not be "
+    "reached or trusted; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (deploy, bench, live, results):
+    module.add_to(app)
+app.add_typer(lab.app, name="lab")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"orch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Benchmark deep-learning training on machines that are reachable by SSH."""
+
+
+def main() -> None:
+    """Run the command line; every error ends here, in one message and one exit status."""
+    try:
+        app(standalone_mode=True)
+    except OrchError as error:
+        report(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def report(error: OrchError) -> None:
+    """Print an error: each distinct message once, with the hosts that say it folded."""
+    from orchestrator.hostset import fold
+    from orchestrator.report.text import visible
+
+    errors = error.errors if isinstance(error, Faults) else (error,)
+    said: dict[str, list[str]] = {}
+    for each in errors:
+        said.setdefault(str(each), []).extend([each.host] if each.host else [])
+    for text, hosts in said.items():
+        prefix = f"{fold(hosts)}: " if hosts else ""
+        typer.echo(f"orch: {prefix}{visible(text)}", err=True)

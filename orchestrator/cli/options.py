@@ -1,0 +1,127 @@
+"""Options that several commands share, and the hosts they lead to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.inventory import Host, Inventory
+    from orchestrator.project import Project
+    from orchestrator.transport import Trust
+
+Hosts = Annotated[
+    str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, or hosts such as gpu[01-04],@group.")
+]
+Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
+AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Store host keys that are seen for the first time.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Further framework folders.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The hosts of a command and where they came from."""
+
+    project: Project
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    source: str
+
+    def trust(self, accept_new: bool) -> Trust:
+        """Return how host keys are judged in this project."""
+        from orchestrator.transport import Trust
+
+        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+
+
+def select(hosts: str, exclude: str = "") -> Selection:
+    """Return the hosts that the options and the project lead to, and say on stderr which inventory was chosen.
+
+    ``hosts`` is a file, or an expression over the project's inventory, or else addresses that no inventory knows.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_inventory
+    from orchestrator.project import Project
+
+    project = Project.here(os.environ)
+    source, why = project.inventory_source(hosts, os.environ)
+    expression = ""
+    if hosts and not _is_file(hosts):
+        known, known_why = project.inventory_source("", os.environ)
+        if Path(known).exists():
+            inventory = open_inventory(known)
+            try:
+                inventory.select(hosts)
+                source, why, expression = known, known_why, hosts
+            except ConfigError:
+                if hosts.startswith("@"):
+                    raise
+    inventory = open_inventory(source)
+    chosen = inventory.select(expression, exclude)
+    if not chosen:
+        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has none besides")
+    count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
+    typer.echo(f"inventory: {source} ({why}), {count}", err=True)
+    return Selection(project, inventory, chosen, source)
+
+
+def _is_file(text: str) -> bool:
+    return "/" in text or Path(text).exists()
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return the whole numbers of a comma list."""
+    from orchestrator.errors import ConfigError
+
+    try:
+        return tuple(int(word) for word in words(text))
+    except ValueError:
+        raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a comma list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def shapes(text: str) -> tuple[tuple[int, int], ...]:
+    """Return (nodes, gpus) of each shape: ``1n8g,4n8g`` or ``1x8,4x8``."""
+    import re
+
+    from orchestrator.errors import ConfigError
+
+    found = []
+    for word in words(text):
+        match = re.fullmatch(r"(\d+)n(\d+)g|(\d+)x(\d+)", word)
+        if not match:
+            raise ConfigError(f"expected shapes such as 1n1g,4n8g, got {word!r}", where="--shape")
+        nodes, gpus = (int(part) for part in match.groups() if part is not None)
+        found.append((nodes, gpus))
+    return tuple(found)
+
+
+def assignments(pairs: list[str]) -> dict[str, str]:
+    """Return ``key=value`` pairs as a mapping. The same key twice with two values is an error."""
+    from orchestrator.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"expected key=value, got {pair!r}", where="--set")
+        if found.get(key, value) != value:
+            raise ConfigError(f"{key} is set twice, to {found[key]!r} and {value!r}", where="--set")
+        found[key] = value
+    return found
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on standard output."""
+    import json
+
+    typer.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))

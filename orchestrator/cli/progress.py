@@ -1,0 +1,124 @@
+"""Progress of a bench on stderr: a live block on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from orchestrator.campaign import PlannedRun
+from orchestrator.hostset import fold
+from orchestrator.logparse import parse
+from orchestrator.report.text import visible
+
+__all__ = ["progress"]
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+
+
+@contextmanager
+def progress(planned: Sequence[PlannedRun]) -> Iterator[Observer]:
+    """Yield the observer that shows a bench."""
+    console = Console(stderr=True)
+    view = _View(planned)
+    if not console.is_terminal:
+        yield lambda event, fields: _plain(view, view.take(event, fields))
+        return
+    with Live(view, console=console, refresh_per_second=4, transient=True) as live:
+
+        def observe(event: str, fields: Mapping[str, Any]) -> None:
+            for line in view.take(event, fields):
+                live.console.print(line, markup=False, highlight=False)
+
+        yield observe
+
+
+def _plain(view: _View, lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+
+
+class _View:
+    """What is known of a bench at this moment, and how it looks."""
+
+    def __init__(self, planned: Sequence[PlannedRun]) -> None:
+        self.planned = planned
+        self.began = time.monotonic()
+        self.done = 0
+        self.run: PlannedRun | None = None
+        self.run_began = self.began
+        self.states: dict[str, str] = {}
+        self.speed = 0.0
+        self.step = 0
+        self.log = b""
+
+    def take(self, event: str, fields: Mapping[str, Any]) -> list[str]:
+        """Take in one event; return the lines that it is worth in a log."""
+        match event:
+            case "checks":
+                return [
+                    f"{check.host}: {check.name}: {check.found}; expected {check.expected}. {check.hint}"
+                    for check in fields["checks"]
+                    if check.verdict == "warning"
+                ]
+            case "run":
+                self.run, self.run_began, self.step, self.speed, self.log = fields["run"], time.monotonic(), 0, 0.0, b""
+                self.states = {}
+                return [f"[{fields['index'] + 1}/{len(self.planned)}] {fields['run'].run_id}"]
+            case "started":
+                self.states = dict.fromkeys(fields["hosts"], "running")
+                return [f"  started on {fold(fields['hosts'])}, skew {fields['skew_s'] * 1e3:.1f} ms"]
+            case "stopping":
+                self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
+                return [f"  stopping everywhere: {visible(fields['reason'])}"]
+            case "ended":
+                self.states[fields["host"]] = fields["state"]
+            case "log":
+                self._read(fields["data"])
+            case "run_over":
+                self.done = fields["index"] + 1
+                outcome = fields["outcome"]
+                took = time.monotonic() - self.run_began
+                speed = f", about {self.speed:.1f} samples/s" if self.speed and outcome.state == "finished" else ""
+                cause = f": {outcome.error.host}: {visible(outcome.error.message)}" if outcome.error else ""
+                return [f"  {outcome.state} in {took:.1f} s{speed}{cause}"]
+        return []
+
+    def _read(self, data: bytes) -> None:
+        """Follow the first rank's log: step and speed of now, for the eye only; results come from the collected files."""
+        if self.run is None:
+            return
+        self.log = (self.log + data)[-65536:]
+        samples = parse(self.log, self.run.folder.framework.log).samples
+        if samples:
+            newest = samples[-1]
+            self.step = newest.step
+            if newest.samples_per_s:
+                self.speed = newest.samples_per_s
+            elif newest.step_time_s and newest.samples:
+                self.speed = newest.samples / newest.step_time_s
+
+    def __rich__(self) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        left = len(self.planned) - self.done
+        eta = (time.monotonic() - self.began) / self.done * left if self.done else None
+        clock = f"about {eta:.0f} s left" if eta is not None else ""
+        grid.add_row("runs", f"{self.done} done, {left} to come", clock)
+        if self.run:
+            spec = self.run.spec
+            grid.add_row("now", f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} repeat {self.run.repeat}", "")
+            grid.add_row("step", f"{self.step} of {spec.steps}", f"{self.speed:.1f} samples/s" if self.speed else "")
+            grid.add_row("nodes", ", ".join(f"{fold(names)} {state}" for state, names in self._by_state().items()), "")
+        return grid
+
+    def _by_state(self) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for host, state in self.states.items():
+            groups.setdefault(state, []).append(host)
+        return groups
