@@ -1,0 +1,248 @@
+"""Sets of hosts as text: brackets, ranges, groups, and what a host may be called.
+
+Everything that reads, prints or compares names of hosts comes here. It knows no inventory: groups arrive as a mapping.
+
+>>> expand("gpu[01-03],node7")
+['gpu01', 'gpu02', 'gpu03', 'node7']
+>>> expand("10.11.0.2-4")
+['10.11.0.2', '10.11.0.3', '10.11.0.4']
+>>> expand("@lab,node9", {"lab": ["@left", "node[3,1]"], "left": ["node2"]})
+['node2', 'node3', 'node1', 'node9']
+>>> fold(["node7", "gpu03", "gpu01", "gpu02"])
+'gpu[01-03],node7'
+>>> nearest("nod1", ["node1", "gpu1"])
+"; did you mean 'node1'?"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from itertools import product
+from math import prod
+from types import MappingProxyType
+
+from orchestrator.errors import ConfigError
+
+__all__ = [
+    "MAX_HOSTS",
+    "alias_of",
+    "check_address",
+    "check_alias",
+    "expand",
+    "fold",
+    "is_ipv6",
+    "nearest",
+    "same_machine_key",
+    "split_words",
+]
+
+MAX_HOSTS = 10_000
+_MAX_NESTING = 50
+_MAX_ALIAS_BYTES = 128
+_NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
+_ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
+_PIECES = re.compile(r"\[([^\[\]]*)\]")
+_FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
+# A run directory is read on laptops too, and these words name devices on some of them.
+_RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+
+
+def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) -> list[str]:
+    """Return the names that ``expression`` stands for, in written order, each once.
+
+    Takes comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several brackets, ``10.11.0.2-5`` and
+    ``@group``; members of groups are expressions as well. Raises ConfigError for bad brackets, an unknown group, a loop of
+    groups, or more than `MAX_HOSTS` hosts. An IPv6 address passes unchanged.
+    """
+    names: dict[str, None] = {}
+    for count, name in enumerate(_Walk(expression, groups).names(expression)):
+        names[name] = None
+        if len(names) > MAX_HOSTS or count > 10 * MAX_HOSTS:
+            raise _refusal(expression, f"expected at most {MAX_HOSTS} hosts, got more", "split the expression")
+    return list(names)
+
+
+def split_words(expression: str) -> list[str]:
+    """Return the parts of an expression between its commas outside brackets. Raises ConfigError where one is empty."""
+    words, depth = [""], 0
+    for character in expression:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            words.append("")
+        else:
+            words[-1] += character
+    if not expression.strip():
+        raise _refusal(expression, "expected a host, got an empty text", "for example node1,node[3-4]")
+    stripped = [word.strip(" ") for word in words]
+    if not all(stripped):
+        raise _refusal(expression, "expected a host on each side of a comma, got nothing", "for example node1,node[3-4]")
+    return stripped
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return ``names`` as one short expression, sorted; `expand` gives the same set of names back."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    every = list(dict.fromkeys(names))
+    foldable = [name for name in every if _FOLDABLE.fullmatch(name)]
+    nodes = NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP)
+    nodes.fold_axis = None  # otherwise a user's own ClusterShell settings would change what we print
+    return ",".join([str(nodes)] * bool(foldable) + [name for name in every if not _FOLDABLE.fullmatch(name)])
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the known word closest to ``word``, or nothing where none is close."""
+    matches = get_close_matches(str(word), [str(each) for each in known], 1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def alias_of(word: str) -> str:
+    """Return the name of a host of which only ``word`` is known: itself, but a bare IPv6 address without its colons.
+
+    >>> alias_of("fd00::1"), alias_of("::1"), alias_of("node1")
+    ('fd00--1', '0--1', 'node1')
+    """
+    if not is_ipv6(word):
+        return word
+    alias = word.lower().replace(":", "-")
+    return ("0" if alias.startswith("-") else "") + alias + ("0" if alias.endswith("-") else "")
+
+
+def is_ipv6(text: str) -> bool:
+    """Whether ``text`` is an IPv6 address, without brackets and without a zone."""
+    try:
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return "%" not in text
+
+
+def same_machine_key(address: str) -> str:
+    """Return one spelling for all spellings of an address, so that two hosts on one machine are found out.
+
+    >>> same_machine_key("FD00::0001") == same_machine_key("fd00::1"), same_machine_key("Node1.")
+    (True, 'node1')
+    """
+    return str(IPv6Address(address)) if is_ipv6(address) else address.lower().rstrip(".")
+
+
+def check_alias(name: str, where: str) -> None:
+    """Raise ConfigError unless ``name`` can name a host and, as a part of a path, its folder of logs."""
+    _check_common(name, where, "a host name")
+    if _RESERVED.fullmatch(name):
+        raise ConfigError(f"expected a host name, got the reserved word {name!r}", where=where, hint="call it otherwise")
+    if len(name.encode(errors="replace")) > _MAX_ALIAS_BYTES:
+        got = f"{len(name.encode(errors='replace'))} bytes: {name[:20]!r}…"
+        raise ConfigError(f"expected a host name of at most {_MAX_ALIAS_BYTES} bytes, got {got}", where=where)
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) or name.endswith("."):
+        raise ConfigError(
+            f"expected a host name of letters, digits, '.', '_' and '-', got {name!r}",
+            where=where,
+            hint="it begins with a letter, digit or '_' and ends without '.'; the real name may stand in address:",
+        )
+
+
+def check_address(address: str, where: str) -> None:
+    """Raise ConfigError unless ``address`` is an IPv4 or bare IPv6 address or a name that DNS could hold."""
+    _check_common(address, where, "an address")
+    if is_ipv6(address):
+        return
+    if len(address) > 253 or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?", address) or ".." in address:
+        shown = repr(address if len(address) <= 60 else address[:20] + "…")
+        raise ConfigError(f"expected an IPv4 or IPv6 address or a host name, got {shown}", where=where)
+    if re.fullmatch(r"[0-9.]+", address):
+        try:
+            IPv4Address(address)
+        except AddressValueError:
+            hint = "four numbers up to 255, without leading zeros"
+            raise ConfigError(f"expected an IPv4 address, got {address!r}", where=where, hint=hint) from None
+
+
+def _check_common(text: str, where: str, kind: str) -> None:
+    """Refuse what is an address with something around it, and say where that something belongs."""
+    if not text:
+        raise ConfigError(f"expected {kind}, got an empty text", where=where)
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ConfigError(f"expected {kind} without spaces and control characters, got {text[:60]!r}", where=where)
+    hint = ""
+    if text.startswith("@"):
+        hint = "groups are declared under groups:"
+    elif "@" in text:
+        hint = "write the user as ssh: {user: …}"
+    elif is_ipv6(text.split("%")[0]) and "%" in text:
+        hint = "leave out the zone and use an address that needs none"
+    elif re.fullmatch(r"\[.*\](:[0-9]*)?", text) and is_ipv6(text[1:].split("]")[0].split("%")[0]):
+        hint = "write an IPv6 address without brackets and a port as ssh: {port: …}"
+    elif re.fullmatch(r"[^:]+:[0-9]*", text):
+        hint = "write the port as ssh: {port: …}"
+    if hint:
+        raise ConfigError(f"expected {kind} alone, got {text[:60]!r}", where=where, hint=hint)
+
+
+class _Walk:
+    """One expansion. A group that was finished once has given all its names, so groups of groups stay cheap."""
+
+    def __init__(self, expression: str, groups: Mapping[str, Sequence[str]]) -> None:
+        self.expression = expression
+        self.groups = groups
+        self.finished: set[str] = set()
+
+    def names(self, expression: str, trail: tuple[str, ...] = ()) -> Iterator[str]:
+        for word in split_words(expression):
+            if word.startswith("@"):
+                yield from self.members(word[1:], trail)
+            else:
+                yield from _expanded(word, self.expression)
+
+    def members(self, group: str, trail: tuple[str, ...]) -> Iterator[str]:
+        if group in trail:
+            loop = " → ".join((*trail[trail.index(group) :], group))
+            raise _refusal(self.expression, f"expected groups without a loop, got {loop}", "take one of them out of the other")
+        if group not in self.groups:
+            known = ", ".join(list(self.groups)[:20]) or "none"
+            hint = f"known groups: {known}{nearest(group, self.groups)}"
+            raise _refusal(self.expression, f"expected a known group, got {group!r}", hint)
+        if len(trail) >= _MAX_NESTING:
+            raise _refusal(self.expression, f"expected groups at most {_MAX_NESTING} deep, got more", "flatten them")
+        for member in self.groups[group] if group not in self.finished else ():
+            yield from self.names(member, (*trail, group))
+        self.finished.add(group)
+
+
+def _expanded(word: str, expression: str) -> Iterator[str]:
+    if match := _ADDRESS_RANGE.fullmatch(word):
+        word = f"{match[1]}.[{match[2]}]"
+    if re.fullmatch(r"\[[^\],]*:[^\],]*\].*", word):
+        raise _refusal(expression, f"expected a range between brackets, got {word!r}", "write an IPv6 address without brackets")
+    pieces = _PIECES.split(word)
+    if any(bracket in text for text in pieces[::2] for bracket in "[]"):
+        raise _refusal(expression, f"expected brackets in pairs, got {word!r}", "for example node[1-4]")
+    spans = [[_span(span.strip(), expression) for span in text.split(",")] for text in pieces[1::2]]
+    size = prod(sum(len(numbers) for numbers, _ in axis) for axis in spans)
+    if size > MAX_HOSTS:
+        raise _refusal(expression, f"expected at most {MAX_HOSTS} hosts, got {size} in {word!r}", "split the expression")
+    axes = [[f"{number:0{width}d}" for numbers, width in axis for number in numbers] for axis in spans]
+    for numbers in product(*axes):
+        yield "".join(a + b for a, b in zip(pieces[::2], (*numbers, ""), strict=True))
+
+
+def _span(text: str, expression: str) -> tuple[range, int]:
+    """Return the numbers of ``01-08/2`` and the width they are padded to."""
+    match = _SPAN.fullmatch(text)
+    hint = "for example node[1-4], gpu[01-16] or n[0-8/2]"
+    if not match:
+        raise _refusal(expression, f"expected a number or a range between brackets, got {text!r}", hint)
+    first, last = match[1], match[2] or match[1]
+    padded = any(end.startswith("0") and len(end) > 1 for end in (first, last))
+    if int(first) > int(last) or (padded and len(first) != len(last)) or match[3] == "0":
+        raise _refusal(expression, f"expected a rising range of one width, got {text!r}", hint)
+    return range(int(first), int(last) + 1, int(match[3] or 1)), len(first) if padded else 1
+
+
+def _refusal(expression: str, message: str, hint: str) -> ConfigError:
+    shown = expression if len(expression) <= 80 else expression[:80] + "…"
+    return ConfigError(message if len(message) <= 200 else message[:200] + "…", where=f"hosts {shown!r}", hint=hint)

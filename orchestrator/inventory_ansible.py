@@ -1,0 +1,144 @@
+"""Ansible inventories, YAML and INI: two spellings of one tree of groups, which `orchestrator.inventory_groups` resolves."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import expand, nearest
+from orchestrator.inventory import Inventory
+from orchestrator.inventory_groups import Tree, Var, inventory_of
+from orchestrator.inventory_schema import Document
+from orchestrator.inventory_values import KeyPath, Where, found
+
+__all__ = ["parse_ini", "parse_yaml"]
+
+_RANGE = re.compile(r"\[([0-9]+):([0-9]+)(?::([0-9]+))?\]")
+_LETTERS = re.compile(r"\[([a-z]):([a-z])\]|\[([A-Z]):([A-Z])\]")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_MAX_BRACKETS = 3
+_GROUP_KEYS = ("hosts", "children", "vars")
+
+
+def parse_yaml(document: Document, source: str) -> Inventory:
+    """Return the inventory of an Ansible YAML document. Raises Faults of ConfigError with file, line and key."""
+
+    def where(path: KeyPath) -> str:
+        return f"{source}:{document.line(path)}: {'.'.join(map(str, path))}"
+
+    tree = Tree(source)
+    body = document.value
+    if not isinstance(body, dict):
+        tree.fault(source, f"expected a mapping of groups, got {found(body)}")
+    for name, group in body.items() if isinstance(body, dict) else ():
+        _walk(tree, name, group, (name,), where)
+    return inventory_of(tree)
+
+
+def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None:
+    group = tree.group(name, where(path))
+    for key in _mapping(tree, body, path, where):
+        if key not in _GROUP_KEYS:
+            hint = f"a group has hosts, children and vars{nearest(key, _GROUP_KEYS)}"
+            tree.fault(where((*path, key)), f"expected a key of a group, got {key[:60]!r}", hint)
+    parts = {key: _mapping(tree, (body or {}).get(key), (*path, key), where) for key in _GROUP_KEYS if isinstance(body, dict)}
+    for key, value in parts.get("vars", {}).items():
+        group.vars[key] = Var(value, where((*path, "vars", key)))
+    for pattern, values in parts.get("hosts", {}).items():
+        inside: KeyPath = (*path, "hosts", pattern)
+        own = _mapping(tree, values, inside, where)
+        variables = {key: Var(value, where((*inside, key))) for key, value in own.items()}
+        _add_hosts(tree, pattern, name, variables, where(inside))
+    for child, inner in parts.get("children", {}).items():
+        group.children[child] = where((*path, "children", child))
+        _walk(tree, child, inner, (*path, "children", child), where)
+
+
+def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        tree.fault(where(path), f"expected a mapping, got {found(value)}", "a name alone needs a colon after it")
+        return {}
+    return value or {}
+
+
+def parse_ini(text: str, source: str) -> Inventory:
+    """Return the inventory of an Ansible INI text. Raises Faults of ConfigError with file and line."""
+    tree = Tree(source)
+    name, kind = "ungrouped", "hosts"
+    for number, line in enumerate(text.splitlines(), 1):
+        where, line = f"{source}:{number}", line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if match := re.fullmatch(r"\[([^\[\]:\s]+)(?::([^\[\]:\s]+))?\]\s*([#;].*)?", line):
+            name, kind = match[1], match[2] or "hosts"
+            tree.group(name, where)
+            if kind not in _GROUP_KEYS:
+                tree.fault(where, f"expected [group], [group:children] or [group:vars], got {line[:60]!r}")
+        elif kind == "vars":
+            tree.groups[name].vars.update(_assignments(tree, [line], where))
+        elif kind == "children":
+            tree.groups[name].children[line.split()[0]] = where
+        elif kind == "hosts":
+            _host_line(tree, name, line, where)
+    return inventory_of(tree)
+
+
+def _host_line(tree: Tree, group: str, line: str, where: str) -> None:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        tree.fault(where, f"expected quotes in pairs, got {str(error).lower()}")
+        return
+    _add_hosts(tree, words[0], group, _assignments(tree, words[1:], where), where)
+
+
+def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
+    variables = {}
+    for word in words:
+        key, equals, value = (part.strip() for part in word.partition("="))
+        if equals:
+            variables[key] = Var(_ini_value(value), f"{where}: {key}")
+        else:
+            tree.fault(where, f"expected name=value, got {word[:60]!r}", "hosts stand on lines of their own")
+    return variables
+
+
+def _ini_value(text: str) -> Any:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    words = {"true": True, "false": False}
+    return int(text) if _NUMBER.fullmatch(text) else words.get(text.lower(), text)
+
+
+def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str) -> None:
+    """Declare the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` as members of a group."""
+    expression, port = _pattern(pattern)
+    try:
+        names = expand(expression)
+    except ConfigError as error:
+        tree.fault(where, error.message, "a range of Ansible is node[01:16], node[1:9:2] or node-[a:f]")
+        return
+    for name in names:
+        tree.member(name, group, {"ansible_port": Var(port, where), **variables} if port else variables, where)
+
+
+def _pattern(pattern: str) -> tuple[str, int | None]:
+    """Return the expression of a host pattern of Ansible, and the port after it if there is one."""
+    match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
+    text, port = (match[1], int(match[2])) if match else (pattern, None)
+    text = _RANGE.sub(lambda span: f"[{span[1]}-{span[2]}{'/' + span[3] if span[3] else ''}]", text)
+    return ",".join(_lettered(text)) if text.count("[") <= _MAX_BRACKETS else text, port
+
+
+def _lettered(text: str) -> Iterator[str]:
+    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``; what is no rising range stays, to be refused as a bracket."""
+    match = _LETTERS.search(text)
+    first, last = (ord(letter) for letter in match.groups() if letter) if match else (1, 0)
+    if match and first <= last:
+        for code in range(first, last + 1):
+            yield from _lettered(text[: match.start()] + chr(code) + text[match.end() :])
+    else:
+        yield text

@@ -1,0 +1,161 @@
+"""Inventories written for other tools, read as they are: Ansible YAML and INI, MPI and DeepSpeed hostfiles, plain lists.
+
+`parse_text` is the one entry point: it recognises the format of a text and returns the `Inventory`. The YAML loader is handed
+in, because this module opens nothing and knows no YAML. `from_expression` makes an inventory of a host expression alone.
+Every format ends in `orchestrator.inventory_schema.build`, so that all hosts pass the same checks. Counts that a source does
+not state stay None: the number of GPUs is then asked of the nodes.
+
+>>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
+[('node1', 8), ('node2', 4)]
+>>> recognise("[lab]\\nnode[01:04] ansible_user=bench\\n"), recognise("node1\\nnode2\\n"), recognise("schema: 1\\nhosts: {}")
+('ansible-ini', 'list', 'orch')
+>>> [host.address for host in from_expression("10.11.0.[2-3]").hosts]
+['10.11.0.2', '10.11.0.3']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import is_ipv6, split_words
+from orchestrator.inventory import Inventory
+from orchestrator.inventory_ansible import parse_ini, parse_yaml
+from orchestrator.inventory_schema import Document, Entry, build, parse, refuse
+
+__all__ = ["LoadYaml", "from_expression", "no_yaml", "parse_text", "recognise"]
+
+LoadYaml = Callable[[str, str], Document]
+
+_SECTION = re.compile(r"\[[^\[\]\s]+\]")
+_YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
+_OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets)["']?\s*:(\s|$)""")
+_COUNT_KEYS = ("slots", "max_slots", "max-slots")
+_COUNTED = re.compile(r"([^:]+):([0-9]{1,9})")
+_COUNT = re.compile(r"[1-9][0-9]{0,3}")
+_MOST_SLOTS = 1024
+
+
+def parse_text(text: str, source: str, load_yaml: LoadYaml) -> Inventory:
+    """Return the inventory that ``text`` holds; ``source`` is its file name in messages. Raises ConfigError or Faults of it."""
+    if not text.strip():
+        raise ConfigError("expected an inventory, got an empty text", where=source)
+    kind = recognise(text)
+    if kind == "orch":
+        document = load_yaml(text, source)
+        return parse(document.value, document.line, source)
+    if kind == "ansible-yaml":
+        _refuse_vault(text, source)
+        return parse_yaml(load_yaml(text, source), source)
+    if kind == "ansible-ini":
+        return parse_ini(text, source)
+    return _parse_hostfile(text, source)
+
+
+def recognise(text: str) -> str:
+    """Return the format of an inventory: ``orch``, ``ansible-yaml``, ``ansible-ini``, ``hostfile`` or ``list``."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"]
+    first = lines[0] if lines else ""
+    if first.startswith(("---", "%", "{", "- ", "!", "&")) or _YAML_KEY.match(first.lstrip()):
+        return "orch" if _is_ours(lines, text) else "ansible-yaml"
+    words = [_uncommented(line).split() for line in lines]
+    keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
+    if any(_SECTION.fullmatch(_uncommented(line).strip()) for line in lines) or keys - set(_COUNT_KEYS):
+        return "ansible-ini"
+    names = [name for line in words for name in line[:1]]
+    counted = any(_counted(part) for name in names for part in name.split(","))
+    return "hostfile" if keys or counted else "list"
+
+
+def from_expression(expression: str, source: str = "--hosts") -> Inventory:
+    """Return an inventory of the hosts that ``expression`` names, reached as the user's ssh configuration says.
+
+    ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``; ``a:8,b:8`` gives the GPUs of each as Horovod's ``-H`` does.
+    Raises Faults for a group, which only an inventory file can hold, and for whatever is no host.
+    """
+    if "@" in expression and all(word.strip().startswith("@") for word in expression.split(",") if "@" in word):
+        hint = "name an inventory file with --hosts, or set ORCH_HOSTS"
+        raise ConfigError(
+            "expected hosts, got a group and no inventory that holds it", where=f"{source} {expression!r}", hint=hint
+        )
+    faults: list[ConfigError] = []
+    entries = list(_entries(expression, None, f"{source} {expression[:80]!r}", faults))
+    return build(expression, entries, faults=faults) if entries else refuse(faults)
+
+
+def no_yaml(text: str, source: str) -> NoReturn:
+    """Stand for a YAML loader where only other formats are welcome. Raises ConfigError."""
+    raise ConfigError("expected a list of hosts, got YAML", where=source)
+
+
+def _is_ours(lines: list[str], text: str) -> bool:
+    """Our own keys stand at the left edge, or at the start of a flow mapping; a list of anything is ours to refuse."""
+    top = [line for line in lines if not line[0].isspace()]
+    flowing = any(line.startswith("{") for line in top) and re.search(r"""["']?\bschema["']?\s*:""", text)
+    return bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(_OUR_KEY.match(line) for line in top)
+
+
+def _refuse_vault(text: str, source: str) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        if "!vault" in line or line.startswith("$ANSIBLE_VAULT"):
+            hint = "keep secrets out of it; orch needs only how hosts are reached, by key"
+            raise ConfigError(
+                "expected plain values, got one encrypted by Ansible Vault", where=f"{source}:{number}", hint=hint
+            )
+
+
+def _uncommented(line: str) -> str:
+    return re.split(r"(?:^|\s)#", line, maxsplit=1)[0]
+
+
+def _parse_hostfile(text: str, source: str) -> Inventory:
+    faults: list[ConfigError] = []
+    entries: list[Entry] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        place = f"{source}:{number}"
+        if words := _uncommented(line).split():
+            count = _slots(words[1:], place, faults)
+            entries.extend(_entries(words[0], count, place, faults))
+    return build(source, entries, faults=faults)
+
+
+def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | None:
+    """Return the text of ``slots=`` on a line."""
+    count = None
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in _COUNT_KEYS:
+            hint = "one host on a line; more about a host goes into a YAML inventory"
+            faults.append(ConfigError(f"expected slots=N after the host, got {word[:60]!r}", where=place, hint=hint))
+        elif key == "slots":
+            count = value
+    return count
+
+
+def _entries(expression: str, slots: str | None, place: str, faults: list[ConfigError]) -> Iterator[Entry]:
+    """Yield the hosts of one line. In these files a slot is a place for a rank, so on machines with GPUs it is a GPU."""
+    try:
+        words = split_words(expression)
+    except ConfigError as error:
+        faults.append(ConfigError(error.message, where=place, hint=error.hint))
+        words = []
+    if slots is None and not any(map(_counted, words)):
+        words = [expression] if words else []
+    for word in words:
+        name, count = _counted(word) or (word, slots)
+        sound = bool(_COUNT.fullmatch(count or "")) and int(count or 0) <= _MOST_SLOTS
+        if count == "22" and slots is None:
+            hint = "a number after the colon counts slots; the ssh port goes into a YAML inventory as ssh: {port: 22}"
+            faults.append(ConfigError(f"expected a host, or host:slots, got {word[:60]!r}", where=place, hint=hint))
+        elif count is not None and not sound:
+            message = f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
+            faults.append(ConfigError(message, where=place))
+        yield Entry(name, {"gpus": int(count), "slots": int(count)} if count and sound else {}, lambda _: place)
+
+
+def _counted(word: str) -> tuple[str, str] | None:
+    """Return host and count of ``host:8``, or nothing where the word has no count."""
+    match = None if is_ipv6(word) else _COUNTED.fullmatch(word)
+    return (match[1], match[2]) if match else None

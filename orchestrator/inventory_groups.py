@@ -1,0 +1,215 @@
+"""A tree of groups with variables, as Ansible has it, resolved into hosts and groups of ours.
+
+A host's variables are merged as Ansible does: farther groups first, by name among equals, the host's own last. Variables that
+say how a host is reached become its settings; ``gpus``, ``slots`` and ``env`` (a mapping) mean what they mean in our own files;
+every other one lands in ``vars``. What would change how a host is reached and has no counterpart here (extra ssh arguments,
+passwords, other connections, templates) is refused, never passed over. Other settings of Ansible itself, such as
+``ansible_become``, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import MAX_HOSTS, alias_of, nearest
+from orchestrator.inventory import Inventory
+from orchestrator.inventory_schema import Entry, Grouping, build, refuse
+from orchestrator.inventory_values import KeyPath, found
+
+__all__ = ["Group", "Tree", "Var", "inventory_of"]
+
+_MEANING: Mapping[str, KeyPath] = {
+    "ansible_host": ("address",),
+    "ansible_ssh_host": ("address",),
+    "ansible_port": ("ssh", "port"),
+    "ansible_ssh_port": ("ssh", "port"),
+    "ansible_user": ("ssh", "user"),
+    "ansible_ssh_user": ("ssh", "user"),
+    "ansible_ssh_private_key_file": ("ssh", "key"),
+    "ansible_private_key_file": ("ssh", "key"),
+    "gpus": ("gpus",),
+    "slots": ("slots",),
+    "env": ("env",),
+}
+_NUMBERS = {"ansible_port", "ansible_ssh_port", "gpus", "slots"}
+_BY_ARGUMENTS = "write a jump host, port or key into an orch inventory under ssh:, or into the ssh configuration of the user"
+_BY_KEY = "orch logs in by key: name it as ansible_ssh_private_key_file"
+_REFUSED = {
+    **dict.fromkeys(("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args"), _BY_ARGUMENTS),
+    **dict.fromkeys(("ansible_sftp_extra_args", "ansible_scp_extra_args", "ansible_ssh_executable"), _BY_ARGUMENTS),
+    **dict.fromkeys(("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_ssh_passphrase"), _BY_KEY),
+    "ansible_group_priority": "give the variable to the hosts themselves",
+}
+_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_MAX_GROUPS = 1000
+_MAX_NESTING = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """One variable and where it was written."""
+
+    value: Any
+    where: str
+
+
+@dataclass(slots=True)
+class Group:
+    """One group as written: members, child groups with the place of each, variables."""
+
+    where: str
+    hosts: dict[str, None] = field(default_factory=dict)
+    children: dict[str, str] = field(default_factory=dict)
+    vars: dict[str, Var] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tree:
+    """Groups and hosts as written; ``places`` says where each host was first declared."""
+
+    source: str
+    groups: dict[str, Group] = field(default_factory=dict)
+    hosts: dict[str, dict[str, Var]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    faults: list[ConfigError] = field(default_factory=list)
+    refused: set[str] = field(default_factory=set)
+    memberships: int = 0
+
+    def group(self, name: str, where: str) -> Group:
+        """Return the group of that name, made here if it is new."""
+        return self.groups.setdefault(name, Group(where))
+
+    def fault(self, where: str, message: str, hint: str = "") -> None:
+        """Note something wrong, to be reported with everything else."""
+        self.faults.append(ConfigError(message, where=where, hint=hint))
+
+    def member(self, name: str, group: str, variables: Mapping[str, Var], where: str) -> None:
+        """Put a host into a group. Raises Faults at once where there are more memberships than any cluster has."""
+        self.memberships += 1
+        if self.memberships > 10 * MAX_HOSTS:
+            self.fault(where, f"expected at most {10 * MAX_HOSTS} memberships in groups, got more")
+            refuse(self.faults)
+        self.group(group, where).hosts[name] = None
+        self.places.setdefault(name, where)
+        self.hosts.setdefault(name, {}).update(variables)
+
+
+def inventory_of(tree: Tree) -> Inventory:
+    """Return the inventory that a tree declares. Raises Faults of ConfigError: those of the tree and its own."""
+    tree.group("all", tree.source)
+    if len(tree.groups) > _MAX_GROUPS:
+        tree.fault(tree.source, f"expected at most {_MAX_GROUPS} groups, got {len(tree.groups)}")
+        refuse(tree.faults)
+    for group in tree.groups.values():
+        for child, where in group.children.items():
+            if child not in tree.groups:
+                hint = f"declare it as a group{nearest(child, tree.groups)}"
+                tree.fault(where, f"expected a known group, got {child[:60]!r}", hint)
+    depths = _depths(tree)
+    chains = _chains(tree, depths)
+    entries = [_entry(tree, name, chains.get(name, ["all"])) for name in tree.hosts]
+    groupings = [
+        Grouping(name, [*map(alias_of, group.hosts), *(f"@{child}" for child in group.children)], group.where)
+        for name, group in tree.groups.items()
+        if name != "all" and not tree.faults
+    ]
+    return build(tree.source, entries, groupings, faults=tree.faults)
+
+
+def _depths(tree: Tree) -> dict[str, int]:
+    """Return how far below ``all`` each group is, by its longest way; for a loop the counting just stops."""
+    depths = dict.fromkeys(tree.groups, 1) | {"all": 0}
+    for _ in range(_MAX_NESTING):
+        deeper = {
+            child: depths[name] + 1
+            for name, group in tree.groups.items()
+            for child in group.children
+            if child in depths and child != "all" and depths[child] <= depths[name]
+        }
+        if not deeper:
+            break
+        depths |= deeper
+    return depths
+
+
+def _chains(tree: Tree, depths: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return for each host the groups it is in, farthest first, as Ansible merges their variables."""
+    parents: dict[str, list[str]] = {name: [] for name in tree.groups}
+    for name, group in tree.groups.items():
+        for child in group.children:
+            parents.get(child, []).append(name)
+    around = {name: _ancestors(name, parents) for name in tree.groups}
+    inside: dict[str, set[str]] = {}
+    for name, group in tree.groups.items():
+        for host in group.hosts:
+            inside.setdefault(host, {"all"}).update(around[name])
+    return {host: sorted(names, key=lambda name: (depths[name], name)) for host, names in inside.items()}
+
+
+def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
+    seen, waiting = set(), [name]
+    while waiting:
+        if (group := waiting.pop()) not in seen:
+            seen.add(group)
+            waiting.extend(parents[group])
+    return seen
+
+
+def _entry(tree: Tree, name: str, chain: list[str]) -> Entry:
+    """Return the host with its merged variables in our own form."""
+    merged: dict[str, Var] = {}
+    for nearer in (*(tree.groups[group].vars for group in chain), tree.hosts[name]):
+        # The nearest comes last in order too: a setting may have two names, and then the later one below wins.
+        merged = {key: variable for key, variable in merged.items() if key not in nearer} | nearer
+    values: dict[str, Any] = {}
+    places: dict[KeyPath, str] = {(): tree.places[name]}
+    for key, variable in merged.items():
+        if (path := _path(tree, key, variable)) and variable.value is not None:
+            inner = values
+            for part in path[:-1]:
+                inner = inner.setdefault(str(part), {})
+            inner[str(path[-1])] = _number(variable.value) if key in _NUMBERS else variable.value
+            places[path] = variable.where
+    return Entry(
+        name, values, lambda path: next(places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in places)
+    )
+
+
+def _path(tree: Tree, key: str, variable: Var) -> KeyPath:
+    """Return where a variable belongs in our own form, or nothing where it does not concern us."""
+    message, hint = _refusal(key, variable.value)
+    if message and variable.where not in tree.refused:
+        tree.refused.add(variable.where)
+        tree.fault(variable.where, message, hint)
+    if key in _MEANING:
+        return _MEANING[key]
+    return () if key.startswith("ansible_") else ("vars", key)
+
+
+def _refusal(key: str, value: Any) -> tuple[str, str]:
+    """Return what is wrong with a variable and the remedy, or two empty texts."""
+    if key in _REFUSED:
+        return f"expected settings that orch can follow, got {key}", _REFUSED[key]
+    if any("{{" in text or "{%" in text for text in _texts(value)):
+        return "expected a plain value, got a template", "write the value itself; Jinja is not evaluated here"
+    if key == "ansible_connection" and value not in _CONNECTIONS:
+        return f"expected a connection by ssh, got {found(value)}", "orch reaches every host by ssh"
+    return "", ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for each in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            yield from _texts(each)
+
+
+def _number(value: Any) -> Any:
+    """Ansible takes ``"22"`` for 22, and so do its inventories."""
+    return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

@@ -1,0 +1,169 @@
+"""What a host may say of itself, as pydantic models: names of keys, types, limits, and a sentence for what is wrong.
+
+`checked` validates one mapping and collects its faults; the sound keys come back even where others are not, so that later
+checks still see them. Values of ``env`` may be secrets: a message about one says its kind and never the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import nearest
+
+__all__ = ["HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
+
+KeyPath = tuple[str | int, ...]
+Where = Callable[[KeyPath], str]
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
+_JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
+# The placement decides these; an inventory that set them too would make every rank believe the wrong thing.
+_PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def _takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if not fits(value):
+            raise PydanticCustomError("expected", "{expected}", {"expected": expected, "hint": hint})
+        return value
+
+    return BeforeValidator(check)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_path(value: Any) -> bool:
+    return _is_text(value) and value.isprintable() and value.strip() == value != "" and not value.startswith("-")
+
+
+def _is_jump(value: Any) -> bool:
+    hops = [_JUMP.fullmatch(hop) for hop in value.split(",")] if isinstance(value, str) else [None]
+    return all(hop and _USER.fullmatch(hop[1] or "me") and 0 < int(hop[3] or 22) < 65536 for hop in hops)
+
+
+def _is_value(value: Any) -> bool:
+    """Whether a template can be given it: anything but nothing, and no NUL in any text of it."""
+    if isinstance(value, list | dict):
+        return all(map(_is_value, [*value, *(value.values() if isinstance(value, dict) else ())]))
+    return value is not None and (not isinstance(value, str) or "\0" not in value)
+
+
+def _whole(least: int, most: int) -> BeforeValidator:
+    return _takes(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
+
+
+_Path = Annotated[str, _takes("a path", _is_path, "without control characters, not beginning with '-'")]
+_VarName = Annotated[str, _takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
+_EnvName = Annotated[
+    str,
+    _takes("a variable that the inventory may set", lambda value: value not in _PLACED, "the placement of a run sets it"),
+    _takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
+]
+_EnvText = Annotated[str, _takes("text", _is_text, "put quotes around it")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Ssh(_Strict):
+    user: Annotated[str, _takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = ""
+    port: Annotated[int, _whole(1, 65535)] = 22
+    key: _Path = ""
+    jump: Annotated[str, _takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = ""
+    config: _Path = ""
+    known_hosts: _Path = ""
+    host_keys: Annotated[
+        str, _takes("strict or accept-new", lambda value: value in ("strict", "accept-new"), "checking cannot be turned off")
+    ] = "strict"
+    connect_timeout_s: Annotated[
+        float | int, _takes("seconds above 0, at most 3600", lambda value: type(value) in (int, float) and 0 < value <= 3600)
+    ] = 10
+
+
+class _Vars(_Strict):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[_VarName, Annotated[Any, _takes("a value without NUL", _is_value)]] = Field(init=False)
+
+    interface: Annotated[
+        str,
+        _takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
+    ] = ""
+    python: _Path = ""
+    data_dir: _Path = ""
+    workdir: _Path = ""
+
+
+class MachineValues(_Strict):
+    """What ``defaults:`` may hold."""
+
+    gpus: Annotated[int, _whole(0, 1024)] = 0
+    slots: Annotated[int, _whole(1, 1024)] = 1
+    ssh: _Ssh = _Ssh()
+    env: dict[_EnvName, _EnvText] = {}
+    vars: _Vars = _Vars()
+
+
+class HostValues(MachineValues):
+    """What one host may hold."""
+
+    address: Annotated[str, _takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = ""
+
+
+def checked(model: type[BaseModel], value: Any, where: Where, faults: list[ConfigError]) -> dict[str, Any]:
+    """Return the keys of ``value`` that were set and are sound; append a fault for each of the others."""
+    try:
+        return model.model_validate(value).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        faults.extend(_fault(each, model, where) for each in error.errors(include_url=False))
+        bad = {each["loc"][0] for each in error.errors() if each["loc"]}
+        return checked(model, {key: value[key] for key in value if key not in bad}, where, faults) if bad else {}
+
+
+def found(value: Any, secret: bool = False) -> str:
+    """Say in words what came instead of the expected; of a secret only its kind."""
+    words = {type(None): "nothing", dict: "a mapping", list: "a list"}
+    if type(value) in words:
+        return words[type(value)]
+    kind = {bool: "truth value", int: "number", float: "number"}.get(type(value), "text")
+    if secret:
+        return f"a {kind}"
+    text = repr(value) if isinstance(value, str) else str(value).lower()
+    return f"the {kind} {text if len(text) <= 60 else text[:60] + '…'}"
+
+
+def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> ConfigError:
+    """Return the fault for a key that nothing reads."""
+    shown = key if len(key) <= 60 else key[:60] + "…"
+    hint = hint or f"known keys: {', '.join(known)}{nearest(key, known)}"
+    return ConfigError(f"expected a known key, got {shown!r}", where=where, hint=hint)
+
+
+def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigError:
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        return _misplaced(str(path[-1]), _Ssh if path[0] == "ssh" else model, where(path))
+    context = {"expected": "a mapping", "hint": ""} | error.get("ctx", {})
+    secret = path[:1] == ("env",) and len(path) > 1 and error["loc"][-1] != "[key]"
+    got = "a text with a NUL in it" if secret and isinstance(error["input"], str) else found(error["input"], secret)
+    numeral = (
+        isinstance(error["input"], str) and error["input"].isdecimal() and context["expected"].startswith("a whole number")
+    )
+    hint = "write it without quotes and leading zeros" if numeral else context["hint"]
+    return ConfigError(f"expected {context['expected']}, got {got}", where=where(path), hint=hint)
+
+
+def _misplaced(key: str, model: type[BaseModel], where: str) -> ConfigError:
+    homes = {"ssh": key in _Ssh.model_fields, "vars": key in _Vars.model_fields, "env": key.isupper()}
+    home = next((f"it belongs under {home}:" for home, fits in homes.items() if fits), "")
+    return unknown_key(key, model.model_fields, where, "" if model is _Ssh else home)

@@ -1,0 +1,227 @@
+"""Text and YAML files that people write, read with suspicion. The only home of PyYAML.
+
+A document is plain values (mapping, list, text, number, true, false, nothing) and the line of each of them. Scalars follow
+YAML 1.2, so the old surprises stay text and a schema can say what it found: ``on``, ``no``, ``022``, ``12:30``, ``0x16``,
+``2020-01-01``. Keys are always the text that was written. Refused, each with file, line and remedy: duplicate keys, tags,
+``<<``, more than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as indentation.
+
+>>> document = loads("hosts:\\n  node1: {gpus: 8, at: 12:30}\\n", "lab.yaml")
+>>> document.value, document.line(("hosts", "node1", "gpus"))
+({'hosts': {'node1': {'gpus': 8, 'at': '12:30'}}}, 2)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.errors import ConfigError
+
+__all__ = ["Document", "load", "loads", "read_text"]
+
+_KeyPath = tuple[str | int, ...]
+
+_MAX_BYTES = 1 << 20
+_MAX_ALIASES = 100
+_MAX_DEPTH = 50
+# A hundred aliases of each other can stand for more values than there are atoms; this many fit into 1 MiB without any.
+_MAX_VALUES = 600_000
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
+    word: value for value, words in ((True, "true True TRUE"), (False, "false False FALSE")) for word in words.split()
+}
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The value of one file and the line (from 1) of every value in it, found by its path of keys and indices."""
+
+    value: Any
+    lines: Mapping[_KeyPath, int]
+    source: str
+
+    def line(self, path: _KeyPath = ()) -> int:
+        """Return the line of the value at ``path``, or of the nearest thing around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def load(path: Path) -> Document:
+    """Read one YAML file. Raises ConfigError naming file and line for whatever is wrong with it."""
+    return loads(read_text(path), str(path))
+
+
+def loads(text: str, source: str) -> Document:
+    """Read YAML from ``text``; ``source`` is what errors call it. Raises ConfigError."""
+    if len(text.encode(errors="replace")) > _MAX_BYTES:
+        raise ConfigError("expected at most 1 MiB, got more", where=source)
+    return _Composer(source).document(text)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small file. Raises ConfigError where it is missing, no regular file, too big, empty or not UTF-8."""
+    source = str(path)
+    try:
+        if path.is_dir():
+            raise ConfigError("expected a file, got a directory", where=source, hint="name the file in it")
+        if path.exists() and not path.is_file():
+            raise ConfigError("expected a regular file, got a pipe, socket or device", where=source)
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError("expected a file, there is none", where=source, hint="check the path") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=source) from error
+    if len(data) > _MAX_BYTES:
+        raise ConfigError("expected at most 1 MiB, got more", where=source)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        got = f"byte 0x{data[error.start]:02x}"
+        raise ConfigError(f"expected UTF-8 text, got {got}", where=f"{source}:{line}", hint="save the file as UTF-8") from None
+    if not text.strip():
+        raise ConfigError("expected some content, got an empty file", where=source)
+    return text
+
+
+class _Composer:
+    """Builds one document from parser events: never deeper than the limit, whatever the nesting of the text."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[_KeyPath, int] = {}
+        self.anchors: dict[str, tuple[Any, int]] = {}
+        self.aliases = 0
+        self.values = 0
+        self.events: Iterator[yaml.Event] = iter(())
+
+    def document(self, text: str) -> Document:
+        self.events = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        try:
+            next(self.events)
+            if isinstance(next(self.events), yaml.StreamEndEvent):
+                raise ConfigError("expected some content, got an empty file", where=self.source)
+            value = self._value(next(self.events), ())
+            next(self.events)
+            following = next(self.events)
+        except yaml.YAMLError as error:
+            raise self._syntax(error, text) from None
+        except (ValueError, OverflowError) as error:  # PyYAML on an escape or directive with an impossible number
+            raise ConfigError(f"expected YAML, got {error}", where=self.source) from None
+        if not isinstance(following, yaml.StreamEndEvent):
+            raise self._refusal(following, "expected one document, got a second one", "remove '---' and what follows")
+        return Document(value, self.lines, self.source)
+
+    def _value(self, event: yaml.Event, path: _KeyPath) -> Any:
+        self._count(event)
+        self.lines.setdefault(path, _line(event))
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.tag is not None:
+            hint = "remove the tag; text that begins with '!' needs quotes"
+            raise self._refusal(event, f"expected no tags, got {event.tag!r}", hint)
+        before = self.values
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event.value) if event.implicit[0] else self._text(event)
+        elif len(path) >= _MAX_DEPTH:
+            raise self._refusal(event, f"expected at most {_MAX_DEPTH} levels, got more", "flatten it")
+        else:
+            value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = value, self.values - before + 1
+        return value
+
+    def _mapping(self, path: _KeyPath) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key = self._key(event)
+            place = (*path, key)
+            if key in mapping:
+                first = self.lines[place]
+                raise self._refusal(event, f"expected each key once, got {key!r} again", f"it is on line {first} already")
+            self.lines[place] = _line(event)
+            mapping[key] = self._value(next(self.events), place)
+        return mapping
+
+    def _key(self, event: yaml.Event) -> str:
+        self._count(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._refusal(event, "expected a word as key, got something else", "put quotes around a key with brackets")
+        if event.tag is not None:
+            raise self._refusal(event, f"expected no tags, got {event.tag!r}", "remove the tag")
+        if event.value == "<<" and event.implicit[0]:
+            raise self._refusal(event, "expected a key, got the merge key '<<'", "write the keys out")
+        if event.anchor is not None:
+            self.anchors[event.anchor] = event.value, 1
+        return self._text(event)
+
+    def _text(self, event: yaml.ScalarEvent) -> str:
+        """Return the text of a scalar; JSON escapes a character in two halves, and half a character can never be written."""
+        try:
+            return event.value.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise self._refusal(
+                event, "expected text, got half a character", r"an escape such as \ud83d needs its other half"
+            ) from None
+
+    def _sequence(self, path: _KeyPath) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _alias(self, event: yaml.AliasEvent) -> Any:
+        self.aliases += 1
+        if self.aliases > _MAX_ALIASES:
+            raise self._refusal(event, f"expected at most {_MAX_ALIASES} aliases, got more", "write the values out")
+        if event.anchor not in self.anchors:
+            hint = "an anchor stands before its aliases and not around them; text that begins with '*' needs quotes"
+            raise self._refusal(event, f"expected a known anchor, got '*{event.anchor}'", hint)
+        value, size = self.anchors[event.anchor]
+        self._count(event, size)
+        return value
+
+    def _count(self, event: yaml.Event, size: int = 1) -> None:
+        self.values += size
+        if self.values > _MAX_VALUES:
+            raise self._refusal(event, f"expected at most {_MAX_VALUES} values, got more by aliases", "write them out")
+
+    def _refusal(self, event: yaml.Event, message: str, hint: str) -> ConfigError:
+        return ConfigError(message, where=f"{self.source}:{_line(event)}", hint=hint)
+
+    def _syntax(self, error: yaml.YAMLError, text: str) -> ConfigError:
+        if isinstance(error, yaml.reader.ReaderError):
+            line = text.count("\n", 0, error.position) + 1
+            got = f"the control character {chr(error.character)!r}"
+            return ConfigError(f"expected text, got {got}", where=f"{self.source}:{line}", hint="remove it")
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = str(getattr(error, "problem", None) or error)
+        hint = "indent with spaces, not with tabs" if r"'\t'" in problem else ""
+        if "mapping values are not allowed" in problem or "cannot start any token" in problem:
+            hint = hint or "text with ': ', or that begins with '@', '%' or '`', needs quotes"
+        return ConfigError(f"expected YAML, got: {problem}", where=f"{self.source}:{mark.line + 1 if mark else 1}", hint=hint)
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 1
+
+
+def _scalar(text: str) -> Any:
+    """Return what an unquoted word means: YAML 1.2's null, true, false and decimal numbers; all else is text."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        return number if abs(number) != float("inf") else text
+    return text
