@@ -24,7 +24,7 @@ def _directory(given: Path | None) -> Path:
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=250, help="How many nodes.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=1000, help="How many nodes.")] = 4,
     gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="Deal this machine's GPUs out.")] = None,
     slots: Annotated[int, typer.Option("--slots", min=1, help="CPU slots of each node.")] = 1,
     python: Annotated[str, typer.Option("--python", help="Interpreter of the frameworks on the nodes.")] = sys.executable,

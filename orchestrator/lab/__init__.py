@@ -1,0 +1,10 @@
+"""A rehearsal cluster on this machine, with real SSH servers, for trying things out and for tests.
+
+`up` builds one in a directory, `load` finds it again, `down` leaves nothing of it. Programs on the controller's side are
+started through `argv_inside` with `environment`; `orchestrator.lab.faults` breaks nodes and cables on purpose.
+"""
+
+from orchestrator.lab.rehearsal import argv_inside, argv_on, down, environment, up
+from orchestrator.lab.state import Lab, LabNode, load
+
+__all__ = ["Lab", "LabNode", "argv_inside", "argv_on", "down", "environment", "load", "up"]

@@ -1,0 +1,82 @@
+"""The inventory of a lab as text: what `orch` is told about the machines of the rehearsal."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+
+from orchestrator.errors import ConfigError
+from orchestrator.lab.identity import login_user
+from orchestrator.lab.programs import find
+from orchestrator.lab.state import Lab
+
+__all__ = ["gpus_for_each", "inventory_text"]
+
+
+def gpus_for_each(nodes: int, wanted: int | None) -> int:
+    """Return how many of this machine's GPUs each node gets; 0 means that nodes are measured on their CPU.
+
+    ``wanted`` None deals all GPUs out evenly. Raises ConfigError where the machine has fewer than wanted.
+    """
+    if wanted == 0:
+        return 0
+    present = _gpus()
+    if wanted is None:
+        return present // nodes
+    if wanted < 0 or present < nodes * wanted:
+        raise ConfigError(
+            f"lab gpus per node: expected {nodes} x {wanted} GPUs, this machine has {present}",
+            hint="lower the number of nodes, or use CPU slots with 0",
+        )
+    return wanted
+
+
+def _gpus() -> int:
+    try:
+        program = find("nvidia-smi")
+    except ConfigError:
+        return 0
+    listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
+    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
+
+
+def inventory_text(lab: Lab, *, gpus: int, slots: int) -> str:
+    """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML contains."""
+    interface = "eth0" if lab.kind == "namespaces" else "lo"
+    ssh = {
+        "user": login_user(lab),
+        "port": lab.nodes[0].port,
+        "key": str(lab.directory / "id_ed25519"),
+        "known_hosts": str(lab.directory / "known_hosts"),
+        "config": str(lab.ssh_config),
+    }
+    variables = {"interface": interface, "python": lab.python, "runner_python": lab.python}
+    return "".join(
+        [
+            "# Written by `orch lab up`, removed by `orch lab down`.\n",
+            "schema: 1\n",
+            "defaults:\n",
+            f"  gpus: {gpus}\n  slots: {slots}\n",
+            *_block("ssh", ssh),
+            *_block("vars", variables),
+            "hosts:\n",
+            *(_host(lab, index, gpus, interface) for index in range(len(lab.nodes))),
+        ]
+    )
+
+
+def _block(name: str, values: Mapping[str, object]) -> list[str]:
+    return [f"  {name}:\n", *(f"    {key}: {json.dumps(value)}\n" for key, value in values.items())]
+
+
+def _host(lab: Lab, index: int, gpus: int, interface: str) -> str:
+    """Return a host's lines. NCCL takes nodes that share a kernel for one host unless each names itself."""
+    node = lab.nodes[index]
+    text = f"  {node.name}:\n    address: {node.address}\n"
+    if gpus:
+        devices = ",".join(str(device) for device in range(index * gpus, (index + 1) * gpus))
+        text += f"    env: {json.dumps({'NCCL_HOSTID': node.name, 'NCCL_SOCKET_IFNAME': interface})}\n"
+        text += f"    vars: {json.dumps({'cuda_visible_devices': devices})}\n"
+    return text

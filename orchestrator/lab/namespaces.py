@@ -1,0 +1,153 @@
+"""A lab of network namespaces: real isolation, real sshd, addresses 10.11.0.2 upwards; needs root.
+
+The controller's side owns the bridge. No namespace has a default route, so nothing that runs in a lab reaches anything else,
+and labs with the same addresses stand side by side, also beside a real cluster of these addresses.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.lab import machine
+from orchestrator.lab.identity import write_sshd_config
+from orchestrator.lab.procs import live_pid
+from orchestrator.lab.programs import find, run
+from orchestrator.lab.state import Lab, LabNode
+
+__all__ = ["addresses", "inside", "on_node", "port_of", "start", "start_node", "switch"]
+
+FIRST = ipaddress.IPv4Address("10.11.0.2")
+BRIDGE = "br0"
+_START_TIMEOUT_S = 30.0
+
+
+def addresses(count: int) -> list[str]:
+    """Return the nodes' addresses: 10.11.0.2 and following."""
+    if not 1 <= count <= 1000:
+        raise ConfigError(f"lab nodes: expected 1 to 1000 (a bridge has 1024 ports), got {count}")
+    return [str(FIRST + index) for index in range(count)]
+
+
+def _network(lab: Lab) -> ipaddress.IPv4Network:
+    return ipaddress.IPv4Network("10.11.0.0/24" if len(lab.nodes) <= 253 else "10.11.0.0/20")
+
+
+def port_of(node: LabNode) -> str:
+    """Return the name of the bridge's port for a node, on the controller's side."""
+    return "v" + node.address.rpartition("10.11.")[2].replace(".", "-")
+
+
+def start(lab: Lab, shares: Sequence[Path]) -> None:
+    """Start the holder and all nodes, and wire them. Returns when every node has an address and sshd is starting."""
+    sshd = find("sshd")
+    shares = [*shares, *machine.interpreter_folders(lab.python), *_program_folders(sshd)]
+    by_name = {node.name: node.address for node in lab.nodes}
+    for node in lab.nodes:
+        machine.write_etc(lab, node, by_name)
+        write_sshd_config(lab, node, sshd)
+    plan = lab.directory / "machine.json"
+    plan.write_text(machine.plan_text({node.name: _node_plan(lab, node, shares, sshd) for node in lab.nodes}), encoding="utf-8")
+    os.mkfifo(_control(lab), 0o600)
+    _start_holder(lab, plan)
+    _wire(lab, lab.nodes, f"link add {BRIDGE} address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
+          f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev {BRIDGE}\nlink set {BRIDGE} up\n")  # fmt: skip
+
+
+def start_node(lab: Lab, node: LabNode) -> None:
+    """Start one node again that has ended."""
+    with _control(lab).open("w", encoding="utf-8") as control:
+        control.write(f"{node.name}\n")
+    _wire(lab, [node], "")
+
+
+def _control(lab: Lab) -> Path:
+    return lab.directory / "control"
+
+
+def _program_folders(sshd: str) -> list[Path]:
+    """Return the folders of an sshd that was unpacked rather than installed, and of its libraries."""
+    libraries = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
+    return [path for path in (Path(sshd).parent, Path(sshd).parent.parent / "lib", *libraries) if path.is_dir()]
+
+
+def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> dict[str, Any]:
+    libraries = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
+    return {
+        "name": node.name,
+        "address": node.address,
+        "netmask": str(_network(lab).netmask),
+        "pid_file": str(node.folder / "pid"),
+        "console": str(node.folder / "console.log"),
+        "mounts": machine.mounts(lab, node, shares),
+        "folders": ["/run/sshd", "/run/lock", "/run/user"],
+        "argv": [sshd, "-D", "-f", str(node.folder / "sshd_config"), "-E", str(node.folder / "sshd.log")],
+        "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **libraries},
+    }
+
+
+def _start_holder(lab: Lab, plan: Path) -> None:
+    pid_file = lab.directory / "holder.pid"
+    log = lab.directory / "holder.log"
+    script = Path(__file__).with_name("nodeinit.py")
+    argv = [sys.executable, "-I", "-S", str(script), str(plan), str(pid_file), str(_control(lab))]
+    with log.open("wb") as output:
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=os.environ | {"ORCH_LAB": lab.marker},
+                       start_new_session=True, timeout=_START_TIMEOUT_S, check=False)  # fmt: skip
+    _wait_for_pid(pid_file, log, "the lab's holder")
+
+
+def _wait_for_pid(pid_file: Path, log: Path, what: str) -> int:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not (pid := live_pid(pid_file)):
+        said = log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
+        if "Traceback" in said or time.monotonic() > deadline:
+            raise RunError(f"{what} did not start: {said or 'no sign of life'}", kind="node_unfit")
+        time.sleep(0.002)
+    return pid
+
+
+def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
+    """Give each node its cable: one end on the bridge, the other as eth0 in the node, all in one call of ip."""
+    lines = [before]
+    for node in nodes:
+        pid, port = _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name), port_of(node)
+        far_end = f"peer name eth0 mtu {lab.mtu} address {_mac(node.address)} netns {pid}"
+        lines += [f"link add {port} mtu {lab.mtu} type veth {far_end}\n", f"link set {port} master {BRIDGE} up\n"]
+    switch(lab, "".join(lines))
+
+
+def _mac(address: str) -> str:
+    """Return a hardware address that a node keeps over a reboot, so that its peers' tables stay right."""
+    return "02:00:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
+
+
+def switch(lab: Lab, commands: str) -> None:
+    """Carry out lines of ``ip`` where the bridge is."""
+    run([*inside(lab), find("ip"), "-batch", "-"], text=commands)
+
+
+def inside(lab: Lab) -> list[str]:
+    """Return the beginning of an argv that runs a program on the controller's side."""
+    return [find("nsenter"), f"--net=/proc/{_holder(lab)}/ns/net", "--"]
+
+
+def _holder(lab: Lab) -> int:
+    if pid := lab.holder:
+        return pid
+    raise ConfigError(f"the lab in {lab.directory} has ended", hint="clear it with `orch lab down`")
+
+
+def on_node(node: LabNode) -> list[str]:
+    """Return the beginning of an argv that runs a program on a node, as root, in its home."""
+    if not (pid := node.pid):
+        raise ConfigError(f"{node.name} is down")
+    enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
+    return [*enter, "env", "-C", machine.HOME, f"HOME={machine.HOME}", "USER=root"]

@@ -1,0 +1,127 @@
+"""Processes as ``/proc`` shows them: who is alive, who belongs to a lab, and how they are ended for certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import RunError
+
+__all__ = ["Stat", "ancestors", "descendants", "end_all", "live_pid", "record_pid", "snapshot", "stat"]
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One line of ``/proc/PID/stat``; ``start_ticks`` tells two processes of one number apart."""
+
+    pid: int
+    parent: int
+    state: str
+    start_ticks: int
+    name: str
+
+
+def stat(pid: int) -> Stat | None:
+    """Return what the kernel says of a process, None when it is gone. A defunct process has state ``Z``."""
+    try:
+        head, _, tail = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = tail.split()
+    return Stat(pid, int(fields[1]), fields[0], int(fields[19]), head.partition("(")[2])
+
+
+def snapshot() -> dict[int, Stat]:
+    """Return every process of this machine that is not defunct."""
+    found = (stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return {one.pid: one for one in found if one is not None and one.state not in "ZX"}
+
+
+def environ(pid: int) -> frozenset[bytes]:
+    """Return the ``NAME=value`` entries a process was started with; empty where it may not be read."""
+    try:
+        return frozenset((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def cmdline(pid: int) -> bytes:
+    """Return the NUL-separated arguments of a process, or the title it gave itself; empty where it is gone."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def namespace(pid: int, which: str) -> str:
+    """Return the identity of a process's namespace, e.g. ``net:[4026532]``; empty where it may not be read."""
+    try:
+        return str((_PROC / str(pid) / "ns" / which).readlink())
+    except OSError:
+        return ""
+
+
+def record_pid(path: Path, pid: int) -> None:
+    """Write a process id with its start time."""
+    one = stat(pid)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(f"{pid} {one.start_ticks if one else 0}\n", encoding="ascii")
+    temporary.replace(path)
+
+
+def live_pid(path: Path) -> int:
+    """Return the process id recorded in a file if that very process is alive, else 0."""
+    try:
+        pid, ticks = map(int, path.read_text(encoding="ascii").split())
+    except (FileNotFoundError, ValueError):
+        return 0
+    one = stat(pid)
+    return pid if one and one.start_ticks == ticks and one.state not in "ZX" else 0
+
+
+def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
+    """Return a process and all its parents."""
+    found: set[int] = set()
+    while pid in processes and pid not in found:
+        found.add(pid)
+        pid = processes[pid].parent
+    return found
+
+
+def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
+    """Return these processes and all their children's children."""
+    found = {pid for pid in pids if pid in processes}
+    while more := {one.pid for one in processes.values() if one.parent in found} - found:
+        found |= more
+    return found
+
+
+def end_all(members: Callable[[], dict[int, str]], *, timeout_s: float = 10.0) -> dict[int, str]:
+    """Kill what ``members`` finds until it finds nothing; return everything found, by process id.
+
+    The processes are stopped before they are killed, so that none of them forks a child that the listing has missed.
+    Raises RunError when some do not end in time (a process waiting for a dead disk or driver cannot be killed).
+    """
+    ended: dict[int, str] = {}
+    deadline = time.monotonic() + timeout_s
+    while found := members():
+        if time.monotonic() > deadline:
+            left = ", ".join(f"{name} (pid {pid})" for pid, name in found.items())
+            raise RunError(f"still alive {timeout_s:g} s after SIGKILL: {left}", kind="node_busy")
+        ended |= found
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in members() | found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        time.sleep(0.002)
+    for pid in ended:
+        with contextlib.suppress(ChildProcessError):  # not a child of this process: its own parent reaps it
+            os.waitpid(pid, os.WNOHANG)
+    return ended

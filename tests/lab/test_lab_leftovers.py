@@ -1,0 +1,147 @@
+"""What is left of a lab that has ended, in whatever way it ended: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import lab as labs
+from orchestrator.errors import ConfigError, OrchError, RunError
+from orchestrator.lab import Lab
+from tests import judge
+from tests.faultlab import MakeLab, Ssh
+
+KINDS = [
+    pytest.param("namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")),
+    "asyncssh",
+]
+
+
+@pytest.fixture(autouse=True)
+def machine_unchanged() -> Iterator[None]:
+    """Compare the machine's own mounts, interfaces and named namespaces before and after."""
+    before = _machine()
+    yield
+    assert _machine() == before
+
+
+def _machine() -> tuple[str, list[str], list[str]]:
+    mounts = "\n".join(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/lab" in line)
+    named = Path("/run/netns")
+    return mounts, sorted(os.listdir("/sys/class/net")), sorted(os.listdir(named)) if named.exists() else []
+
+
+def _living(marker: str) -> list[int]:
+    """Return the processes that carry a lab's marker, by a search that is not the lab's own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"ORCH_LAB={marker}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _nothing_is_left(lab: Lab) -> None:
+    assert not lab.directory.exists()
+    assert _living(lab.marker) == []
+    assert all(node.pid == 0 for node in lab.nodes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_down_ends_everything_and_says_what(make_lab: MakeLab, ssh: Ssh, kind: str) -> None:
+    lab = make_lab(kind=kind)
+    ssh(lab, "node1", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
+    outside = subprocess.Popen(labs.argv_inside(lab, ["sleep", "1000"]), env=os.environ | labs.environment(lab))
+    judge.wait_for(lambda: _arguments(outside.pid) == b"sleep\x001000\0", 5, "the program inside did not start")
+    assert len(_living(lab.marker)) >= 3
+    ended = labs.down(lab.directory)
+    assert [text.partition(" ")[0] for text in ended[:2]] == ["node1", "node2"]
+    assert f"sleep (pid {outside.pid})" in ended and ended[-1] == str(lab.directory)
+    outside.returncode = -signal.SIGKILL  # reaped by down, as a child of this very process
+    _nothing_is_left(lab)
+    assert labs.down(lab.directory) == []
+    with pytest.raises(ConfigError, match="no lab is up in .*orch lab up"):
+        labs.load(lab.directory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_up_in_the_same_place_is_refused_and_harms_nothing(make_lab: MakeLab, ssh: Ssh, kind: str) -> None:
+    lab = make_lab(kind=kind, nodes=1)
+    with pytest.raises(ConfigError, match="is up in .* already"):
+        labs.up(lab.directory, nodes=1, kind=kind, gpus_per_node=0, say=print)
+    assert ssh(lab, "node1", "true").returncode == 0
+
+
+def test_a_folder_with_somebodys_files_is_neither_taken_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="expected an empty or new directory"):
+        labs.up(tmp_path, kind="asyncssh", gpus_per_node=0, say=print)
+    assert labs.down(tmp_path) == []
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(("kind", "wish"), [("asyncssh", {"python": "no-such-python"}), ("spaceship", {})])
+def test_a_wrong_wish_is_refused_before_anything_is_written(tmp_path: Path, kind: str, wish: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        labs.up(tmp_path / "lab", kind=kind, gpus_per_node=0, say=print, python=wish.get("python", sys.executable))
+    assert not (tmp_path / "lab").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_an_up_that_fails_midway_cleans_up_after_itself(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="ip"):
+        labs.up(tmp_path / "lab", nodes=2, kind="namespaces", mtu=-1, gpus_per_node=0, say=print)
+    assert not (tmp_path / "lab").exists()
+    assert not [pid for pid in _all_pids() if str(tmp_path).encode() in _arguments(pid)]
+
+
+def _all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _arguments(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("moment", ["lab.json", "work/inventory/cluster.yaml", "holder.pid", "nodes/node3/pid", "ready"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_what_a_killed_up_leaves_is_found_and_ended(tmp_path: Path, moment: str) -> None:
+    directory = tmp_path / "lab"
+    code = "import pathlib, sys\nfrom orchestrator import lab\nlab.up(pathlib.Path(sys.argv[1]), gpus_per_node=0, say=print)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.DEVNULL)
+    try:
+        judge.wait_for((directory / moment).exists, 30, f"no {moment}")
+    finally:
+        process.kill()
+        process.wait()
+        marker = (directory / "lab.json").read_text().split('"marker": "')[1].split('"')[0]
+        try:
+            if moment != "ready":
+                with pytest.raises(OrchError):
+                    labs.load(directory)
+        finally:
+            assert labs.down(directory)[-1] == str(directory)
+    assert not directory.exists()
+    assert _living(marker) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_lab_that_died_is_recognised_and_replaced(make_lab: MakeLab, ssh: Ssh) -> None:
+    lab = make_lab(nodes=1)
+    os.kill(lab.holder, signal.SIGKILL)
+    judge.wait_for(lambda: not lab.holder and not lab.nodes[0].pid, 10, "the holder's end did not end the nodes")
+    with pytest.raises(ConfigError, match="died.*orch lab down"):
+        labs.load(lab.directory)
+    again = labs.up(lab.directory, nodes=1, gpus_per_node=0, say=print)
+    assert ssh(again, "node1", "hostname").stdout == b"node1\n"
