@@ -312,7 +312,7 @@ class Launch:
                 self._take_beat(name, peer, event)
             case "started":
                 peer.started = event["mono"]
-            case "hello" | "attached":
+            case "attached":
                 self._take_state(peer, event)
             case "rank":
                 if event["code"] != 0 and self.stopping_since is None:
@@ -347,14 +347,12 @@ class Launch:
             self.observe("log", {"data": data})
 
     def _take_state(self, peer: _Peer, event: Mapping[str, Any]) -> None:
-        if "new_line" in event:
-            peer.line, peer.attaching = event["new_line"], False
-            peer.line.start(lambda host, more: self.inbox.put((host, more)))
-            self.journal("reattached", host=peer.line.host.name)
-            if self.stopping_since is not None:
-                peer.line.send("stop", reason=self.stop_reason)
-        if event.get("started") is not None:
-            peer.started = event["started"]
+        """Go on over a new line; what happened while there was none stands in the keeper's hello."""
+        peer.line, peer.attaching = event["line"], False
+        peer.line.start(lambda host, more: self.inbox.put((host, more)))
+        self.journal("reattached", host=peer.line.host.name)
+        if self.stopping_since is not None:
+            peer.line.send("stop", reason=self.stop_reason)
         if event.get("record"):
             self._take_end(peer.line.host.name, peer, event["record"])
 
@@ -392,7 +390,7 @@ class Launch:
             except OrchError as error:
                 peer.error = error
                 return
-            self.inbox.put((name, {"event": "attached", "line": line, "new_line": line, "at": time.monotonic()}))
+            self.inbox.put((name, {**line.hello, "event": "attached", "line": line, "at": time.monotonic()}))
             return
 
     def _without_keeper(self, name: str, peer: _Peer) -> bool:

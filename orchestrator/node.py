@@ -111,9 +111,17 @@ class Node:
                 yield call.read(_whole(line["bytes"], 1 << 20))
 
     def keeper(self, run_id: str, noderun: str, *, start: bool, timeout_s: float) -> KeeperLine:
-        """Open the line to a run's keeper, starting one if asked to. ``noderun`` is the runner's staged path."""
+        """Open the line to a run's keeper, starting one if asked to. ``noderun`` is the runner's staged path.
+
+        Returns once the keeper has said hello. Raises TransportError node_lost where there is none to answer.
+        """
         request = {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}
-        return KeeperLine(self._call("line", request, timeout_s))
+        call = self._call("line", request, timeout_s)
+        try:
+            return KeeperLine(call, call.line())
+        except BaseException:
+            call.channel.close()
+            raise
 
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> _Call:
         nonce = secrets.token_hex(8)
@@ -217,10 +225,11 @@ class _Call:
 
 
 class KeeperLine:
-    """The line to one run's keeper: orders go out, events come in on a queue filled by one reader thread."""
+    """The line to one run's keeper: orders go out, events come in from one reader thread. ``hello`` was the first event."""
 
-    def __init__(self, call: _Call) -> None:
+    def __init__(self, call: _Call, hello: dict[str, Any]) -> None:
         self._call = call
+        self.hello = hello
         self.host = call.host
 
     def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
