@@ -1,0 +1,521 @@
+"""Train ResNet-50 v1.5 or VGG16 on synthetic data with DistributedDataParallel, and print one line per step.
+
+Needs PyTorch 1.13 or newer and Python 3.8 or newer, nothing else. One process per device; who it is, it reads from the
+environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which torchrun sets:
+
+    torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
+    torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
+
+Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line for each step and `orch done {json}` at the end.
+Images are made once, on the device, in the type the first layer computes in: no loader and no copy is part of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections import Counter, deque
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+# --- models ---------------------------------------------------------------------------------------------------------------
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 and a shortcut. Version 1.5: the stride is in the 3x3; version 1 had it in the first 1x1."""
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != 4 * width:
+            project = nn.Conv2d(channels_in, 4 * width, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(project, nn.BatchNorm2d(4 * width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output, at 1/stride of the size."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        return self.relu(self.bn3(self.conv3(y)) + self.shortcut(x))
+
+
+def resnet50(num_classes: int) -> nn.Sequential:
+    """ResNet-50 v1.5: 25,557,032 parameters at 1000 classes."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    ]
+    channels = 64
+    for width, blocks, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            layers.append(Bottleneck(channels, width, first_stride if block == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
+
+
+def vgg16(num_classes: int) -> nn.Sequential:
+    """VGG16 without BatchNorm: 138,357,544 parameters at 1000 classes, at any image size of 32 or more."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(convolutions):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten()]
+    layers += [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout()]
+    layers += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, num_classes)]
+    return nn.Sequential(*layers)
+
+
+MODELS = {"resnet50": resnet50, "vgg16": vgg16}
+
+
+def initialise(model: nn.Module) -> None:
+    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, 0.01)
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+# --- what is asked for, and who asks --------------------------------------------------------------------------------------
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line, checked."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    switch: dict[str, Any] = {"nargs": "?", "const": "true", "choices": ["true", "false"]}
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: autocast")
+    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
+    parser.add_argument("--num-classes", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--weight-decay", type=float, default=5e-5)
+    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
+    parser.add_argument("--label-smoothing", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, but for fp32")
+    parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **switch)
+    parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **switch)
+    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
+    parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="type of gradients on the wire")
+    parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
+    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks, at start and in a step")
+    asked = parser.parse_args()
+    problem = unusable(asked)
+    if problem:
+        parser.error(problem)
+    return asked
+
+
+def unusable(asked: argparse.Namespace) -> str:
+    """Return why these arguments cannot be run, or nothing."""
+    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads"):
+        if getattr(asked, name) < 1:
+            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
+    if asked.image_size < 32:
+        return f"--image-size: expected 32 or more, got {asked.image_size}"
+    for name in ("timeout_s", "loss_scale"):
+        if getattr(asked, name) <= 0:
+            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
+    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
+        return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    if asked.dtype == "tf32" and asked.device == "cpu":
+        return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if asked.device == "cpu" and asked.backend == "nccl":
+        return "--backend: expected gloo on cpu, got nccl"
+    if asked.compile == "true" and not hasattr(torch, "compile"):
+        return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
+    return ""
+
+
+class Identity(NamedTuple):
+    """Who this process is among all."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node_rank: int
+
+
+def identity() -> Identity:
+    """Read the environment. Raises SystemExit naming what is missing."""
+    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this program with torchrun")
+    env = os.environ
+    node_rank = env.get("GROUP_RANK", env.get("NODE_RANK", "0"))
+    return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
+
+
+def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
+    """Take this rank's device and set the arithmetic of its matrix units."""
+    if asked.device == "cpu":
+        torch.set_num_threads(asked.threads)
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise SystemExit(f"LOCAL_RANK: expected below the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
+    torch.cuda.set_device(local_rank)
+    # Both are set, always: cuDNN's default is TF32 on, so that "fp32" would silently be TF32 in every convolution.
+    torch.backends.cuda.matmul.allow_tf32 = asked.dtype == "tf32"
+    torch.backends.cudnn.allow_tf32 = asked.dtype == "tf32"
+    torch.backends.cudnn.benchmark = asked.cudnn_benchmark == "true"
+    return torch.device("cuda", local_rank)
+
+
+def device_name(device: torch.device) -> str:
+    """Return what the device calls itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"cpu {models[0] if models else platform.machine()}"
+
+
+def join(asked: argparse.Namespace, device: torch.device) -> str:
+    """Meet the other ranks; return the backend."""
+    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if asked.backend == "auto" else asked.backend)
+    extra: dict[str, Any] = {}
+    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
+        extra["device_id"] = device  # PyTorch 2.3: says which GPU is ours, and connects now instead of in the first step
+    dist.init_process_group(backend, timeout=timedelta(seconds=asked.timeout_s), **extra)
+    return backend
+
+
+# --- one step -------------------------------------------------------------------------------------------------------------
+
+
+def arithmetic(asked: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
+    """Return the context of the forward pass and the loss scaler. Raises SystemExit where PyTorch lacks the type."""
+    if asked.dtype not in HALF_TYPES:
+        return nullcontext(), None
+    half = HALF_TYPES[asked.dtype]
+    context = torch.autocast(device.type, dtype=half)
+    try:
+        with context:
+            # Some versions without fp16 on cpu refuse it here, some only warn and go on in fp32.
+            computed = (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).dtype
+    except RuntimeError:
+        computed = torch.float32
+    if computed != half:
+        raise SystemExit(f"--dtype: PyTorch {torch.__version__} computes no {asked.dtype} on {device.type}")
+    if asked.dtype != "fp16":
+        return context, None
+    newer = getattr(torch.amp, "GradScaler", None)  # PyTorch 2.3; before, there was one for CUDA only
+    if newer is None:
+        return context, torch.cuda.amp.GradScaler(init_scale=asked.loss_scale)
+    return context, newer(device.type, init_scale=asked.loss_scale)
+
+
+def sgd(asked: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
+    """Return the fastest SGD this PyTorch has, and its kind.
+
+    A fused one also checks for overflow on the device, so that the loss scaler never waits for it.
+    """
+    options: dict[str, Any] = {"lr": asked.learning_rate, "momentum": asked.momentum, "weight_decay": asked.weight_decay}
+    for kind in ("fused", "foreach"):
+        try:
+            return torch.optim.SGD(model.parameters(), **{kind: True}, **options), kind
+        except (TypeError, RuntimeError):
+            continue  # unknown to this version, or not for this device
+    return torch.optim.SGD(model.parameters(), **options), "plain"
+
+
+def replica(asked: argparse.Namespace, device: torch.device, layout: torch.memory_format) -> DistributedDataParallel:
+    """Return the model on its device, made alike on all ranks, with gradients averaged over them."""
+    torch.manual_seed(asked.seed)
+    model: Any = MODELS[asked.model](asked.num_classes)
+    initialise(model)
+    model.to(device, memory_format=layout)
+    # Statistics of BatchNorm stay each rank's own. PyTorch 2.13 renamed the switch.
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
+    parallel = DistributedDataParallel(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        **buffers,
+        bucket_cap_mb=asked.bucket_cap_mb,
+        gradient_as_bucket_view=True,
+        static_graph=asked.compile == "false",  # PyTorch 2.0 and 2.1 fail with both
+    )
+    if asked.compress == "fp16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+        parallel.register_comm_hook(None, fp16_compress_hook)
+    return parallel
+
+
+def synthetic(
+    asked: argparse.Namespace, device: torch.device, layout: torch.memory_format, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images and labels that never change, other ones on each rank."""
+    torch.manual_seed(asked.seed + 1 + rank)
+    images = torch.randn(asked.batch_size, 3, asked.image_size, asked.image_size, device=device)
+    labels = torch.randint(asked.num_classes, (asked.batch_size,), device=device)
+    return images.to(HALF_TYPES.get(asked.dtype, torch.float32)).contiguous(memory_format=layout), labels
+
+
+# --- time -----------------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss."""
+
+    number: int
+    t: float
+    seconds: float
+    loss: float
+
+
+class HostClock:
+    """Time of steps that are over when the call returns, as on a CPU."""
+
+    def start(self) -> float:
+        """Return the monotonic clock before the first step."""
+        self.t = time.monotonic()
+        return self.t
+
+    def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
+        """Note the end of a step; return the steps that are over by now."""
+        before, self.t = self.t, time.monotonic()
+        return [Step(number, self.t, self.t - before, float(loss))]
+
+    def rest(self) -> list[Step]:
+        """Return the steps not yet returned."""
+        return []
+
+
+class DeviceClock:
+    """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
+
+    Behind step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own
+    time since then. The loss travels behind its step into pinned memory: `.item()` would wait for all that is queued.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.losses = torch.zeros(steps + 1, pin_memory=True)
+        self.queued: deque[tuple[int, torch.cuda.Event]] = deque()
+
+    def start(self) -> float:
+        """Wait until the device is idle; return the monotonic clock."""
+        torch.cuda.synchronize()
+        self.last = torch.cuda.Event(enable_timing=True)
+        self.last.record()
+        self.last.synchronize()
+        self.t = time.monotonic()
+        return self.t
+
+    def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
+        """Note the end of a step, to come; return the steps that are over by now."""
+        self.losses[number].copy_(loss, non_blocking=True)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.queued.append((number, event))
+        return [self._oldest()] if len(self.queued) > 2 else []
+
+    def rest(self) -> list[Step]:
+        """Wait for the device; return the steps not yet returned."""
+        return [self._oldest() for _ in range(len(self.queued))]
+
+    def _oldest(self) -> Step:
+        number, event = self.queued.popleft()
+        event.synchronize()
+        seconds = self.last.elapsed_time(event) / 1000.0
+        self.last, self.t = event, self.t + seconds
+        return Step(number, self.t, seconds, float(self.losses[number]))
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """Print a line now, in one write: a run may be stopped at any time."""
+    sys.stdout.write(f"orch {line}\n")
+    sys.stdout.flush()
+
+
+def say_steps(steps: list[Step], samples: int) -> None:
+    """Print the lines of finished steps."""
+    for step in steps:
+        say(f"step={step.number} t={step.t:.6f} step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.4f}")
+
+
+def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
+    """Return what every rank says of itself, in order of rank. all_gather_object would need numpy on the node."""
+    text = json.dumps(facts).encode()
+    if len(text) > 1024:
+        raise ValueError(f"facts of a rank: expected 1024 bytes at most, got {len(text)}")
+    mine = torch.tensor(list(text.ljust(1024)), dtype=torch.uint8, device=device)
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    return [json.loads(bytes(one.tolist())) for one in everyone]
+
+
+def prove_world(me: Identity, device: torch.device) -> None:
+    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
+    total = torch.tensor([me.rank, 1], dtype=torch.int64, device=device)
+    dist.all_reduce(total)
+    expected = [me.world_size * (me.world_size - 1) // 2, me.world_size]
+    if total.tolist() != expected or dist.get_world_size() != me.world_size:
+        group = dist.get_world_size()
+        raise RuntimeError(f"ranks: expected sum and count {expected}, got {total.tolist()} in a group of {group}")
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return the most memory this rank held: of the GPU's, or resident."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that may change the speed; None for what is not there."""
+    # Asked before: torch.cuda.nccl.version() raises in a build without CUDA.
+    nccl = torch.cuda.nccl.version() if hasattr(torch._C, "_nccl_version") else None
+    return {
+        "framework": "pytorch",
+        "framework_version": torch.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
+    }
+
+
+def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of the run for its last line."""
+    facts: dict[str, Any] = dict(vars(asked))
+    for switch in ("compile", "cudnn_benchmark"):
+        facts[switch] = facts[switch] == "true"
+    counts = Counter(one["device"] for one in ranks)
+    facts.update(
+        world_size=dist.get_world_size(),
+        ranks=sorted(one["rank"] for one in ranks),
+        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
+        devices=[{"name": name, "count": count} for name, count in counts.items()],
+        global_batch=asked.batch_size * dist.get_world_size(),
+        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
+        loader="synthetic",
+        simulated=False,
+        **versions(),
+    )
+    facts.update(found)
+    return facts
+
+
+# --- from top to bottom ---------------------------------------------------------------------------------------------------
+
+
+def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward: Any, scaler: Any) -> dict[str, Any]:
+    """Take all steps, rank 0 printing them; return what was found out on the way."""
+    channels_last = {"on": True, "off": False, "auto": device.type == "cuda" and asked.dtype != "fp32"}[asked.channels_last]
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    parallel = replica(asked, device, layout)
+    model: Any = torch.compile(parallel) if asked.compile == "true" else parallel
+    optimizer, kind = sgd(asked, parallel)
+    images, labels = synthetic(asked, device, layout, me.rank)
+    samples = asked.batch_size * me.world_size
+    clock = DeviceClock(asked.steps) if device.type == "cuda" else HostClock()
+
+    prove_world(me, device)  # also the barrier before the first step: from here on, all ranks are ready
+    start = clock.start()
+    if me.rank == 0:
+        say(f"step=0 t={start:.6f} step_time_s=0 samples=0 loss=nan")
+    for number in range(1, asked.steps + 1):
+        with forward:
+            loss = cross_entropy(model(images), labels, label_smoothing=asked.label_smoothing)
+        optimizer.zero_grad(set_to_none=True)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        finished = clock.mark(number, loss.detach())
+        if me.rank == 0:
+            say_steps(finished, samples)
+    finished = clock.rest()
+    if me.rank == 0:
+        say_steps(finished, samples)
+
+    parameters = sum(p.numel() for p in parallel.parameters())
+    return {
+        "parameters": parameters,
+        "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
+        "channels_last": channels_last,
+        "optimizer": f"sgd {kind}",
+        "loss_scale": float(scaler.get_scale()) if scaler else None,
+    }
+
+
+def main() -> None:
+    """Join, train, prove, report."""
+    asked = arguments()
+    me = identity()
+    device = claim_device(asked, me.local_rank)
+    forward, scaler = arithmetic(asked, device)
+    backend = join(asked, device)
+    name, host = device_name(device), socket.gethostname()
+    say(
+        f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
+        f" host={host} pid={os.getpid()} device={name}"
+    )
+    found = train(asked, me, device, forward, scaler)
+    prove_world(me, device)
+    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(device)}, device, me.world_size)
+    if me.rank == 0:
+        say("done " + json.dumps(closing(asked, ranks, {"backend": backend, **found}), sort_keys=True))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Leave at once: an orderly exit would wait for collectives that the other ranks may never join.
+        os._exit(1)

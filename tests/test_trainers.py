@@ -1,0 +1,476 @@
+"""The trainers that travel to nodes, run as a node runs them: real processes, real collectives, on loopback."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTORCH = ROOT / "remote" / "train_pytorch.py"
+SIMULATED = ROOT / "remote" / "train_simulated.py"
+DONE_KEYS = {
+    *("world_size", "ranks", "hosts", "devices", "steps", "model", "dtype", "batch_size", "global_batch", "parameters"),
+    *("framework", "framework_version", "python", "cuda", "cudnn", "nccl", "backend", "gradient_bytes", "simulated"),
+    "max_memory_bytes",
+}
+FAST = ["--compute-ms", "5", "--gradient-mb", "0.01"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one rank ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def grammar(framework: str) -> dict[str, Any]:
+    """The log grammar that the framework's folder declares."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "templates" / framework / "framework.yaml").read_text())
+    log: dict[str, Any] = document["log"]
+    return log
+
+
+def samples(framework: str, text: str) -> list[dict[str, float]]:
+    """The step lines of a log, as the folder's own pattern reads them."""
+    pattern = re.compile(grammar(framework)["patterns"][0])
+    found = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
+    return [
+        {
+            "step": int(one["step"]),
+            "timestamp": float(one["timestamp"]),
+            "step_time_s": float(one["step_time_s"]),
+            "samples": int(one["samples"]),
+        }
+        for one in found
+    ]
+
+
+def closing(framework: str, text: str) -> dict[str, Any]:
+    """The facts in the last line of a log."""
+    match = re.match(grammar(framework)["closing"], text.splitlines()[-1])
+    assert match, text
+    facts: dict[str, Any] = json.loads(match["json"], parse_constant=pytest.fail)
+    return facts
+
+
+def rank_lines(framework: str, text: str) -> list[tuple[int, int]]:
+    """The (rank, world_size) of every rank line."""
+    matches = [re.match(grammar(framework)["rank"], line) for line in text.splitlines()]
+    return [(int(match["rank"]), int(match["world_size"])) for match in matches if match]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def module(path: Path) -> ModuleType:
+    """A trainer, imported without being run."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+# --- simulated ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def ring(
+    world_size: int,
+    arguments: Sequence[str],
+    *,
+    ranks: Sequence[int] = (),
+    port: int | None = None,
+    trainers: Sequence[Path] = (),
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start all ranks of a simulated run, or only ``ranks``; whatever still lives at the end is killed.
+
+    ``trainers``: another file for each rank.
+    """
+    port = port or free_port()
+    processes = []
+    for rank in ranks or range(world_size):
+        identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        trainer = trainers[rank] if trainers else SIMULATED
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-I", "-S", "-u", str(trainer), *arguments],
+                env={name: str(value) for name, value in identity.items()},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """Wait for a rank."""
+    out, err = process.communicate(timeout=60)
+    return Ended(process.returncode, out, err)
+
+
+def all_ended(world_size: int, arguments: Sequence[str], **more: Any) -> list[Ended]:
+    """Run a simulated run to its end."""
+    with ring(world_size, arguments, **more) as processes:
+        return [ended(process) for process in processes]
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> list[Ended]:
+    """A run of four ranks, 30 ms of compute and 2 MB of gradients a step."""
+    return all_ended(4, ["--steps", "6", "--compute-ms", "30", "--gradient-mb", "2", "--batch-size", "8"])
+
+
+def test_every_simulated_rank_ends_well_and_says_who_it_is(four_ranks: list[Ended]) -> None:
+    assert [(one.code, one.err) for one in four_ranks] == [(0, "")] * 4
+    assert [rank_lines("simulated", one.out) for one in four_ranks] == [[(rank, 4)] for rank in range(4)]
+
+
+def test_only_rank_0_of_a_simulated_run_prints_steps(four_ranks: list[Ended]) -> None:
+    assert [len(samples("simulated", one.out)) for one in four_ranks] == [7, 0, 0, 0]
+
+
+def test_simulated_steps_last_at_least_as_long_as_their_compute(four_ranks: list[Ended]) -> None:
+    first, *steps = samples("simulated", four_ranks[0].out)
+    assert (first["step"], first["samples"], first["step_time_s"]) == (0, 0, 0.0)
+    assert [step["step"] for step in steps] == [1, 2, 3, 4, 5, 6]
+    assert all(step["step_time_s"] >= 0.030 and step["samples"] == 32 for step in steps)
+
+
+def test_simulated_step_times_are_the_differences_of_the_clock(four_ranks: list[Ended]) -> None:
+    for before, after in pairwise(samples("simulated", four_ranks[0].out)):
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+
+
+def test_the_ring_sends_every_byte_that_an_all_reduce_needs(four_ranks: list[Ended]) -> None:
+    facts = closing("simulated", four_ranks[0].out)
+    assert facts["gradient_bytes"] == 2_000_000
+    assert facts["bytes_sent"] == [6 * 2 * 3 * 500_000] * 4
+
+
+def test_the_last_line_of_a_simulated_run_is_complete(four_ranks: list[Ended]) -> None:
+    facts = closing("simulated", four_ranks[0].out)
+    assert set(facts) >= DONE_KEYS
+    assert (facts["world_size"], facts["ranks"], facts["simulated"]) == (4, [0, 1, 2, 3], True)
+    assert facts["devices"] == [{"name": "simulated", "count": 4}]
+    assert facts["hosts"] == [socket.gethostname()]
+
+
+def test_one_simulated_rank_needs_no_ring() -> None:
+    (alone,) = all_ended(1, ["--steps", "2", *FAST])
+    assert (alone.code, closing("simulated", alone.out)["bytes_sent"]) == (0, [0])
+
+
+def test_more_ranks_than_gradients_still_add_up() -> None:
+    """Chunks of no bytes at all: two floats on three ranks."""
+    assert [one.code for one in all_ended(3, ["--steps", "2", "--compute-ms", "0", "--gradient-mb", "0.000008"])] == [0, 0, 0]
+
+
+def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
+    source = SIMULATED.read_text()
+    assert source.count("map(float.__add__, ours, theirs)") == 1
+    forgetful = tmp_path / "forgetful.py"
+    forgetful.write_text(source.replace("map(float.__add__, ours, theirs)", "theirs"))
+    ranks = all_ended(2, ["--steps", "2", *FAST], trainers=[SIMULATED, forgetful])
+    assert any("wrong sum: chunk" in one.err for one in ranks)
+    assert all(one.code == 1 for one in ranks)
+
+
+def test_half_types_move_half_the_bytes() -> None:
+    trainer = module(SIMULATED)
+    sizes = {
+        dtype: trainer.gradient_bytes(argparse.Namespace(model="resnet50", dtype=dtype, gradient_mb=0.0))
+        for dtype in ("fp32", "tf32", "fp16", "bf16")
+    }
+    assert sizes == {"fp32": 102_228_128, "tf32": 102_228_128, "fp16": 51_114_064, "bf16": 51_114_064}
+
+
+@pytest.mark.parametrize(("mode", "code", "text"), [("exit3", 3, ""), ("sigkill", -9, ""), ("oom-print", 1, "out of memory")])
+def test_neighbours_name_the_rank_that_left(mode: str, code: int, text: str) -> None:
+    fault = ["--fail-at-step", "3", "--fail-rank", "1", "--fail-mode", mode]
+    first, failed, last = all_ended(3, ["--steps", "9", *FAST, *fault])
+    assert failed.code == code
+    assert text in failed.err
+    assert last.code == 1
+    assert last.err.startswith(f"rank 2: peer rank 1 ({socket.gethostname()}) closed the connection")
+    assert first.code == 1
+    assert first.err.startswith("rank 0: peer rank ")
+    assert [step["step"] for step in samples("simulated", first.out)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("mode", "signals"), [("hang", [signal.SIGTERM]), ("deaf", [signal.SIGTERM, signal.SIGKILL])])
+def test_neighbours_give_up_on_a_rank_that_says_nothing(mode: str, signals: list[signal.Signals]) -> None:
+    fault = ["--fail-at-step", "2", "--fail-rank", "1", "--fail-mode", mode, "--timeout-s", "2"]
+    with ring(2, ["--steps", "9", *FAST, *fault]) as (patient, silent):
+        gave_up = ended(patient)
+        assert gave_up.code == 1
+        assert gave_up.err == f"rank 0: peer rank 1 ({socket.gethostname()}) said nothing for 2 s\n"
+        for number in signals:
+            assert silent.poll() is None, f"gone before {number.name}"
+            silent.send_signal(number)
+            time.sleep(0.3)
+        assert ended(silent).code == -signals[-1]
+
+
+def test_rank_0_names_the_ranks_that_never_came() -> None:
+    (alone,) = all_ended(3, ["--timeout-s", "0.5"], ranks=[0])
+    assert alone == Ended(1, "", "rank 0: rendezvous: expected 3 ranks, came 1. missing: 1, 2\n")
+
+
+def test_a_rank_without_a_master_says_where_it_looked() -> None:
+    port = free_port()
+    (alone,) = all_ended(2, ["--timeout-s", "0.5"], ranks=[1], port=port)
+    assert (alone.code, alone.out) == (1, "")
+    assert alone.err == f"rank 1: rank 0 at 127.0.0.1 port {port} cannot be reached (Connection refused)\n"
+
+
+def test_a_rank_of_another_run_ends_the_rendezvous() -> None:
+    port = free_port()
+    with ring(2, FAST, ranks=[0], port=port) as (first,), ring(3, FAST, ranks=[2], port=port):
+        expected = f"rank 0: rendezvous: expected each of 2 ranks once, came rank 2 of 3 ({socket.gethostname()})\n"
+        assert ended(first) == Ended(1, "", expected)
+
+
+def test_a_stranger_at_the_rendezvous_is_ignored() -> None:
+    port, arguments = free_port(), ["--steps", "2", *FAST]
+    with ring(2, arguments, ranks=[0], port=port) as (first,), socket.socket() as stranger:
+        for _ in range(400):
+            if stranger.connect_ex(("127.0.0.1", port)) == 0:
+                break
+            time.sleep(0.05)
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with ring(2, arguments, ranks=[1], port=port) as (second,):
+            assert [ended(process).code for process in (first, second)] == [0, 0]
+
+
+def test_an_impossible_identity_is_said_at_once() -> None:
+    assert all_ended(4, [], ranks=[4]) == [Ended(1, "", "RANK: expected 0 to 3, got 4\n")]
+
+
+# --- pytorch --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trainer() -> ModuleType:
+    """The PyTorch trainer as a module."""
+    pytest.importorskip("torch")
+    return module(PYTORCH)
+
+
+@pytest.mark.parametrize(("model", "parameters"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)])
+def test_models_have_the_published_number_of_parameters(trainer: ModuleType, model: str, parameters: int) -> None:
+    import torch
+
+    with torch.device("meta"):
+        network = trainer.MODELS[model](1000)
+    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
+    declared = yaml.safe_load((ROOT / "templates/pytorch/framework.yaml").read_text())["models"][model]["parameters"]
+    assert declared == parameters
+
+
+def test_resnet50_is_version_1_5(trainer: ModuleType) -> None:
+    """The stride of a down-sampling block is in its 3x3 convolution, not in the 1x1 before it."""
+    import torch
+
+    with torch.device("meta"):
+        blocks = [layer for layer in trainer.resnet50(10) if isinstance(layer, trainer.Bottleneck)]
+    strides = [(block.conv1.stride[0], block.conv2.stride[0]) for block in blocks]
+    assert len(strides) == 16
+    assert [at for at, stride in enumerate(strides) if stride == (1, 2)] == [3, 7, 13]
+    assert all(stride == (1, 1) for at, stride in enumerate(strides) if at not in (3, 7, 13))
+
+
+@pytest.mark.parametrize(("model", "size"), [("resnet50", 32), ("resnet50", 224), ("vgg16", 32), ("vgg16", 50)])
+def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str, size: int) -> None:
+    import torch
+
+    with torch.device("meta"):
+        assert trainer.MODELS[model](7)(torch.empty(2, 3, size, size)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 1}, "--batch-size: expected 2 or more at image size 32, got 1"),
+        ({"batch_size": 0}, "--batch-size: expected 1 or more, got 0"),
+        ({"image_size": 31}, "--image-size: expected 32 or more, got 31"),
+        ({"dtype": "tf32"}, "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
+        ({"backend": "nccl"}, "--backend: expected gloo on cpu, got nccl"),
+        ({"timeout_s": 0.0}, "--timeout-s: expected more than 0, got 0"),
+        ({}, ""),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(
+    trainer: ModuleType, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "2"])
+    asked = trainer.arguments()
+    for name, value in change.items():
+        setattr(asked, name, value)
+    assert trainer.unusable(asked).startswith(message)
+    assert bool(trainer.unusable(asked)) is bool(message)
+
+
+def test_ranks_come_from_the_environment_only(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 5, "LOCAL_RANK": 1, "WORLD_SIZE": 8, "MASTER_ADDR": "a", "GROUP_RANK": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(SystemExit, match=r"environment: expected MASTER_PORT to be set"):
+        trainer.identity()
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert tuple(trainer.identity()) == (5, 1, 8, 1)
+
+
+def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
+    """Run the PyTorch trainer under torchrun, each rank with its own files; return their folder."""
+    wrapper = folder / "rank.sh"
+    wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
+    wrapper.chmod(0o700)
+    environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
+    command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
+    command += [sys.executable, "-u", str(PYTORCH), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
+    assert done.returncode == 0, done.stderr + errors
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each rank printed in a run of two ranks with gloo."""
+    pytest.importorskip("torch")
+    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "3", "--num-classes", "10"]
+    folder = torchrun(arguments, tmp_path_factory.mktemp("torchrun"), nproc=2)
+    assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
+    return [path.read_text() for path in sorted(folder.glob("*.out"))]
+
+
+def test_every_pytorch_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
+    assert [rank_lines("pytorch", text) for text in two_ranks] == [[(0, 2)], [(1, 2)]]
+    assert [[step["step"] for step in samples("pytorch", text)] for text in two_ranks] == [[0, 1, 2, 3], []]
+
+
+def test_pytorch_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -> None:
+    steps = samples("pytorch", two_ranks[0])
+    assert [step["samples"] for step in steps] == [0, 4, 4, 4]
+    for before, after in pairwise(steps):
+        assert after["step_time_s"] > 0
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+
+
+def test_the_last_line_of_a_pytorch_run_is_complete(two_ranks: list[str]) -> None:
+    import torch
+
+    facts = closing("pytorch", two_ranks[0])
+    assert set(facts) >= DONE_KEYS
+    assert (facts["world_size"], facts["ranks"], facts["hosts"]) == (2, [0, 1], [socket.gethostname()])
+    assert (facts["global_batch"], facts["backend"], facts["simulated"]) == (4, "gloo", False)
+    assert (facts["framework"], facts["framework_version"]) == ("pytorch", torch.__version__)
+    assert [device["count"] for device in facts["devices"]] == [2]
+    # The published number belongs to 1000 classes; this head has 10.
+    assert facts["parameters"] == 25_557_032 - 990 * 2049
+    assert facts["gradient_bytes"] == 4 * facts["parameters"]
+
+
+def test_a_rank_that_counts_itself_wrongly_is_found(trainer: ModuleType) -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    try:
+        trainer.prove_world(trainer.Identity(0, 0, 1, 0), torch.device("cpu"))
+        with pytest.raises(RuntimeError, match=r"ranks: expected sum and count \[0, 1\], got \[1, 1\] in a group of 1"):
+            trainer.prove_world(trainer.Identity(1, 0, 1, 0), torch.device("cpu"))
+        with pytest.raises(RuntimeError, match=r"expected sum and count \[1, 2\], got \[0, 1\]"):
+            trainer.prove_world(trainer.Identity(0, 0, 2, 0), torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_failing_pytorch_rank_prints_why_and_exits_1() -> None:
+    pytest.importorskip("torch")
+    environment = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    command = [sys.executable, str(PYTORCH), "--device", "cpu", "--image-size", "32", "--batch-size", "2", "--timeout-s", "1"]
+    alone = subprocess.run(
+        command, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert "Traceback" in alone.stderr
+    assert "DistStoreError" in alone.stderr or "imed out" in alone.stderr
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16"])
+def test_pytorch_trains_on_a_gpu(tmp_path: Path, dtype: str) -> None:
+    if not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("no GPU here")
+    folder = torchrun(["--device", "cuda", "--dtype", dtype, "--batch-size", "16", "--steps", "6"], tmp_path, nproc=1)
+    text = next(folder.glob("*.out")).read_text()
+    steps = samples("pytorch", text)
+    assert [step["step"] for step in steps] == list(range(7))
+    assert all(after["timestamp"] > before["timestamp"] for before, after in pairwise(steps))
+    assert closing("pytorch", text)["channels_last"] is (dtype != "fp32")
+
+
+# --- both -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "simulated"])
+def test_the_sample_log_holds_the_sample_values(framework: str) -> None:
+    folder = ROOT / "templates" / framework
+    text = (folder / "sample.log").read_text()
+    assert samples(framework, text) == json.loads((folder / "sample.json").read_text())
+    assert rank_lines(framework, text) == [(0, 2)]
+    assert set(closing(framework, text)) >= DONE_KEYS
+
+
+@pytest.mark.parametrize(("path", "oldest"), [(PYTORCH, (3, 8)), (SIMULATED, (3, 6))])
+def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path, oldest: tuple[int, int]) -> None:
+    ast.parse(path.read_text(), feature_version=oldest)
+
+
+@pytest.mark.parametrize(("framework", "path"), [("pytorch", PYTORCH), ("simulated", SIMULATED)])
+def test_every_flag_of_a_trainer_that_a_user_may_set_is_in_the_launch_script(framework: str, path: Path) -> None:
+    flags = set(re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text()))
+    assert flags
+    script = (ROOT / "templates" / framework / "launch.sh.j2").read_text()
+    assert flags == {flag for flag in flags if re.search(rf"{flag}[ =]{{{{", script)}
