@@ -1,0 +1,84 @@
+# Two commands: `make demo` runs the main job on a rehearsal cluster, `make test` runs the tests.
+# Both set up what they need in .venv first; a second call finds it there.
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+VENV   := .venv
+BIN    := $(CURDIR)/$(VENV)/bin
+DEMO   := $(CURDIR)/.demo
+ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
+JOBS   ?= 2
+
+.PHONY: help demo test check lint format types unit packages clean
+
+help:
+	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
+	@echo "make test     set up, lint, check types, run every test"
+	@echo "make check    lint, types and tests, without setting anything up"
+	@echo "make clean    remove .venv, the demo and what builds left"
+
+demo: $(VENV)/.demo
+	@echo "== orch lab up: four nodes on this machine"
+	@mkdir -p $(DEMO)
+	@$(ORCH) lab down 2>/dev/null; $(ORCH) lab up --nodes 4
+	@trap '$(ORCH) lab down >/dev/null 2>&1' EXIT; set -e; \
+	echo "== orch deploy";    $(ORCH) lab exec -- $(BIN)/orch deploy; \
+	echo "== orch bench resnet50 --nodes 1,2,4 --repeats 3"; \
+	                          $(ORCH) lab exec -- $(BIN)/orch bench resnet50 --nodes 1,2,4 --repeats 3 >/dev/null; \
+	echo "== orch collect";   $(ORCH) lab exec -- $(BIN)/orch collect; \
+	echo "== orch summarize"; $(ORCH) summarize; \
+	echo "The run directories are in $(DEMO)/runs. CPU slots of one machine show that everything works, not how fast it is."
+
+test: $(VENV)/.test
+	@$(MAKE) --no-print-directory check
+
+check: lint types unit
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+
+format:
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+types:
+	$(BIN)/mypy
+
+unit:
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q
+
+# Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
+# Only as root, and only where something is missing; without them the lab takes a server written in Python.
+DEMO_PACKAGES := openssh-server openssh-client iproute2
+TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh
+
+define install_packages
+	@missing=$$(for name in $(1); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3-venv"; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "== apt-get install" $$missing; \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y $$missing >/dev/null; \
+	elif [ -n "$$missing" ]; then \
+		echo "== not installed, and not root:" $$missing "(doing without)"; \
+	fi
+endef
+
+$(VENV)/.demo: setup.cfg
+	$(call install_packages,$(DEMO_PACKAGES))
+	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, numpy, $(TORCH) (long)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --editable '.[lab]'
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --progress-bar on $(TORCH)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(call install_packages,$(TEST_PACKAGES))
+	@echo "== pip install into $(VENV): pytest, hypothesis, ruff, mypy and their plugins"
+	@$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@
+
+clean:
+	-@$(ORCH) lab down 2>/dev/null
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
