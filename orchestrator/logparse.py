@@ -1,0 +1,365 @@
+"""From the bytes of a log to step samples, by a grammar that is data.
+
+A log is hostile text: it may be cut at any byte, hold several ranks, several attempts, colour codes and progress bars, or no
+line end in 100 MB. Unknown lines never fail; a matched value that is no number is a warning. What the numbers *mean* is
+`orchestrator.stats`; which file belongs to which rank is `orchestrator.results`.
+
+>>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
+>>> [(s.step, s.timestamp) for s in parse(b"noise\\nstep=1 t=0.50\\nstep=2 t=0.7", grammar).samples]
+[(1, 0.5)]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.framework import LogGrammar
+
+__all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse", "strict_json"]
+
+LINE_LIMIT = 64 * 1024
+"""Bytes of one line that patterns see."""
+_LONG_LINE = 4 * 1024
+_LONG_LINES_IN_ALL = 4 * 1024 * 1024
+_MAX_SAMPLES = 2_000_000
+_MAX_WARNINGS = 20
+_MAX_DEPTH = 50
+_ABSURD = 1e15
+_LINES_PER_CHECK = 4096
+
+_VALUES = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
+_LINES = re.compile(rb"[^\r\n]+")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
+# mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
+_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+_CLOCK = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+]|\{\d*,\d*\}|[()]|.", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """A step and what the log says of it. ``timestamp`` is seconds on one clock at the END of the step, ``elapsed_s`` since
+    the start of training; rates are as printed, so what they cover is the grammar's ``scope`` and ``cumulative``."""
+
+    step: int
+    timestamp: float | None = None
+    step_time_s: float | None = None
+    samples_per_s: float | None = None
+    steps_per_s: float | None = None
+    elapsed_s: float | None = None
+    samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What one file says: samples in order of step, each step once, (rank, world_size) of each rank line, the closing facts."""
+
+    samples: tuple[StepSample, ...]
+    ranks: tuple[tuple[int, int | None], ...]
+    closing: Mapping[str, Any] | None
+    warnings: tuple[str, ...]
+
+
+def parse(data: bytes, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
+    """Return what ``data`` says under ``grammar``. An unterminated last line is ignored: a number may be cut in it.
+
+    ``check`` is called now and then and may raise, which is how a caller with a clock limits the time of a file.
+    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for a flood of samples.
+    """
+    collector = _Collector(grammar)
+    long_bytes = 0
+    end = max(data.rfind(b"\n"), data.rfind(b"\r"), 0)
+    for number, match in enumerate(_LINES.finditer(data, 0, end)):
+        start, stop = match.span()
+        if number % _LINES_PER_CHECK == 0 or stop - start > _LONG_LINE:
+            check()
+        if stop - start > _LONG_LINE:
+            long_bytes += min(stop - start, LINE_LIMIT)
+            if long_bytes > _LONG_LINES_IN_ALL:
+                collector.warn(f"lines over {_LONG_LINE} bytes beyond {_LONG_LINES_IN_ALL} bytes of them were not read")
+                continue
+        raw = data[start : min(stop, start + LINE_LIMIT)]
+        collector.line(raw.decode("utf-8", "replace"), cut=stop - start > LINE_LIMIT)
+    return collector.parsed()
+
+
+def combine(series: Sequence[Sequence[StepSample]]) -> tuple[StepSample, ...]:
+    """Return one series for several ranks of a synchronous run: times averaged, rates averaged by time.
+
+    A step counts only where as many ranks spoke as at most steps, so that a cut rank takes its steps with it.
+    """
+    by_step: dict[int, list[StepSample]] = {}
+    for sample in (sample for one in series for sample in one):
+        by_step.setdefault(sample.step, []).append(sample)
+    counts = Counter(len(samples) for samples in by_step.values())
+    voices = max(counts, key=lambda count: (counts[count], count), default=0)
+    return tuple(_average(samples) for _, samples in sorted(by_step.items()) if len(samples) == voices)
+
+
+def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> Any:
+    """Return the JSON value in ``data``. Raises DataError of ``kind`` naming ``where`` and the offset or key: no NaN, no
+    numbers beyond a double, no key twice, at most 50 levels."""
+
+    def fail(text: str) -> DataError:
+        return DataError(f"expected JSON, {text}", kind=kind, where=where)
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            twice = Counter(key for key, _ in items).most_common(1)[0][0]
+            raise fail(f"got the key {twice[:80]!r} twice")
+        return found
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise fail(f"got the number {text[:40]}")
+        return value
+
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_constant=number)
+    except json.JSONDecodeError as error:
+        raise fail(f"got something else at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})") from error
+    except UnicodeDecodeError as error:
+        raise fail(f"got bytes that are not UTF-8 at byte {error.start}") from error
+    except ValueError as error:
+        raise fail("got a whole number with thousands of digits") from error
+    except RecursionError as error:
+        raise fail(f"got more than {_MAX_DEPTH} levels") from error
+    if _depth_exceeds(value, _MAX_DEPTH):
+        raise fail(f"got more than {_MAX_DEPTH} levels")
+    return value
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit + 1):
+        nested = [child for child in level if isinstance(child, (dict, list))]
+        level = [item for child in nested for item in (child.values() if isinstance(child, dict) else child)]
+        if not level:
+            return False
+    return True
+
+
+class _Collector:
+    """Gathers matches line by line; `parsed` then sorts out ranks and attempts."""
+
+    def __init__(self, grammar: LogGrammar) -> None:
+        self.patterns = [_compiled(f"log.patterns[{i}]", text, ("step", *_VALUES)) for i, text in enumerate(grammar.patterns)]
+        self.rank = _compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
+        self.closing_line = _compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
+        self.scope = grammar.scope
+        self.voices: dict[int | None, list[StepSample]] = {}
+        self.days: dict[int | None, tuple[float, int]] = {}
+        self.count = 0
+        self.ranks: list[tuple[int, int | None]] = []
+        self.closing: Mapping[str, Any] | None = None
+        self.warnings: dict[str, None] = {}
+
+    def warn(self, text: str) -> None:
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings[text] = None
+
+    def line(self, text: str, cut: bool) -> None:
+        """Take one line; ``cut`` where its rest is missing, so that a match up to its end may hold half a number."""
+        if _CONTROLS.search(text):
+            text = _CONTROLS.sub("", _ESCAPES.sub("", text))
+        if "]<std" not in text:
+            return self._piece(None, text, len(text) if cut else -1)
+        pieces = _RANK_TAG.split(text)
+        tags: list[int | None] = [None, *(int(tag) for tag in pieces[1::2])]
+        for tag, piece in zip(tags, pieces[::2], strict=True):
+            self._piece(tag, piece, len(piece) if cut and piece is pieces[-1] else -1)
+        return None
+
+    def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
+        found = [match for pattern in self.patterns for match in pattern.finditer(text) if match.end() != cut_at]
+        for match in sorted(found, key=re.Match.start) if len(found) > 1 else found:
+            self._sample(tag, match.groupdict())
+        for match in self.rank.finditer(text) if self.rank else ():
+            if match.end() != cut_at:
+                self._rank(match.groupdict())
+        for match in self.closing_line.finditer(text) if self.closing_line else ():
+            self._closing(match["json"])
+
+    def _rank(self, groups: Mapping[str, str | None]) -> None:
+        rank, world_size = _whole(groups.get("rank")), _whole(groups.get("world_size"))
+        if rank is None or len(self.ranks) >= _MAX_SAMPLES:
+            self.warn("a rank line without a usable rank")
+        else:
+            self.ranks.append((rank, world_size))
+
+    def _closing(self, text: str) -> None:
+        try:
+            value = strict_json(text, "closing line")
+        except DataError as error:
+            self.warn(str(error))
+            return
+        if not isinstance(value, dict):
+            self.warn(f"closing line: expected a JSON object, got {type(value).__name__}")
+            return
+        if self.closing not in (None, value):
+            self.warn("several closing lines that differ; the last is taken")
+        self.closing = value
+
+    def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
+        voice = self.voices.setdefault(tag, [])
+        # A pattern without a step (a monitor's line below the line of its epoch) speaks of the step before it.
+        step = _whole(groups["step"]) if groups.get("step") is not None else (voice[-1].step if voice else None)
+        values = {name: self._value(tag, name, text) for name in _VALUES if (text := groups.get(name)) is not None}
+        if step is None or None in values.values():
+            self.warn("step lines with a value that is no number were left out")
+            return
+        if voice and voice[-1].step == step and all(getattr(voice[-1], name) is None for name in values):
+            voice[-1] = replace(voice[-1], **values)
+            return
+        self.count += 1
+        if self.count > _MAX_SAMPLES:
+            raise DataError(f"expected at most {_MAX_SAMPLES} step lines in a file, found more", kind="result_invalid")
+        voice.append(StepSample(step, **values))
+
+    def _value(self, tag: int | None, name: str, text: str) -> Any:
+        if name == "samples":
+            return _whole(text)
+        if name == "timestamp" and ":" in text:
+            return self._clock(tag, text)
+        try:
+            return float(text)
+        except ValueError:
+            return None
+
+    def _clock(self, tag: int | None, text: str) -> float | None:
+        """Return the seconds of a clock as printed. One without a date gains a day where it falls by more than 12 hours."""
+        match = _CLOCK.fullmatch(text.strip())
+        if not match:
+            return None
+        year, month, day, hours, minutes, seconds, fraction = match.groups()
+        of_day = int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction or 0}")
+        if year:
+            try:
+                return date(int(year), int(month), int(day)).toordinal() * 86400 + of_day
+            except ValueError:
+                return None
+        before, days = self.days.get(tag, (of_day, 0))
+        days += of_day < before - 43200
+        self.days[tag] = (of_day, days)
+        return days * 86400 + of_day
+
+    def parsed(self) -> Parsed:
+        spoken = {tag: voice for tag, voice in self.voices.items() if voice}
+        if self.scope == "process":
+            series = [one for voice in spoken.values() for one in self._complete(voice, slack=1)]
+            samples = combine(series)
+        else:
+            # Ranks of a run that print the global rate all say the same: one is taken, never the sum.
+            first = min(spoken, key=lambda tag: (tag is not None, tag or 0), default=None)
+            last_of_step = {sample.step: sample for sample in self._complete(spoken[first], slack=0)[-1]} if spoken else {}
+            samples = tuple(last_of_step.values())
+        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings))
+
+    def _complete(self, voice: Sequence[StepSample], slack: int) -> list[list[StepSample]]:
+        """Split where the step goes back, and return the last attempt that gets as far as any.
+
+        Untagged ranks appended to one another look like attempts over the same steps; where lines speak of one process
+        each, all of them are returned. Interleaved ranks are a step apart at most, hence ``slack``.
+        """
+        attempts = _attempts(voice, slack)
+        ends = [max(sample.step for sample in attempt) for attempt in attempts]
+        reached = max(ends)
+        whole = [attempt for attempt, end in zip(attempts, ends, strict=True) if end == reached]
+        alike = [attempt for attempt in whole if attempt[0].step == whole[-1][0].step]
+        if self.scope == "process" and len(alike) == len(attempts) > 1:
+            self.warn(f"{len(attempts)} series of the same steps in one file were taken as {len(attempts)} ranks")
+            return alike
+        if len(attempts) > 1:
+            self.warn(f"the step goes back {len(attempts) - 1} times: the last attempt that reaches step {reached} is taken")
+        return whole[-1:]
+
+
+def _attempts(voice: Sequence[StepSample], slack: int) -> list[list[StepSample]]:
+    attempts: list[list[StepSample]] = []
+    highest = -1
+    for sample in voice:
+        if not attempts or sample.step < highest - slack:
+            attempts.append([])
+            highest = sample.step
+        attempts[-1].append(sample)
+        highest = max(highest, sample.step)
+    return attempts
+
+
+def _average(samples: Sequence[StepSample]) -> StepSample:
+    if len(samples) == 1:
+        return samples[0]
+    values: dict[str, Any] = {}
+    for name in _VALUES:
+        found = [value for sample in samples if (value := getattr(sample, name)) is not None]
+        if len(found) < len(samples):
+            continue
+        if name == "samples":
+            values[name] = found[0] if len(set(found)) == 1 else None
+        elif not all(1 / _ABSURD < abs(value) < _ABSURD or value == 0 for value in found):
+            values[name] = math.nan
+        elif name.endswith("_per_s"):
+            values[name] = len(found) / math.fsum(1 / value for value in found) if all(value > 0 for value in found) else 0.0
+        else:
+            values[name] = math.fsum(found) / len(found)
+    return StepSample(samples[0].step, **values)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
+
+
+def _compiled(where: str, pattern: str, groups: Sequence[str]) -> re.Pattern[str]:
+    """Compile a pattern of a framework folder. ASCII, so that a digit of another script is not read as a number."""
+    try:
+        compiled = re.compile(pattern, re.ASCII)
+    except re.error as error:
+        raise ConfigError(f"not a regular expression: {error}", kind="template_error", where=where) from error
+    unknown = [name for name in compiled.groupindex if name not in groups]
+    if unknown or not compiled.groupindex:
+        got = ", ".join(unknown) or "none"
+        raise ConfigError(f"expected named groups out of {', '.join(groups)}, got {got}", kind="template_error", where=where)
+    if _repeats_a_repeat(pattern):
+        raise ConfigError(
+            "a repeated group holds a repeat",
+            kind="template_error",
+            where=where,
+            hint="such a pattern can take for ever on a hostile line; repeat only plain characters or classes",
+        )
+    return compiled
+
+
+def _repeats_a_repeat(pattern: str) -> bool:
+    """Tell whether an unbounded repeat holds another, as in ``(a+)+``.
+
+    >>> _repeats_a_repeat(r"(?:\\\\s+[0-9]+)*x"), _repeats_a_repeat(r"[0-9]+(?:[.][0-9]+)?")
+    (True, False)
+    """
+    holds = [False]
+    closed = False
+    for token in _tokens(pattern):
+        unbounded = token in "*+" or (token.startswith("{") and token.endswith(",}"))
+        if unbounded and closed:
+            return True
+        if token == "(":
+            holds.append(False)
+        inner = holds.pop() if token == ")" and len(holds) > 1 else False
+        closed = inner
+        holds[-1] = holds[-1] or inner or unbounded
+    return False
+
+
+def _tokens(pattern: str) -> Iterator[str]:
+    return (match[0] for match in _TOKENS.finditer(pattern))

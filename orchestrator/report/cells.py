@@ -1,0 +1,80 @@
+"""What stands in the cells of a scaling table: the columns and the words, the same in every output for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.report.text import one_line
+from orchestrator.stats import published
+from orchestrator.summary import Row, Summary
+
+__all__ = ["COLUMNS", "Table", "cells", "tables"]
+
+COLUMNS = ("case", "n", "average_speed", "median_speed", "min", "max", "speedup", "efficiency", "notes")
+"""Speeds in samples/s. ``notes`` holds the numbers of the footnotes."""
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One series, ready to be drawn. Every text is harmless and on one line."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    footnotes: tuple[str, ...]
+    simulated: bool
+
+
+def tables(summary: Summary) -> tuple[Table, ...]:
+    """Return one table per series, in the summary's order."""
+    return tuple(_table(series, rows, summary.baseline.get(series)) for series, rows in summary.by_series().items())
+
+
+def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:
+    footnotes: dict[str, int] = {}
+    marks = []
+    for row in rows:
+        texts = [one_line(text) for text in (*row.qualifications, *row.failures)]
+        marks.append(" ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts))
+    lines = tuple((*cells(row), mark) for row, mark in zip(rows, marks, strict=True))
+    head = (_baseline_line(baseline), *_hardware_lines(rows))
+    return Table(one_line(series), head, lines, tuple(footnotes), any(row.simulated for row in rows))
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row's cells for `COLUMNS`, less the notes. A cell without a good run has dashes, never zeros."""
+    speeds = (row.average_speed, row.median_speed, row.min_speed, row.max_speed)
+    efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
+    return (_case(row), _repeats(row), *map(_number, speeds), _number(row.speedup), efficiency)
+
+
+def _case(row: Row) -> str:
+    lengths = [f"{name}={row.options[name]}" for name in ("steps", "warmup_steps", "timeout_s") if name in row.options]
+    return " ".join([row.shape, *lengths])
+
+
+def _repeats(row: Row) -> str:
+    return f"{row.n} ({row.failed} failed)" if row.failed else str(row.n)
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{published(value):.2f}"
+
+
+def _baseline_line(row: Row | None) -> str:
+    if row is None or row.median_speed is None:
+        return "no baseline: no speedup"
+    return f"baseline {row.shape}: median {_number(row.median_speed)} samples/s, n={row.n}"
+
+
+def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return devices and versions: one line where all rows agree, else one for each that differs."""
+    shapes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.hardware:
+            shapes.setdefault(one_line(row.hardware), []).append(row.shape)
+    if len(shapes) == 1:
+        return tuple(shapes)
+    return tuple(f"{', '.join(names)}: {hardware}" for hardware, names in shapes.items())

@@ -1,0 +1,49 @@
+"""A summary as CSV for spreadsheets: one line per cell, numbers as in the tables, no text that a spreadsheet would run."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from orchestrator.report.text import one_line
+from orchestrator.stats import published
+from orchestrator.summary import Row, Summary
+
+__all__ = ["render"]
+
+_FIELDS = (
+    "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
+    "n", "failed", "average_speed", "median_speed", "min_speed", "max_speed", "speedup", "efficiency",
+    "hardware", "qualifications", "failures", "run_ids",
+)  # fmt: skip
+
+
+def render(summary: Summary) -> str:
+    """Return a header and one line per row. Speeds are samples/s, an empty field is a number that does not exist."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    for row in summary.rows:
+        writer.writerow([_field(row, name) for name in _FIELDS])
+    return out.getvalue()
+
+
+def _field(row: Row, name: str) -> str:
+    value = getattr(row, name)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{published(value, 4):.4f}" if name == "efficiency" else f"{published(value):.2f}"
+    if isinstance(value, int):
+        return str(value)
+    if name == "options":
+        value = tuple(f"{key}={option}" for key, option in row.options.items())
+    return _text("; ".join(value) if isinstance(value, tuple) else str(value))
+
+
+def _text(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: a leading apostrophe makes it text, and is not shown."""
+    shown = one_line(text)
+    return f"'{shown}" if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else shown

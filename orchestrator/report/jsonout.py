@@ -1,0 +1,28 @@
+"""A summary as JSON for programs: numbers unrounded, null where there is none, a schema number that grows with any change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from orchestrator.summary import Summary
+
+__all__ = ["SCHEMA", "render"]
+
+SCHEMA = 1
+"""1: first version."""
+
+
+def render(summary: Summary) -> str:
+    """Return one JSON document, ASCII only. ``baselines`` names the runs that each series is compared with."""
+    document = {
+        "schema": SCHEMA,
+        "unit": "samples/s",
+        "baselines": {
+            series: {"shape": row.shape, "median_speed": row.median_speed, "n": row.n, "run_ids": list(row.run_ids)}
+            for series, row in summary.baseline.items()
+        },
+        "rows": [asdict(row) for row in summary.rows],
+        "notes": list(summary.notes),
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"

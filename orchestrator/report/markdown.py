@@ -1,0 +1,46 @@
+"""A summary as Markdown. Text from nodes is inert: neither markup nor HTML nor a link."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from orchestrator.report.cells import COLUMNS, Table, tables
+from orchestrator.report.text import one_line
+from orchestrator.summary import Summary
+
+__all__ = ["render"]
+
+_MARKUP = re.compile(r"[\\`*_\[\]#|~$]")
+_LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
+
+
+def render(summary: Summary) -> str:
+    """Return the tables with their footnotes, and the notes as a list."""
+    blocks = [_block(table) for table in tables(summary)]
+    if summary.notes:
+        blocks.append("\n".join(f"- {_inert(one_line(note))}" for note in summary.notes))
+    return "\n\n".join(blocks or ["no runs"]) + "\n"
+
+
+def _block(table: Table) -> str:
+    stamp = " (SIMULATED)" if table.simulated else ""
+    lines = [f"### {_inert(table.title)}{stamp}", "", *(f"{_inert(line)}  " for line in table.head), ""]
+    lines.append(_line(COLUMNS))
+    lines.append(_line([":---" if name in ("case", "notes") else "---:" for name in COLUMNS]))
+    lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
+    if table.footnotes:
+        lines += ["", *(f"{number}. {_inert(text)}" for number, text in enumerate(table.footnotes, start=1))]
+    return "\n".join(lines)
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _inert(text: str) -> str:
+    """Escape markup, then HTML, then what viewers turn into links and mentions by themselves."""
+    inert = escape(_MARKUP.sub(r"\\\g<0>", text), quote=False)
+    for plain, entity in _LINKS.items():
+        inert = inert.replace(plain, entity)
+    return inert

@@ -1,0 +1,364 @@
+"""From the collected files of a run to its result: the manifest says what was planned, the logs prove what happened.
+
+Nothing is taken on trust: every log must have the size and digest of its node's exit record, every planned rank must have
+spoken once on its planned node, and the program's last line must agree with the plan. Otherwise the run has an error and no
+number, and the other runs are reported all the same. No node is needed, only the run directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from orchestrator import stats
+from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
+from orchestrator.framework import LogGrammar
+from orchestrator.hostset import fold
+from orchestrator.logparse import Parsed, combine, parse
+from orchestrator.rundir import BenchDir, RunDir, check_name, read_bytes
+from orchestrator.spec import RunSpec
+from orchestrator.summary import RunResult
+
+__all__ = ["read_bench", "read_run", "store"]
+
+_MAX_LOG_BYTES = 1 << 30
+_PARSE_SECONDS = 60.0
+_AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
+_TRANSPORT = {
+    "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
+    "transfer_corrupt", "node_lost", "node_rebooted",
+}  # fmt: skip
+_DATA = {"result_invalid", "state_damaged", "plan_changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One planned slot: which ranks belong on which host."""
+
+    host: str
+    node_rank: int
+    ranks: range
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What the manifest says of a run."""
+
+    spec: RunSpec
+    repeat: int
+    simulated: bool
+    nodes: tuple[_Node, ...]
+    grammar: LogGrammar
+    facts: Mapping[str, Mapping[str, Any]]
+    outcome: Mapping[str, Any]
+
+
+def read_bench(bench: BenchDir) -> list[RunResult]:
+    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible."""
+    found = []
+    for run in bench.runs():
+        result = read_run(run)
+        found.append(result)
+        # A copy on a read-only disk is read all the same.
+        with suppress(ConfigError):
+            store(run, result)
+    return found
+
+
+def read_run(run: RunDir) -> RunResult:
+    """Return one run's result. What is wrong with the run is in the result's ``error``; nothing of the run is raised."""
+    try:
+        planned = _planned(run.manifest(), run)
+    except DataError as error:
+        return RunResult(run.run_id, 0, None, False, "damaged", error=error)
+    result = RunResult(run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts)
+    recorded = planned.outcome.get("state")
+    if recorded is not None and recorded != "finished":
+        return replace(result, state=str(recorded), error=_recorded_error(planned.outcome.get("error"), run))
+    try:
+        return _measured(run, planned, result)
+    except OrchError as error:
+        error.run_id = run.run_id
+        state = "incomplete" if recorded is None and not _ended_everywhere(run, planned) else "failed"
+        return replace(result, state=state, error=error)
+
+
+def store(run: RunDir, result: RunResult) -> None:
+    """Keep what was derived as ``results/throughput.json``. Raises ConfigError where the directory cannot be written."""
+    measured = result.throughput
+    values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
+    run.write_result(
+        "throughput.json",
+        {
+            "schema": 1,
+            "run_id": result.run_id,
+            "state": result.state,
+            "throughput": values,
+            "step_variation": result.step_variation,
+            "qualifications": list(result.qualifications),
+            "error": result.error.as_dict() if result.error else None,
+        },
+    )
+
+
+def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
+    spec, grammar = planned.spec, planned.grammar
+    records = _exit_records(run, planned)
+    parsed = {node.host: _parsed_logs(run, node, records[node.host], grammar) for node in planned.nodes}
+    doubts = _prove_ranks(planned, parsed)
+    sampled = _sample_files(planned, parsed)
+    observed = _closing(planned, sampled)
+    per_file = [one.samples for one in sampled if one.samples]
+    samples = combine(per_file) if grammar.scope == "process" else per_file[0] if per_file else ()
+    doubts += [text for one in sampled for text in one.warnings]
+    doubts += _leftovers(planned.outcome)
+    terms: dict[str, Any] = {
+        "warmup_steps": spec.warmup_steps,
+        "steps": spec.steps,
+        "global_batch": spec.global_batch,
+        "world_size": spec.world_size,
+        "scope": grammar.scope,
+        "cumulative": grammar.cumulative,
+    }
+    throughput = stats.throughput(samples, **terms)
+    planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
+    if throughput.samples != planned_samples:
+        raise _invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
+    return replace(
+        result,
+        state="finished",
+        simulated=planned.simulated or observed.get("simulated") is True,
+        throughput=throughput,
+        qualifications=tuple(dict.fromkeys(doubts)),
+        observed=observed,
+        step_variation=stats.variation(stats.step_times(samples, **terms)),
+    )
+
+
+def _leftovers(outcome: Mapping[str, Any]) -> list[str]:
+    """Return a qualification where the controller found processes of the run after its end."""
+    clean = outcome.get("clean")
+    left = (
+        [host for host, state in clean.items() if isinstance(state, dict) and state.get("left")]
+        if isinstance(clean, dict)
+        else []
+    )
+    return [f"processes of the run were left on {fold(left)} and had to be ended"] * bool(left)
+
+
+def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]]:
+    """Return every node's exit record, all of them good. A node that failed is named before those stopped because of it."""
+    records: dict[str, Mapping[str, Any]] = {}
+    errors: list[OrchError] = []
+    for node in planned.nodes:
+        try:
+            record = run.exit_record(node.host)
+            if record is None:
+                hint = "run `orch collect`, or `orch resume`"
+                raise _invalid("expected an exit record, none came home", node.host, hint=hint)
+            records[node.host] = record
+            _check_exit(record, run, node)
+        except (DataError, RunError) as error:
+            error.host = error.host or node.host
+            errors.append(error)
+    if errors:
+        causes = [error for error in errors if records.get(error.host, {}).get("state") == "failed"]
+        raise (causes or errors)[0]
+    return records
+
+
+def _parsed_logs(run: RunDir, node: _Node, record: Mapping[str, Any], grammar: LogGrammar) -> dict[str, Parsed]:
+    """Check every log of a node against its record; return those that the grammar names, understood."""
+    found = {}
+    for name, entry in sorted(_mapping(record, "files", node.host).items()):
+        data = _verified(run, node.host, name, entry)
+        if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
+            try:
+                found[name] = parse(data, grammar, _deadline(f"{node.host}/{name}"))
+            except DataError as error:
+                error.host, error.where = node.host, error.where or name
+                raise
+    return found
+
+
+def _check_exit(record: Mapping[str, Any], run: RunDir, node: _Node) -> None:
+    for key, wanted in (("schema", 1), ("run_id", run.run_id), ("node_rank", node.node_rank)):
+        if record.get(key) != wanted:
+            raise _invalid(f"expected {key} {wanted!r}, got {_short(record.get(key))}", node.host, "exit.json")
+    state, code, signal = record.get("state"), record.get("code"), record.get("signal")
+    if state in ("failed", "stopped"):
+        reason = _short(record.get("reason") or signal or f"exit code {code}")
+        raise RunError(f"the node says {state}: {reason}", kind="rank_failed", host=node.host, where="exit.json")
+    if state != "finished" or code != 0 or signal is not None:
+        got = f"state {_short(state)}, code {_short(code)}, signal {_short(signal)}"
+        raise _invalid(f"expected state 'finished' with code 0, got {got}", node.host, "exit.json")
+    ranks = record.get("ranks", [])
+    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
+        raise _invalid("ranks: expected a list of objects", node.host, "exit.json")
+    bad = [rank for rank in ranks if rank.get("code") != 0]
+    if bad:
+        how = _short(bad[0].get("signal") or bad[0].get("code"))
+        raise _invalid(f"rank {_short(bad[0].get('rank'))} ended with {how} in a run called finished", node.host, "exit.json")
+
+
+def _verified(run: RunDir, host: str, name: str, entry: Any) -> bytes:
+    """Return a log's bytes if they are those that the node recorded."""
+    path = run.path / "logs" / host / check_name(name, f"{host}: exit.json")
+    if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int) or not isinstance(entry.get("sha256"), str):
+        raise _invalid(f"files.{name}: expected bytes and sha256", host, "exit.json")
+    try:
+        data = read_bytes(path, _MAX_LOG_BYTES)
+    except FileNotFoundError as error:
+        raise _invalid("expected the log, it is not here", host, name, "run `orch collect`") from error
+    except OSError as error:
+        raise _invalid(f"cannot be read: {error.strerror}", host, name) from error
+    if len(data) != entry["bytes"]:
+        raise _invalid(f"expected {entry['bytes']} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise _invalid("expected the SHA-256 that the node recorded, got another", host, name)
+    return data
+
+
+def _deadline(what: str) -> Callable[[], None]:
+    end = time.monotonic() + _PARSE_SECONDS
+
+    def check() -> None:
+        if time.monotonic() > end:
+            raise _invalid(f"understanding {what} took more than {_PARSE_SECONDS:g} s")
+
+    return check
+
+
+def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
+    """Check that each rank spoke once, on its planned node. Returns a qualification where the grammar has no rank line."""
+    grammar = planned.grammar
+    if not grammar.rank:
+        return ["ranks not proven: this program does not say who they are"]
+    patterns = grammar.rank_files or grammar.files
+    world = planned.spec.world_size
+    spoken: dict[int, str] = {}
+    for node in planned.nodes:
+        for name, one in parsed[node.host].items():
+            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+                continue
+            for rank, world_size in one.ranks:
+                if world_size not in (None, world):
+                    raise _invalid(f"expected world size {world}, rank {rank} logged {world_size}", node.host, name)
+                if rank not in node.ranks:
+                    raise _invalid(f"expected ranks {_span(node.ranks)} on this node, rank {rank} spoke", node.host, name)
+                if rank in spoken:
+                    raise _invalid(f"expected rank {rank} once, it spoke again after {spoken[rank]}", node.host, name)
+                spoken[rank] = f"{node.host}/{name}"
+    silent = sorted(set(range(world)) - set(spoken))
+    if silent:
+        hosts = fold(node.host for node in planned.nodes if set(node.ranks) & set(silent))
+        raise _invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
+    return []
+
+
+def _sample_files(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[Parsed]:
+    """Return the files that hold samples, in order of node and name."""
+    nodes = planned.nodes[:1] if planned.grammar.nodes == "first" else planned.nodes
+    found = [
+        one
+        for node in nodes
+        for name, one in parsed[node.host].items()
+        if any(fnmatchcase(name, pattern) for pattern in planned.grammar.files)
+    ]
+    if not found:
+        raise _invalid(f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists none", nodes[0].host)
+    return found
+
+
+def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
+    """Return what the program said at its end. Raises DataError where it did not, or speaks of another run."""
+    if not planned.grammar.closing:
+        return {}
+    host = planned.nodes[0].host
+    closing = next((one.closing for one in sampled if one.closing is not None), None)
+    if closing is None:
+        reasons = [text for one in sampled for text in one.warnings if text.startswith("closing line")]
+        raise _invalid("expected the program's closing line, the log lacks it", host, hint="; ".join(reasons))
+    wanted = planned.spec.as_dict() | {"world_size": planned.spec.world_size, "global_batch": planned.spec.global_batch}
+    for key in _AGREE:
+        if key in closing and closing[key] != wanted[key]:
+            raise _invalid(f"expected {key} {wanted[key]!r} as planned, the program says {_short(closing[key])}", host)
+    ranks = closing.get("ranks")
+    if ranks is not None and ranks != list(range(planned.spec.world_size)):
+        raise _invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {_short(ranks)}", host)
+    return closing
+
+
+def _ended_everywhere(run: RunDir, planned: _Planned) -> bool:
+    try:
+        return all(run.exit_record(node.host) is not None for node in planned.nodes)
+    except DataError:
+        return True
+
+
+def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
+    where = str(run.path / "manifest.json")
+    try:
+        spec_fields = {field.name for field in fields(RunSpec)} - {"origins"}
+        spec = RunSpec(**{name: manifest["spec"][name] for name in spec_fields}, origins=manifest.get("origins") or {})
+        log = manifest["framework"]["log"]
+        known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
+        known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+        grammar = LogGrammar(**known)
+        texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.files, *grammar.patterns)
+        if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files)):
+            raise TypeError("framework.log")
+        nodes = tuple(
+            _Node(
+                check_name(slot["host"], where),
+                slot["node_rank"],
+                range(slot["first_rank"], slot["first_rank"] + slot["nproc"]),
+            )
+            for slot in manifest["placement"]["slots"]
+        )
+        numbers = [spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps, manifest.get("repeat", 1)]
+        facts, outcome = manifest.get("facts") or {}, manifest.get("outcome") or {}
+        if not all(type(number) is int for number in numbers) or not isinstance(spec.options, dict):
+            raise TypeError("spec")
+        if not all(isinstance(value, dict) for value in (facts, outcome, spec.origins)):
+            raise TypeError("facts, outcome or origins")
+        if [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)) or not nodes:
+            raise ValueError("placement")
+        return _Planned(spec, numbers[-1], manifest["framework"].get("simulated") is True, nodes, grammar, facts, outcome)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"expected a run's manifest, {error} is missing or of the wrong type"
+        raise DataError(message, kind="state_damaged", where=where, run_id=run.run_id) from error
+
+
+def _recorded_error(value: Any, run: RunDir) -> OrchError:
+    """Return the error that the controller recorded, as what it was."""
+    names = ("message", "kind", "where", "hint", "host", "phase")
+    known = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
+    message, kind = known.pop("message", "no cause was recorded"), known.pop("kind", "rank_failed")
+    branch = TransportError if kind in _TRANSPORT else DataError if kind in _DATA else RunError
+    return branch(message, kind=kind, run_id=run.run_id, **known)
+
+
+def _invalid(message: str, host: str = "", where: str = "", hint: str = "") -> DataError:
+    return DataError(message, kind="result_invalid", host=host, where=where, hint=hint, phase="summarize")
+
+
+def _mapping(record: Mapping[str, Any], key: str, host: str) -> Mapping[str, Any]:
+    value = record.get(key)
+    if not isinstance(value, dict):
+        raise _invalid(f"{key}: expected an object, got {_short(value)}", host, "exit.json")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}…"
+
+
+def _span(ranks: range) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0]) if ranks else "none"

@@ -1,0 +1,357 @@
+"""From runs to the rows of a scaling table, each with whatever qualifies its numbers.
+
+A row is one cell: all repeats of one spec. Runs of different specs, and real and simulated ones, are never pooled. The result
+does not depend on the order of the runs. A failed run is counted and its cause kept; it is neither zero nor absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import Any
+
+from orchestrator.errors import DataError, OrchError
+from orchestrator.hostset import fold
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput, mean, median, published, scaling_efficiency, speedup, spread
+
+__all__ = ["Row", "RunResult", "Summary", "summarize"]
+
+ENOUGH_REPEATS = 3
+WIDE_SPREAD = 0.05
+
+_SHAPE = ("nodes", "gpus")
+_LENGTH = ("steps", "warmup_steps", "timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run as its evidence shows it.
+
+    ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
+    ``step_variation`` the coefficient of variation of the step times in the window.
+    """
+
+    run_id: str
+    repeat: int
+    spec: RunSpec | None
+    simulated: bool
+    state: str
+    throughput: Throughput | None = None
+    error: OrchError | None = None
+    qualifications: tuple[str, ...] = ()
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    step_variation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell. Speeds are samples/s over ``n`` good repeats, unrounded, None where there is none; ``options`` holds what
+    else of the spec differs between the rows of the table. ``series`` is what a row shares with its baseline, in words."""
+
+    series: str
+    framework: str
+    model: str
+    dtype: str
+    loader: str
+    device: str
+    batch_size: int
+    shape: str
+    nodes: int
+    gpus: int
+    world_size: int
+    options: Mapping[str, Any]
+    simulated: bool
+    n: int
+    failed: int
+    average_speed: float | None
+    median_speed: float | None
+    min_speed: float | None
+    max_speed: float | None
+    speedup: float | None
+    efficiency: float | None
+    qualifications: tuple[str, ...]
+    failures: tuple[str, ...]
+    run_ids: tuple[str, ...]
+    hardware: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` speak of the whole."""
+
+    rows: tuple[Row, ...]
+    baseline: Mapping[str, Row]
+    notes: tuple[str, ...]
+
+    def by_series(self) -> dict[str, tuple[Row, ...]]:
+        """Return the rows of each series, in order."""
+        return {name: tuple(r for r in self.rows if r.series == name) for name in dict.fromkeys(r.series for r in self.rows)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """All repeats of one spec, in order of repeat."""
+
+    spec: RunSpec
+    simulated: bool
+    runs: tuple[RunResult, ...]
+
+    @property
+    def good(self) -> list[RunResult]:
+        return [run for run in self.runs if run.throughput and not run.error]
+
+    @property
+    def speeds(self) -> list[float]:
+        return [run.throughput.samples_per_s for run in self.good if run.throughput]
+
+    @property
+    def median(self) -> float | None:
+        return median(self.speeds) if self.speeds else None
+
+    def key(self, *without: str) -> str:
+        """Return the spec as text, less some of its fields; cells with equal text belong together."""
+        return _key(self.spec, self.simulated, without)
+
+
+def summarize(results: Sequence[RunResult]) -> Summary:
+    """Return the scaling table of ``results``. Raises DataError (result_invalid) for a run given twice."""
+    twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
+    if twice:
+        raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
+    unknown = sorted(run.run_id for run in results if run.spec is None)
+    cells = _cells(results)
+    differing = _differing(cells)
+    series = {id(cell): _series(cell, differing) for cell in cells}
+    bases = {id(cell): _baseline(cell, cells) for cell in cells}
+    typical = _typical_repeats(cells)
+    rows, baseline = [], {}
+    for cell in sorted(cells, key=lambda cell: (series[id(cell)], *_order(cell))):
+        base = bases[id(cell)]
+        peers = [peer for peer in cells if peer.key(*_SHAPE, *_LENGTH) == cell.key(*_SHAPE, *_LENGTH)]
+        row = _row(cell, base, series[id(cell)], differing, _qualifications(cell, base, peers, typical))
+        rows.append(row)
+        if cell is base:
+            baseline[row.series] = row
+    notes = [_no_baseline(series[id(cell)], cell) for cell in cells if bases[id(cell)] is None]
+    notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
+    return Summary(tuple(rows), baseline, tuple(sorted(set(notes))))
+
+
+def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
+    values = {name: value for name, value in spec.as_dict().items() if name not in without}
+    return json.dumps([simulated, values], sort_keys=True, default=str)
+
+
+def _cells(results: Sequence[RunResult]) -> list[_Cell]:
+    groups: dict[str, list[RunResult]] = {}
+    for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
+        if run.spec:
+            groups.setdefault(_key(run.spec, run.simulated), []).append(run)
+    cells = [_Cell(spec, runs[0].simulated, tuple(runs)) for runs in groups.values() if (spec := runs[0].spec)]
+    return sorted(cells, key=lambda cell: (_order(cell), cell.key()))
+
+
+def _order(cell: _Cell) -> tuple[Any, ...]:
+    spec = cell.spec
+    return spec.world_size, spec.nodes, spec.steps, spec.warmup_steps, spec.timeout_s
+
+
+def _differing(cells: Sequence[_Cell]) -> tuple[str, ...]:
+    """Return the names of options and lengths that are not the same in all cells."""
+    values: dict[str, set[str]] = {}
+    names = {name for cell in cells for name in cell.spec.options}
+    for cell in cells:
+        for name in (*names, *_LENGTH):
+            values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
+    return tuple(sorted(name for name, seen in values.items() if len(seen) > 1))
+
+
+def _choice(spec: RunSpec, name: str) -> Any:
+    return getattr(spec, name) if name in _LENGTH else spec.options.get(name)
+
+
+def _series(cell: _Cell, differing: Sequence[str]) -> str:
+    """Return what a cell shares with its baseline, in words: ``pytorch resnet50 fp16 b128 synthetic``."""
+    spec = cell.spec
+    words = [spec.framework, spec.model, spec.dtype, f"b{spec.batch_size}", spec.loader]
+    words += [spec.device] * (spec.device != "cuda")
+    words += [f"{name}={spec.options.get(name)}" for name in differing if name not in _LENGTH]
+    return " ".join(words + ["simulated"] * cell.simulated)
+
+
+def _baseline(cell: _Cell, cells: Sequence[_Cell]) -> _Cell | None:
+    """Return the 1n1g cell with good runs and an otherwise equal spec; of several, one of equal length, else the longest."""
+    found = [
+        other
+        for other in cells
+        if (other.spec.nodes, other.spec.gpus) == (1, 1)
+        and other.speeds
+        and other.key(*_SHAPE, *_LENGTH) == cell.key(*_SHAPE, *_LENGTH)
+    ]
+    return max(found, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
+
+
+def _no_baseline(series: str, cell: _Cell) -> str:
+    return f"{series}: no speedup, as there is no good 1n1g run; this makes one: {_baseline_command(cell.spec)}"
+
+
+def _baseline_command(spec: RunSpec) -> str:
+    """Return the command whose runs become the baseline. Only what somebody chose is spelt out, the rest is defaults."""
+    words = ["orch", "bench", spec.model, "--nodes", "1", "--gpus", "1", "--dtype", spec.dtype]
+    words += ["--batch-size", str(spec.batch_size), "--framework", spec.framework, "--loader", spec.loader]
+    for name in ("steps", "warmup_steps"):
+        if _is_chosen(spec, name):
+            words += [f"--{name.replace('_', '-')}", str(getattr(spec, name))]
+    for name, value in sorted(spec.options.items()):
+        if _is_chosen(spec, f"options.{name}"):
+            words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+    return " ".join(quote(word) for word in words)
+
+
+def _is_chosen(spec: RunSpec, name: str) -> bool:
+    return " default" not in spec.origins.get(name, "unknown")
+
+
+def _typical_repeats(cells: Sequence[_Cell]) -> int:
+    counts = Counter(len(cell.speeds) for cell in cells if cell.speeds)
+    return max(counts, key=lambda n: (counts[n], n), default=0)
+
+
+def _row(cell: _Cell, base: _Cell | None, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> Row:
+    spec, speeds, middle = cell.spec, cell.speeds, cell.median
+    faster = speedup(middle, base.median) if middle and base and base.median else None
+    return Row(
+        series=series,
+        framework=spec.framework,
+        model=spec.model,
+        dtype=spec.dtype,
+        loader=spec.loader,
+        device=spec.device,
+        batch_size=spec.batch_size,
+        shape=spec.shape,
+        nodes=spec.nodes,
+        gpus=spec.gpus,
+        world_size=spec.world_size,
+        options={name: _choice(spec, name) for name in differing},
+        simulated=cell.simulated,
+        n=len(speeds),
+        failed=len(cell.runs) - len(speeds),
+        average_speed=mean(speeds) if speeds else None,
+        median_speed=middle,
+        min_speed=min(speeds, default=None),
+        max_speed=max(speeds, default=None),
+        speedup=faster,
+        efficiency=scaling_efficiency(faster, spec.world_size) if faster else None,
+        qualifications=qualifications,
+        failures=tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run not in cell.good),
+        run_ids=tuple(run.run_id for run in cell.runs),
+        hardware=_hardware(cell),
+    )
+
+
+def _cause(run: RunResult) -> str:
+    """Return the first cause in one line: a hint that quotes a log is for the one who asks about that run."""
+    error = run.error
+    if error is None:
+        return "no number"
+    words = [error.host, error.where, error.message.partition("\n")[0]]
+    hint = f". {error.hint}" if error.hint and "\n" not in error.hint else ""
+    return ": ".join(word for word in words if word) + hint
+
+
+def _qualifications(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell], typical: int) -> tuple[str, ...]:
+    found = ["simulated: the program waits instead of computing; not a speed of this hardware"] * cell.simulated
+    found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
+    speeds, middle = cell.speeds, cell.median
+    if middle:
+        n = len(speeds)
+        found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * (n < ENOUGH_REPEATS)
+        found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
+        found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)
+        found += _scaling_doubts(cell, base, peers)
+        if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
+            found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+    found += _differing_facts(cell, base)
+    return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
+
+
+def _scaling_doubts(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell]) -> list[str]:
+    found = []
+    if base and base is not cell and min(cell.speeds) > max(base.speeds) * cell.spec.world_size:
+        found.append("superlinear: faster than its ranks times the baseline, beyond the spread; doubt the baseline first")
+    smaller = [(peer.median or 0.0, peer.spec.shape) for peer in peers if peer.spec.world_size < cell.spec.world_size]
+    speed, shape = max(smaller, default=(0.0, ""))
+    if speed > (cell.median or 0.0):
+        found.append(f"more GPUs but slower than {shape} ({published(speed):.2f} samples/s)")
+    return found
+
+
+def _differing_facts(cell: _Cell, base: _Cell | None) -> list[str]:
+    """Return one text for each fact on which nodes or repeats disagree, hosts folded by value, or cell and baseline do."""
+    own, other = _facts_by_value(cell), _facts_by_value(base) if base and base is not cell else {}
+    found = []
+    for name, values in sorted(own.items()):
+        if len(values) > 1:
+            told = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
+            found.append(f"{name} differs: {told}")
+        elif name in other and not set(other[name]) >= set(values):
+            found.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(other[name]))}")
+    return found
+
+
+def _facts_by_value(cell: _Cell) -> dict[str, dict[str, set[str]]]:
+    """Return which hosts had which value of each compared fact, over all repeats."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for run in cell.good or cell.runs:
+        for host, facts in run.facts.items():
+            for name, value in _compared(facts).items() if isinstance(facts, Mapping) else ():
+                found.setdefault(name, {}).setdefault(value, set()).add(host)
+    return found
+
+
+def _compared(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of one node that must be alike on all; free disk, load and the like may well differ."""
+    found = {name: str(facts[name]) for name in ("cpu", "kernel", "machine") if facts.get(name) is not None}
+    for key, title in (("name", "gpu"), ("driver", "driver")):
+        if values := _of_gpus(facts, key):
+            found[title] = " and ".join(values)
+    versions = facts.get("framework")
+    for name, version in versions.items() if isinstance(versions, Mapping) else ():
+        found[str(name)] = str(version)
+    return found
+
+
+def _of_gpus(facts: Any, key: str) -> list[str]:
+    gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
+    entries = gpus if isinstance(gpus, (list, tuple)) else ()
+    return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+
+
+def _hardware(cell: _Cell) -> str:
+    """Return devices and versions in one line, each distinct value once."""
+    parts: dict[str, None] = {}
+    for run in cell.good or cell.runs:
+        seen = run.observed
+        parts |= dict.fromkeys(_device_names(seen.get("devices")))
+        if seen.get("framework_version"):
+            parts[f"{seen.get('framework', run.spec.framework if run.spec else '')} {seen['framework_version']}"] = None
+        for key, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"), ("python", "Python")):
+            if seen.get(key) is not None:
+                parts[f"{title} {seen[key]}"] = None
+        drivers = {driver for facts in run.facts.values() for driver in _of_gpus(facts, "driver")}
+        parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
+    return " · ".join(parts)
+
+
+def _device_names(devices: Any) -> list[str]:
+    """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or ``["H200"]``."""
+    names = []
+    for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():
+        first = item.get("name", "") if isinstance(item, Mapping) else item[0] if isinstance(item, list) and item else item
+        names.append(str(first))
+    return names

@@ -1,0 +1,383 @@
+"""Logs as bytes: whole, cut, glued, coloured, interleaved, hostile."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator import logparse
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.framework import LogGrammar
+from orchestrator.logparse import LINE_LIMIT, StepSample, combine, parse, strict_json
+
+OURS = LogGrammar(
+    files=("rank-0.out",),
+    patterns=(
+        r"orch step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+) step_time_s=(?P<step_time_s>[0-9.]+) samples=(?P<samples>[0-9]+)",
+    ),
+    rank=r"orch rank=(?P<rank>[0-9]+) local_rank=[0-9]+ world_size=(?P<world_size>[0-9]+)",
+    rank_files=("rank-*.out",),
+    closing=r"orch done (?P<json>\{.*\})",
+)
+PYTORCH = LogGrammar(
+    files=("*.out",),
+    patterns=(r"Epoch: \[[0-9]+\]\[ *(?P<step>[0-9]+)/[0-9]+\]\tTime +(?P<step_time_s>[0-9.]+)",),
+    scope="process",
+)
+TENSORFLOW = LogGrammar(
+    files=("*.log",),
+    patterns=(
+        r"(?P<timestamp>[0-9:.]{8,15}) [0-9]+ [a-z_]+[.]py:[0-9]+\] TimeHistory: [0-9.]+ seconds, "
+        r"(?P<samples_per_s>[0-9.]+) examples/second between steps [0-9]+ and (?P<step>[0-9]+)",
+    ),
+)
+PADDLE = LogGrammar(
+    files=("*.log",),
+    patterns=(
+        r"(?P<timestamp>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:,]{12})-INFO: \[Pass [0-9]+, train batch (?P<step>[0-9]+)\] "
+        r"[^\n]{0,200}elapse (?P<step_time_s>[0-9.]+) sec",
+    ),
+)
+TENSORPACK = LogGrammar(
+    files=("*.log",),
+    patterns=(
+        r"Epoch [0-9]+ \(global_step (?P<step>[0-9]+)\) finished",
+        r"Throughput \(samples/sec\): (?P<samples_per_s>[0-9.]+)",
+    ),
+)
+ONEFLOW = LogGrammar(
+    files=("*.log",), patterns=(r"iter (?P<step>[0-9]+), [^\n]{0,200}samples/s: [0-9.]+ (?P<timestamp>[0-9.]+)",)
+)
+TF_CNN = LogGrammar(
+    files=("*.log",), patterns=(r"(?P<step>[0-9]+)\timages/sec: (?P<samples_per_s>[0-9.]+) \+/-",), cumulative=True
+)
+
+LOG = (
+    b"+ exec python train.py\n"
+    b"orch rank=0 local_rank=0 world_size=2 node_rank=0 host=node1 pid=7 device=NVIDIA H200\n"
+    b"orch step=0 t=100.000000 step_time_s=0 samples=0 loss=nan\n"
+    b"orch step=1 t=100.500000 step_time_s=0.500000 samples=64 loss=6.9\n"
+    b"\xff\xfe noise \x00 >>>Finished Test Case 1!<<<\n"
+    b"orch step=2 t=101.000000 step_time_s=0.500000 samples=64 loss=6.8\n"
+    b'orch done {"world_size": 2, "steps": 2}\n'
+)
+
+
+def steps(samples: tuple[StepSample, ...]) -> list[int]:
+    return [sample.step for sample in samples]
+
+
+def test_our_own_log_is_understood_whole() -> None:
+    parsed = parse(LOG, OURS)
+    assert parsed.samples == (
+        StepSample(0, timestamp=100.0, step_time_s=0.0, samples=0),
+        StepSample(1, timestamp=100.5, step_time_s=0.5, samples=64),
+        StepSample(2, timestamp=101.0, step_time_s=0.5, samples=64),
+    )
+    assert parsed.ranks == ((0, 2),)
+    assert parsed.closing == {"world_size": 2, "steps": 2}
+    assert parsed.warnings == ()
+
+
+def test_a_log_cut_at_any_byte_says_what_its_whole_lines_say() -> None:
+    for log, grammar in ((LOG, OURS), (LOG.replace(b"\n", b"\r\n"), OURS), (INTERLEAVED[:1500], PYTORCH)):
+        for cut in range(len(log) + 1):
+            whole = max(log.rfind(b"\n", 0, cut), log.rfind(b"\r", 0, cut)) + 1
+            assert parse(log[:cut], grammar) == parse(log[:whole], grammar)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([*LOG.splitlines(keepends=True), b"\xf0\x9f", b"\r", b"\x1b[3", b"[1,1]<stdout>:", b"\n"])),
+    st.data(),
+)
+def test_a_cut_never_adds_a_sample(pieces: list[bytes], data: st.DataObject) -> None:
+    log = b"".join(pieces)
+    cut = data.draw(st.integers(0, len(log)))
+    whole = max(log.rfind(b"\n", 0, cut), log.rfind(b"\r", 0, cut)) + 1
+    assert parse(log[:cut], OURS).samples == parse(log[:whole], OURS).samples
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400))
+def test_no_bytes_make_it_raise(noise: bytes) -> None:
+    parsed = parse(noise + b"\n" + LOG, OURS)
+    assert steps(parsed.samples)[-3:] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "grammar", "expected"),
+    [
+        (
+            "one line of TensorFlow",
+            b"I0823 15:04:46.771002 140213456789248 keras_utils.py:145] TimeHistory: 41.65 seconds, 2458.58 examples/second "
+            b"between steps 100 and 200\n",
+            TENSORFLOW,
+            [StepSample(200, timestamp=54286.771002, samples_per_s=2458.58)],
+        ),
+        (
+            "clock without a date over midnight",
+            b"23:59:59.000000 1 a.py:1] TimeHistory: 1 seconds, 5.0 examples/second between steps 0 and 100\n"
+            b"00:00:09.500000 1 a.py:1] TimeHistory: 1 seconds, 5.0 examples/second between steps 100 and 200\n",
+            TENSORFLOW,
+            [StepSample(100, timestamp=86399.0, samples_per_s=5.0), StepSample(200, timestamp=86409.5, samples_per_s=5.0)],
+        ),
+        (
+            "OneFlow with the time of day as a float",
+            b"train: epoch 0, iter 20, loss: 7.1, top_1: 0.0, top_k: 0.0, samples/s: 1204.118 1597933942.9863544\n",
+            ONEFLOW,
+            [StepSample(20, timestamp=1597933942.9863544)],
+        ),
+        (
+            "cumulative speeds of tf_cnn_benchmarks",
+            b"Step\tImg/sec\ttotal_loss\n1\timages/sec: 1571.2 +/- 0.0 (jitter = 0.0)\t8.291\n" + b"-" * 64 + b"\n"
+            b"total images/sec: 1580.58\n",
+            TF_CNN,
+            [StepSample(1, samples_per_s=1571.2)],
+        ),
+        (
+            "colour, carriage returns, and a speed on the line after its step",
+            b"  0%|  |0/50[00:00<?]\r100%|##|50/50[00:09<00:00, 5.56it/s]\r\n"
+            b"\x1b[32m[0823 15:04:05 @base.py:282]\x1b[0m Epoch 2 (global_step 100) finished, time:9 seconds.\n"
+            b"\x1b[32m[0823 15:04:05 @monitor.py:476]\x1b[0m Throughput (samples/sec): \x1b[1m2844.1\x1b[0m\n",
+            TENSORPACK,
+            [StepSample(100, samples_per_s=2844.1)],
+        ),
+        (
+            "two ranks glued on one line",
+            b"orch step=1 t=1.5 step_time_s=0.5 samples=64[1,1]<stdout>:orch step=1 t=9.9 step_time_s=0.7 samples=64\n"
+            b"[1,1]<stdout>:\n",
+            OURS,
+            [StepSample(1, timestamp=1.5, step_time_s=0.5, samples=64)],
+        ),
+        (
+            "tags of a newer mpirun",
+            b"[prterun-node-7@1,0]<stdout>: orch step=1 t=1.5 step_time_s=0.5 samples=64\n",
+            OURS,
+            [StepSample(1, timestamp=1.5, step_time_s=0.5, samples=64)],
+        ),
+    ],
+)
+def test_real_lines(name: str, log: bytes, grammar: LogGrammar, expected: list[StepSample]) -> None:
+    assert list(parse(log, grammar).samples) == expected, name
+
+
+def test_dated_clock_differences_are_seconds() -> None:
+    line = "2020-08-{} 21:10:{},{}-INFO: [Pass 0, train batch {}] \tloss 7.0, elapse 0.39 sec\n"
+    log = line.format(31, "59", "902", 20) + line.replace("2020-08", "2020-09").format("01", "00", "002", 119)
+    first, last = parse(log.encode(), PADDLE).samples
+    assert first.timestamp is not None and last.timestamp is not None
+    assert last.timestamp - first.timestamp == pytest.approx(86400 - 59.9)
+
+
+# ------------------------------------------------------------------ ranks and attempts
+
+
+def epoch_line(step: int, seconds: float) -> bytes:
+    return f"Epoch: [0][{step:2d}/53]\tTime {seconds:6.3f} (12.054)\tData  0.001 ( 0.001)\tLoss 6.98e+00 (6.98e+00)\n".encode()
+
+
+RANK_TIMES = [[0.4 + 0.01 * rank + 0.001 * step for step in range(14)] for rank in range(8)]
+APPENDED = b"".join(b"Use GPU: %d for training\n" % rank for rank in range(8)) + b"".join(
+    epoch_line(step, seconds) for times in RANK_TIMES for step, seconds in enumerate(times)
+)
+
+
+def _interleaved() -> bytes:
+    """Eight ranks in one file, in any order within a step, a fast rank one step ahead now and then."""
+    order = [
+        (step + (0.9 if random.Random(step * 8 + rank).random() < 0.2 else 0.0), rank, step)
+        for step in range(14)
+        for rank in range(8)
+    ]
+    return b"".join(epoch_line(step, RANK_TIMES[rank][step]) for _, rank, step in sorted(order))
+
+
+INTERLEAVED = _interleaved()
+
+
+def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
+    separate = combine(
+        [parse(b"".join(epoch_line(s, t) for s, t in enumerate(times)), PYTORCH).samples for times in RANK_TIMES]
+    )
+    interleaved = parse(INTERLEAVED, PYTORCH)
+    appended = parse(APPENDED, PYTORCH)
+    wanted = [pytest.approx(math.fsum(times[step] for times in RANK_TIMES) / 8) for step in range(14)]
+    for series in (separate, interleaved.samples, appended.samples):
+        assert steps(series) == list(range(14))
+        assert [sample.step_time_s for sample in series] == wanted
+    assert interleaved.warnings == ()
+    assert appended.warnings == ("8 series of the same steps in one file were taken as 8 ranks",)
+
+
+def test_two_digits_before_the_point_are_read() -> None:
+    assert parse(epoch_line(0, 12.054), PYTORCH).samples[0].step_time_s == 12.054
+
+
+def test_a_rank_that_is_cut_takes_its_steps_with_it() -> None:
+    whole = [StepSample(step, step_time_s=1.0) for step in range(10)]
+    assert steps(combine([whole, whole, whole[:9]])) == list(range(9))
+
+
+def test_rates_of_ranks_are_combined_by_time() -> None:
+    assert combine([[StepSample(1, samples_per_s=100.0)], [StepSample(1, samples_per_s=300.0)]])[
+        0
+    ].samples_per_s == pytest.approx(150)
+
+
+def step_line(step: int, at: float) -> bytes:
+    return f"orch step={step} t={at:.3f} step_time_s=0.5 samples=64 loss=1\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("attempts", "taken"),
+    [([57, 120], 1), ([120, 50], 0), ([120, 120], 1), ([3, 60, 120, 7], 2), ([0, 1, 120], 2)],
+)
+def test_of_several_attempts_the_last_complete_one_is_taken(attempts: list[int], taken: int) -> None:
+    log = b"".join(step_line(s, 1000 * i + s) for i, last in enumerate(attempts) for s in range(last + 1))
+    parsed = parse(log, OURS)
+    assert steps(parsed.samples) == list(range(121))
+    assert parsed.samples[1].timestamp == 1000 * taken + 1
+    if sum(attempts) > 121:
+        assert len(parsed.warnings) == 1 and "goes back" in parsed.warnings[0]
+
+
+def test_ranks_that_print_the_global_rate_are_taken_once() -> None:
+    log = b"".join(b"[1,%d]<stdout>:100\timages/sec: 1580.9 +/- 0.6 (jitter = 4.9)\t7.981\n" % rank for rank in (3, 0, 7))
+    assert parse(log, TF_CNN).samples == (StepSample(100, samples_per_s=1580.9),)
+
+
+def test_every_rank_line_is_reported_even_glued() -> None:
+    log = b"orch rank=1 local_rank=0 world_size=4 host=aorch rank=2 local_rank=1 world_size=4 host=b\n"
+    assert parse(log, OURS).ranks == ((1, 4), (2, 4))
+
+
+# ------------------------------------------------------------------ hostile and damaged
+
+
+@pytest.mark.parametrize(
+    ("closing", "why"),
+    [
+        (b"{}}", "byte 2"),
+        (b"{3}", "byte 1"),
+        (b'{"a": NaN}', "number NaN"),
+        (b'{"a": 1e999}', "number 1e999"),
+        (b'{"a": 1, "a": 2}', "'a' twice"),
+        (b'{"a": ' + b"[" * 60 + b"]" * 60 + b"}", "50 levels"),
+        (b'{"a": ' + b"[" * 20000 + b"]" * 20000 + b"}", "50 levels"),
+        (b'{"a": ' + b"9" * 6000 + b"}", "thousands of digits"),
+    ],
+    ids=["braces", "no key", "nan", "infinite", "twice", "60 levels", "20000 levels", "digits"],
+)
+def test_a_damaged_closing_line_is_a_warning_with_its_reason(closing: bytes, why: str) -> None:
+    parsed = parse(LOG[: LOG.rfind(b"orch done")] + b"orch done " + closing + b"\n", OURS)
+    assert steps(parsed.samples) == [0, 1, 2]
+    assert parsed.closing is None
+    assert len(parsed.warnings) == 1 and why in parsed.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[1", b'{"a":Infinity}', b"\xff", b"nul", b'"\\ud8', b"[" * 100_000, b'{"a":{"b":1,"b":2}}'],
+    ids=["empty", "cut", "infinite", "bytes", "no word", "half escape", "deep", "twice"],
+)
+def test_strict_json_says_where(text: bytes) -> None:
+    with pytest.raises(DataError, match="^exit.json: expected JSON, got") as caught:
+        strict_json(text, "exit.json")
+    assert caught.value.kind == "result_invalid"
+
+
+def test_strict_json_takes_fifty_levels_and_names_the_byte() -> None:
+    assert strict_json("[" * 50 + "]" * 50, "x")
+    with pytest.raises(DataError, match="at byte 6 "):
+        strict_json('{"é" 1}'.encode(), "x")
+
+
+def test_a_value_that_is_no_number_leaves_its_line_out_with_one_warning() -> None:
+    log = b"".join(b"orch step=%d t=1.2.3 step_time_s=0.5 samples=64\n" % step for step in range(1000)) + step_line(7, 1.0)
+    parsed = parse(log, OURS)
+    assert steps(parsed.samples) == [7]
+    assert len(parsed.warnings) == 1
+
+
+def test_a_step_of_thousands_of_digits_is_no_step() -> None:
+    assert parse(b"orch step=" + b"9" * 5000 + b" t=1 step_time_s=1 samples=1\n", OURS).samples == ()
+
+
+def test_digits_of_other_scripts_are_no_digits() -> None:
+    loose = LogGrammar(files=("x",), patterns=(r"step=(?P<step>\d+) t=(?P<timestamp>\S+)",))
+    assert parse("step=٣ t=1\nstep=3 t=2\n".encode(), loose).samples == (StepSample(3, timestamp=2.0),)
+
+
+def test_a_number_at_the_cut_of_an_endless_line_is_not_taken() -> None:
+    head = b"orch step=5 t=1.0 step_time_s=0.5 samples="
+    log = b"x" * (LINE_LIMIT - len(head) - 2) + head + b"123456\n" + step_line(6, 2.0)
+    assert steps(parse(log, OURS).samples) == [6]
+
+
+@pytest.mark.parametrize(
+    ("piece", "times"),
+    [
+        (b"x", 100_000_000),
+        (b"orch step=1 ", 8_000_000),
+        (b"\x1b[", 40_000_000),
+        (b"orch step=1 t=" * 4000 + b"\n", 1700),
+        (b"[1,1" * 15000 + b"\n", 1500),
+        (b"\r\n", 50_000_000),
+    ],
+    ids=["no line end", "one line", "escapes", "long lines", "half tags", "line ends"],
+)
+def test_a_hundred_megabytes_of_nothing_do_not_stall(piece: bytes, times: int) -> None:
+    data = piece * times + b"\n" * (times != 100_000_000)
+    begin = time.monotonic()
+    assert parse(data, OURS).samples == ()
+    assert time.monotonic() - begin < 10
+
+
+def test_the_caller_can_end_a_file_that_takes_too_long() -> None:
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise DataError("too long", kind="result_invalid")
+
+    with pytest.raises(DataError, match="too long"):
+        parse(b"a\n" * 100_000, OURS, check)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (r"step=(?P<step>[0-9]+", "not a regular expression"),
+        (r"step=(?P<stop>[0-9]+)", "got stop"),
+        (r"step=[0-9]+", "got none"),
+        (r"(?:[0-9]+ )*step=(?P<step>[0-9]+)", "a repeated group holds a repeat"),
+        (r"(?:(?:a+)b)+(?P<step>[0-9]+)", "a repeated group holds a repeat"),
+        (r"(?:a*){3,}(?P<step>[0-9]+)", "a repeated group holds a repeat"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        parse(b"", LogGrammar(files=("x",), patterns=(pattern,)))
+    assert caught.value.kind == "template_error"
+    assert "log.patterns[0]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"[(+*]+(?P<step>[0-9]+)", r"\(+(?P<step>[0-9]+(?:[.][0-9]+)?)", r"(?P<step>[0-9]{1,9})[]+]*"]
+)
+def test_a_plain_pattern_is_not_refused(pattern: str) -> None:
+    assert parse(b"", LogGrammar(files=("x",), patterns=(pattern,))).samples == ()
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    results = doctest.testmod(logparse)
+    assert results.attempted and not results.failed

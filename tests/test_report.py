@@ -1,0 +1,287 @@
+"""What people and programs see of a summary, and that nothing of a node's text acts on either."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from orchestrator.errors import RunError
+from orchestrator.report import delimited, jsonout, markdown, terminal
+from orchestrator.report import text as text_module
+from orchestrator.report.text import one_line, visible, visible_pieces
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput
+from orchestrator.summary import Row, RunResult, Summary, summarize
+
+SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})
+SEEN = {"devices": {"NVIDIA H200": 8}, "framework": "torch", "framework_version": "2.13.0", "nccl": "2.27.3"}
+
+
+def runs(shape: str, speeds: list[float], **changes: Any) -> list[RunResult]:
+    nodes, gpus = (int(number) for number in shape[:-1].split("n"))
+    spec = replace(SPEC, nodes=nodes, gpus=gpus, **changes.pop("spec", {}))
+    return [
+        replace(
+            RunResult(f"{shape}-{i}", i, spec, False, "finished", Throughput(speed, 1, 1 / speed, 21, 120), observed=SEEN),
+            **changes,
+        )
+        for i, speed in enumerate(speeds, start=1)
+    ]
+
+
+def example() -> Summary:
+    bad = RunError("rank 5 ended with SIGKILL", kind="rank_failed", host="node2")
+    return summarize(
+        [
+            *runs("1n1g", [353.62, 354.44, 354.02]),
+            *runs("1n8g", [2277.07, 2311.41, 2144.24]),
+            *runs("4n8g", [1.0], throughput=None, state="failed", error=bad),
+        ]
+    )
+
+
+def shown(summary: Summary, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    terminal.render(summary, console)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+WIDE = """\
+pytorch resnet50 fp16 b128 synthetic
+baseline 1n1g: median 354.02 samples/s, n=3
+NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
+case             n  average_speed  median_speed      min      max  speedup  efficiency  notes
+1n1g             3         354.03        354.02   353.62   354.44     1.00      100.0%
+1n8g             3        2244.24       2277.07  2144.24  2311.41     6.43       80.4%  1
+4n8g  0 (1 failed)              –             –        –        –        –           –  2
+ 1 repeats spread over 7.3% of the median
+ 2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
+"""
+
+NARROW = """\
+pytorch resnet50 fp16 b128 synthetic
+baseline 1n1g: median 354.02 samples/s, n=3
+NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
+case             n  average_speed  median_speed  speedup  efficiency  notes
+1n1g             3         354.03        354.02     1.00      100.0%
+1n8g             3        2244.24       2277.07     6.43       80.4%  1
+4n8g  0 (1 failed)              –             –        –           –  2
+ 1 repeats spread over 7.3% of the median
+ 2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
+"""
+
+
+@pytest.fixture
+def summary() -> Summary:
+    return example()
+
+
+@pytest.mark.parametrize(("width", "expected"), [(120, WIDE), (80, NARROW)])
+def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(summary: Summary, width: int, expected: str) -> None:
+    assert shown(summary, width) == expected
+
+
+@pytest.mark.parametrize("width", range(46, 130, 6))
+def test_no_line_is_wider_than_the_terminal_and_the_median_always_stays(summary: Summary, width: int) -> None:
+    text = shown(summary, width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "median_speed" in text and "2277.07" in text and "speedup" in text and "SIGKILL" in text
+    assert "average_speed" in text or "min" not in text.split()
+
+
+def test_simulated_is_stamped_on_its_own_table_only() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [2.0] * 3, simulated=True)]), 120)
+    titles = [line for line in text.splitlines() if line.startswith("pytorch resnet50")]
+    assert titles[0] == "pytorch resnet50 fp16 b128 synthetic"
+    assert titles[1] == "pytorch resnet50 fp16 b128 synthetic simulated   SIMULATED"
+
+
+def test_a_missing_baseline_is_said_with_the_command() -> None:
+    text = shown(summarize(runs("4n8g", [9.0] * 3)), 200)
+    assert "no baseline: no speedup" in text
+    assert "orch bench resnet50 --nodes 1 --gpus 1 --dtype fp16" in text
+
+
+def test_cells_that_differ_in_length_only_can_be_told_apart() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, spec={"steps": 60})]), 120)
+    assert "1n1g steps=120" in text and "1n2g steps=60" in text
+
+
+def test_hardware_that_differs_between_cells_is_said_for_each() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, observed={"devices": ["V100"]})]), 120)
+    assert "1n1g: NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3\n1n2g: V100\n" in text
+
+
+def test_nothing_to_show_is_said() -> None:
+    assert shown(Summary((), {}, ()), 80).strip() == "no runs"
+    assert markdown.render(Summary((), {}, ())) == "no runs\n"
+
+
+def test_markdown_is_a_table_with_footnotes(summary: Summary) -> None:
+    assert markdown.render(summary) == (
+        "### pytorch resnet50 fp16 b128 synthetic\n"
+        "\n"
+        "baseline 1n1g: median 354.02 samples/s, n=3  \n"
+        "NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3  \n"
+        "\n"
+        "| case | n | average_speed | median_speed | min | max | speedup | efficiency | notes |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |\n"
+        "| 1n1g | 3 | 354.03 | 354.02 | 353.62 | 354.44 | 1.00 | 100.0% |  |\n"
+        "| 1n8g | 3 | 2244.24 | 2277.07 | 2144.24 | 2311.41 | 6.43 | 80.4% | 1 |\n"
+        "| 4n8g | 0 (1 failed) | – | – | – | – | – | – | 2 |\n"
+        "\n"
+        "1. repeats spread over 7.3% of the median\n"
+        "2. 4n8g-1 failed: node2: rank 5 ended with SIGKILL\n"
+    )
+
+
+def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(summary: Summary) -> None:
+    lines = list(csv.DictReader(io.StringIO(delimited.render(summary))))
+    assert [(line["nodes"], line["gpus"], line["median_speed"]) for line in lines] == [
+        ("1", "1", "354.02"),
+        ("1", "8", "2277.07"),
+        ("4", "8", ""),
+    ]
+    assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == ("6.43", "0.8040", "1")
+
+
+def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
+    document = json.loads(jsonout.render(summary))
+    assert document["schema"] == 1 and document["unit"] == "samples/s"
+    assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
+    assert document["rows"][1]["speedup"] == 2277.07 / 354.02
+    assert document["rows"][2]["median_speed"] is None
+    assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
+    assert jsonout.render(summary) == jsonout.render(summary)
+
+
+# ------------------------------------------------------------------ hostile text
+
+STEERING = "".join(
+    map(chr, [*range(9), *range(11, 32), *range(127, 160), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F)])
+) + "".join(map(chr, [*range(0x2066, 0x206A), *range(0xD800, 0xE000)]))
+EVIL = {
+    "escapes": "\x1b]0;title\x07\x1b[2J\x1b[31m\x9b1m",
+    "bidi": "\u202egnp.exe",
+    "rich markup": "[bold red]markup[/] [link=http://x]y[/link]",
+    "html": "<script>alert(1)</script>",
+    "formula": '=HYPERLINK("http://x")',
+    "plus": "+1",
+    "minus": "-1",
+    "at": "@SUM(A1)",
+    "tab": "\t=1",
+    "space": " =1",
+    "table": "a|b\n| c\r\n# d",
+    "markdown": "[x](http://evil) ![i](javascript:1) `c` **b** https://evil www.evil.com @all #1 ~~s~~ $x$",
+    "half a pair": "\ud83d half \x00 nul",
+    "long": "x" * 5000,
+    "wide": "日本語" * 50,
+}
+evil = pytest.mark.parametrize("text", EVIL.values(), ids=EVIL.keys())
+
+
+def with_text(text: str) -> Summary:
+    """Put ``text`` everywhere where something from a node can stand."""
+    error = RunError(text, kind="rank_failed", host="node1", hint=text)
+    seen = {"devices": [text], "framework": text, "framework_version": text, "cuda": text}
+    facts = {"node1": {"kernel": text}, "node2": {"kernel": "6.1", "gpus": [{"driver": text}]}}
+    good = runs("1n1g", [1.0, 2.0], observed=seen, facts=facts, qualifications=(text,), spec={"options": {"k": text}})
+    bad = runs("1n2g", [1.0], throughput=None, state="failed", error=error, spec={"options": {"k": "other"}})
+    return summarize([*good, *bad, RunResult("r", 0, None, False, "damaged", error=error)])
+
+
+@evil
+def test_a_terminal_gets_no_control_character_and_reads_no_markup(text: str) -> None:
+    printed = shown(with_text(text), 100)
+    assert not set(printed) & (set(STEERING) - {"\n"})
+    printed.encode("utf-8")
+    if text.startswith("[bold"):
+        assert "[bold red]markup[/]" in printed.replace("\n   ", "")
+
+
+def test_the_only_escapes_sent_to_a_terminal_are_our_own() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
+    terminal.render(with_text("\x1b[31mred\x1b]52;c;AAAA\x07"), console)
+    assert isinstance(console.file, io.StringIO)
+    sent = console.file.getvalue()
+    assert "\x1b[31m" not in sent and "\x1b]" not in sent and "\x07" not in sent
+    assert "\\x1b[31mred\\x1b]52;c;AAAA\\x07" in sent
+
+
+@evil
+def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
+    rendered = markdown.render(with_text(text))
+    assert not set(rendered) & (set(STEERING) - {"\n"})
+    assert "<" not in rendered and "://" not in rendered and "www." not in rendered and "@" not in rendered
+    for line in rendered.splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 10
+    unescaped = re.sub(r"\\.", "", rendered)
+    assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
+
+
+@evil
+def test_csv_cells_never_begin_a_formula(text: str) -> None:
+    rendered = delimited.render(with_text(text))
+    assert not set(rendered) & (set(STEERING) - {"\n"})
+    lines = list(csv.reader(io.StringIO(rendered)))
+    assert {len(line) for line in lines} == {23}
+    for cell in (cell for line in lines for cell in line):
+        assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_a_formula_that_leads_its_field_is_made_text() -> None:
+    first = runs("1n1g", [1.0] * 3, qualifications=('=HYPERLINK("x")',))
+    assert next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"] == '\'=HYPERLINK("x")'
+
+
+@evil
+def test_json_is_ascii_and_gives_the_text_back(text: str) -> None:
+    rendered = jsonout.render(with_text(text))
+    assert rendered.isascii() and not set(rendered) & (set(STEERING) - {"\n"})
+    assert any(text in row["qualifications"] for row in json.loads(rendered)["rows"])
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from(STEERING))))
+def test_visible_text_steers_nothing_and_keeps_the_rest(text: str) -> None:
+    assert not set(visible(text)) & set(STEERING)
+    assert not set(one_line(text)) & set(STEERING + "\n\t")
+    plain = "".join(character for character in text if character not in STEERING)
+    assert visible(plain) == plain
+
+
+@given(st.binary(max_size=80), st.lists(st.integers(0, 80), max_size=5))
+def test_a_log_in_pieces_reads_like_the_log_in_one(data: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert "".join(visible_pieces(pieces)) == "".join(visible_pieces([data]))
+
+
+def test_characters_split_between_pieces_are_put_together() -> None:
+    data = "é\u202e日".encode()
+    assert "".join(visible_pieces(data[i : i + 1] for i in range(len(data)))) == "é\\u202e日"
+    assert "".join(visible_pieces([b"ok\xff", b"\xe6\x97"])) == "ok\\xff\\xe6\\x97"
+
+
+@pytest.mark.parametrize("render", [markdown.render, delimited.render, jsonout.render])
+def test_every_number_shown_is_finite(render: Callable[[Summary], str], summary: Summary) -> None:
+    assert not {"nan", "inf", "infinity"} & set(render(summary).lower().replace(",", " ").split())
+    assert all(math.isfinite(row.median_speed) for row in summary.rows if row.median_speed is not None)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    results = doctest.testmod(text_module)
+    assert results.attempted and not results.failed

@@ -1,0 +1,378 @@
+"""Files of a bench: atomic, private, checked when read, whole after a cut at any byte."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError, DataError, OrchError
+from orchestrator.rundir import BenchDir, RunDir, latest, write_atomic
+
+BENCH = {"bench_id": "b1", "created": "2025-01-02T03:04:05Z", "runs": ["r1", "r2", "r3"]}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> BenchDir:
+    return BenchDir.create(tmp_path / "runs", BENCH)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_bench_reads_back_what_was_written(bench: BenchDir) -> None:
+    assert BenchDir.open(bench.path).bench() == {"schema": 1, **BENCH}
+    bench.update_bench(runs=["r1"])
+    assert bench.bench()["runs"] == ["r1"]
+
+
+def test_runs_are_those_written_in_execution_order(bench: BenchDir) -> None:
+    bench.run("r3").write_manifest({"run_id": "r3"})
+    bench.run("r1").write_manifest({"run_id": "r1"})
+    assert [run.run_id for run in bench.runs()] == ["r1", "r3"]
+    assert bench.runs()[0].manifest() == {"schema": 1, "run_id": "r1"}
+
+
+def test_fields_of_a_manifest_are_replaced_one_by_one(bench: BenchDir) -> None:
+    run = bench.run("r1")
+    run.write_manifest({"repeat": 1, "outcome": None})
+    run.update_manifest(outcome={"state": "finished"})
+    assert run.manifest() == {"schema": 1, "repeat": 1, "outcome": {"state": "finished"}}
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_everything_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        bench = BenchDir.create(tmp_path / "runs", BENCH)
+        run = bench.run("r1")
+        run.write_manifest({})
+        run.write_rendered("node1", "launch.sh", b"exit 0\n", 0o700)
+        run.write_rendered("node1", "conf/a.yaml", b"")
+        run.write_log("node1", "exit.json", b"{}")
+        run.log_path("node2", "rank-0.out")
+        run.write_result("throughput.json", {})
+        bench.event("planned")
+    finally:
+        os.umask(before)
+    for folder, folders, files in os.walk(bench.path):
+        assert all(mode(Path(folder, name)) == 0o700 for name in folders)
+        assert all(mode(Path(folder, name)) == (0o700 if name == "launch.sh" else 0o600) for name in files)
+    assert mode(bench.path) == 0o700
+    assert run.rendered_path("node1").joinpath("launch.sh").read_bytes() == b"exit 0\n"
+
+
+def test_a_bench_is_never_made_over_another(bench: BenchDir) -> None:
+    with pytest.raises(ConfigError, match="exists already") as caught:
+        BenchDir.create(bench.path.parent, BENCH)
+    assert caught.value.kind == "unsafe_path"
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ConfigError):
+        BenchDir.create(tmp_path / "runs", BENCH)
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".", "", ".x", "-x", "a/b", "a b", "a\n", "a\x00", "é", "x" * 129, "a\\b", "/etc/passwd"]
+)
+def test_names_outside_the_allow_list_are_refused(bench: BenchDir, name: str) -> None:
+    run = bench.run("r1")
+    refused: list[Callable[[], object]] = [
+        lambda: run.log_path("node1", name),
+        lambda: run.log_path(name, "x"),
+        lambda: run.logs(name),
+        lambda: run.exit_record(name),
+        lambda: run.write_rendered(name, "x", b""),
+        lambda: run.write_result(name, {}),
+        lambda: bench.run(name),
+        lambda: BenchDir.create(bench.path.parent, BENCH | {"bench_id": name}),
+    ]
+    for call in refused:
+        with pytest.raises(DataError, match="expected a name of letters"):
+            call()
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../x", "/etc/x", "a//x", "a/", "", "a/.x"])
+def test_rendered_files_stay_below_their_host(bench: BenchDir, path: str) -> None:
+    with pytest.raises(DataError):
+        bench.run("r1").write_rendered("node1", path, b"")
+
+
+def test_names_on_the_allow_list_are_taken(bench: BenchDir) -> None:
+    for name in ("rank-0.out", "_x", "0", "x" * 128, "a..b"):
+        assert bench.run("r1").log_path("10.11.0.2", name).parent.is_dir()
+
+
+def test_logs_are_the_regular_files_without_the_exit_record(bench: BenchDir) -> None:
+    run = bench.run("r1")
+    assert run.logs("node1") == [] and run.exit_record("node1") is None
+    for name in ("rank-1.out", "rank-0.out", "exit.json"):
+        run.write_log("node1", name, b"{}")
+    run.log_path("node1", "link.out").symlink_to("/etc/passwd")
+    os.mkfifo(run.log_path("node1", "pipe.out"))
+    assert [path.name for path in run.logs("node1")] == ["rank-0.out", "rank-1.out"]
+    assert run.exit_record("node1") == {}
+
+
+def _giant(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 30)
+
+
+def _link(path: Path) -> None:
+    good = path.with_name("good.json")
+    good.write_text("{}")
+    path.symlink_to(good)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text(""),
+        lambda path: path.write_text('{"code": NaN}'),
+        lambda path: path.write_text('{"a": ' + "[" * 100_000),
+        lambda path: path.write_bytes(b"\xff"),
+        _giant,
+        lambda path: path.mkdir(),
+        _link,
+        os.mkfifo,
+    ],
+    ids=["cut", "list", "empty", "nan", "deep", "bytes", "sparse giant", "folder", "link", "fifo"],
+)
+def test_a_malformed_exit_record_is_an_error_that_names_it(bench: BenchDir, make: Any) -> None:
+    run = bench.run("r1")
+    make(run.log_path("node1", "exit.json"))
+    with pytest.raises(DataError, match="node1/exit.json") as caught:
+        run.exit_record("node1")
+    assert caught.value.kind == "result_invalid"
+
+
+# ------------------------------------------------------------------ atomic writes
+
+
+def test_a_link_at_the_place_is_replaced_and_its_target_untouched(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (tmp_path / "a").symlink_to(target)
+    write_atomic(tmp_path / "a", b"new")
+    assert (target.read_text(), (tmp_path / "a").read_text(), (tmp_path / "a").is_symlink()) == ("mine", "new", False)
+
+
+def test_a_link_where_a_folder_should_be_is_refused(bench: BenchDir, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = bench.run("r1")
+    run.write_manifest({})
+    (run.path / "logs").symlink_to(elsewhere)
+    (run.path / "results").symlink_to(elsewhere)
+    for call in (lambda: run.log_path("node1", "x"), lambda: run.write_result("x", {})):
+        with pytest.raises(ConfigError):
+            call()
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_atomic(path, b"old")
+    code = (
+        "import resource, signal, sys; from pathlib import Path; from orchestrator.rundir import write_atomic\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write_atomic(Path(sys.argv[1]), b'x' * 9999)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=60)
+    assert b"ConfigError" in done.stderr and b"File too large" in done.stderr
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_named_with_what_is_needed_and_free(small_disk: Path) -> None:
+    bench = BenchDir.create(small_disk, BENCH)
+    with pytest.raises(DataError, match=r"100\d\d\d bytes needed, \d+ free") as caught:
+        bench.run("r1").write_manifest({"x": "y" * 100_000})
+    assert caught.value.kind == "storage_full"
+    assert not [path for path in bench.path.rglob("*") if path.name.endswith(".part")]
+    with pytest.raises(DataError):
+        for _ in range(3000):
+            bench.event("filling", text="z" * 100)
+    events = len(bench.events())
+    (small_disk / "b1" / "bench.json").unlink()
+    bench.event("after")
+    assert [event["event"] for event in bench.events()[events - 1 :]] == ["filling", "after"]
+
+
+def test_nothing_that_json_lacks_is_written(bench: BenchDir) -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        bench.run("r1").write_manifest({"speed": float("nan")})
+    assert not (bench.run("r1").path / "manifest.json").exists()
+
+
+# ------------------------------------------------------------------ damage
+
+
+def test_state_cut_at_any_byte_is_damaged_or_whole(bench: BenchDir) -> None:
+    run = bench.run("r1")
+    run.write_manifest({"run_id": "r1", "spec": {"nodes": 4}})
+    path = run.path / "manifest.json"
+    data = path.read_bytes()
+    for cut in range(len(data)):
+        path.write_bytes(data[:cut])
+        if cut == len(data) - 1:  # only the final line end is gone
+            assert run.manifest()["spec"] == {"nodes": 4}
+            continue
+        with pytest.raises(DataError, match="manifest.json.* at byte ") as caught:
+            run.manifest()
+        assert caught.value.kind == "state_damaged"
+
+
+@pytest.mark.parametrize("schema", ["2", '"1"', "null", "true", "0", "1.5"])
+def test_another_schema_is_refused_by_name(bench: BenchDir, schema: str) -> None:
+    (bench.path / "bench.json").write_text(f'{{"schema": {schema}}}')
+    with pytest.raises(DataError, match="bench.json: .*schema") as caught:
+        BenchDir.open(bench.path)
+    assert caught.value.kind == "state_damaged"
+
+
+@pytest.mark.parametrize("runs", ['"r1"', "[1]", '["../.."]', "{}"])
+def test_a_bench_with_odd_runs_is_refused(bench: BenchDir, runs: str) -> None:
+    (bench.path / "bench.json").write_text(f'{{"schema": 1, "runs": {runs}}}')
+    with pytest.raises(DataError):
+        bench.runs()
+
+
+def test_a_folder_that_is_no_bench_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="bench.json: expected a file"):
+        BenchDir.open(tmp_path)
+
+
+# ------------------------------------------------------------------ events
+
+
+def test_events_keep_order_and_fields(bench: BenchDir) -> None:
+    assert bench.events() == []
+    bench.event("planned", at=1.5, cells=2)
+    bench.event("staged", host="node1", name="x")
+    first, second = bench.events()
+    assert first == {"event": "planned", "at": 1.5, "cells": 2}
+    assert second["host"] == "node1" and second["at"] > 1e9
+
+
+def test_events_cut_at_any_byte_lose_only_the_torn_line_and_go_on(bench: BenchDir) -> None:
+    for name in ("one", "two", "three"):
+        bench.event(name, at=0)
+    path = bench.path / "events.jsonl"
+    data = path.read_bytes()
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        names = [event["event"] for event in bench.events()]
+        assert names == ["one", "two", "three"][: data[:cut].count(b"\n")]
+        bench.event("next", at=0)
+        assert [event["event"] for event in bench.events()] == [*names, "next"]
+
+
+def test_damage_inside_the_events_names_file_and_byte(bench: BenchDir) -> None:
+    for name in ("one", "two"):
+        bench.event(name, at=0)
+    path = bench.path / "events.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'{"event": "two"', b'{"event": two', 1))
+    with pytest.raises(DataError, match=f"events.jsonl: line at byte {data.find(10) + 1}"):
+        bench.events()
+    path.write_bytes(b"3\n" + data)
+    with pytest.raises(DataError, match="byte 0: expected an event"):
+        bench.events()
+
+
+def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> None:
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.rundir import BenchDir\n"
+        "b = BenchDir(Path(sys.argv[1]))\nfor i in range(50): b.event('process', i=i, text='x' * 5000)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)])
+
+    def append() -> None:
+        for i in range(50):
+            bench.event("thread", i=i)
+
+    threads = [threading.Thread(target=append) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert process.wait(timeout=60) == 0
+    events = bench.events()
+    assert len(events) == 200
+    assert [event["i"] for event in events if event["event"] == "process"] == list(range(50))
+
+
+def test_an_event_waits_for_another_writer(bench: BenchDir) -> None:
+    """A writer mends a torn end before it appends; it must not take the half-written line of another for one."""
+    bench.event("first", at=0)
+    with (bench.path / "events.jsonl").open("ab", buffering=0) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(b'{"event": "slow",')
+        thread = threading.Thread(target=bench.event, args=("last",))
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        other.write(b' "at": 0}\n')
+    thread.join(10)
+    assert [event["event"] for event in bench.events()] == ["first", "slow", "last"]
+
+
+def test_an_event_is_never_written_through_a_link(bench: BenchDir, tmp_path: Path) -> None:
+    (bench.path / "events.jsonl").symlink_to(tmp_path / "target")
+    with pytest.raises(OrchError):
+        bench.event("x")
+    assert not (tmp_path / "target").exists()
+
+
+# ------------------------------------------------------------------ latest
+
+
+def test_the_latest_bench_is_so_by_its_own_record_then_by_name(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    assert latest(root) is None
+    for name, created in (("z", "2025-01-01T00:00:00Z"), ("a", "2025-03-01T00:00:00Z"), ("b", "2025-03-01T00:00:00Z")):
+        BenchDir.create(root, BENCH | {"bench_id": name, "created": created})
+    (root / "zz").mkdir()
+    (root / "latest").symlink_to(root / "z")
+    assert latest(root) == root / "b"
+    (root / "z" / "bench.json").write_text(json.dumps({"schema": 1, "created": "2026-01-01T00:00:00Z"}))
+    assert latest(root) == root / "z"
+
+
+def test_a_bench_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    BenchDir.create(root, BENCH)
+    BenchDir.create(root, BENCH | {"bench_id": "b2"})
+    (root / "b2" / "bench.json").write_text('{"schema"')
+    with pytest.raises(DataError, match="b2/bench.json"):
+        latest(root)
+
+
+def test_a_run_is_named_by_its_folder(tmp_path: Path) -> None:
+    assert RunDir(tmp_path / "r7").run_id == "r7"
