@@ -1,0 +1,186 @@
+"""One remote command as bytes in both directions: `Channel`.
+
+Output is taken over in the connection's own thread, so that nothing waits for a second thread or a poll: standard output up to
+a window and then no further until somebody reads it, standard error always, of which only the end is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
+from paramiko.message import Message
+
+from orchestrator.errors import TransportError
+from orchestrator.inventory import Host
+from orchestrator.transport.streams import Inbox
+from orchestrator.transport.wire import Wire
+
+__all__ = ["Channel", "open_channel"]
+
+STALL_S = 60.0
+"""A node that takes no byte of what is sent for this long is lost."""
+
+STDERR_TAIL_BYTES = 8192
+OUTPUT_LIMIT_BYTES = 256 << 20
+"""What a channel that takes over everything keeps of each stream."""
+
+_FREEING_S = 1.0
+_BROKEN = (OSError, EOFError, paramiko.SSHException)
+
+
+class Channel:
+    """One remote command, bytes only. Several threads may use it: each `send` arrives in one piece."""
+
+    def __init__(self, host: Host, channel: Any, stdout: Inbox, stderr: Inbox) -> None:
+        self._host = host
+        self._channel = channel
+        self._stdout = stdout
+        self._stderr = stderr
+        self._sending = threading.Lock()
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost when the line is gone.
+
+        A command that ended, or closed its input, takes no more either: that is node_lost with other words.
+        """
+        with self._sending:
+            self.send_until(data, None)
+
+    def send_until(self, data: bytes, deadline: float | None) -> None:
+        """Send, by the monotonic ``deadline`` if there is one, and otherwise with a limit on standing still."""
+        rest = memoryview(data)
+        while rest:
+            limit_s = STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+            self._channel.settimeout(limit_s)
+            try:
+                sent = self._channel.outbox.send(rest[: 1 << 17])
+            except TimeoutError as error:
+                raise self._lost(f"it took no byte of what was sent for {limit_s:.0f} s") from error
+            except _BROKEN as error:
+                raise self._gone() from error
+            # Paramiko drops what is sent on a dead line without a word, and reports success.
+            if sent == 0 or not self._channel.transport.is_active():
+                raise self._gone()
+            rest = rest[sent:]
+
+    def recv(self, timeout_s: float) -> bytes:
+        """Return the next bytes of the command's output, as many as there are; ``b""`` at its end.
+
+        Raises TimeoutError when none come in time, TransportError node_lost when the line is gone.
+        """
+        data = self._stdout.take(timeout_s)
+        if not data and not self._stdout.ended:
+            raise self._gone()
+        return data
+
+    def stderr_tail(self) -> bytes:
+        """Return the last bytes, at most 8 KiB, of what the command wrote to standard error so far."""
+        return self._stderr.tail(STDERR_TAIL_BYTES)
+
+    def received(self) -> tuple[bytes, bytes, bool]:
+        """Return all of both streams of a channel that takes over everything, and whether that was too much to keep."""
+        streams = self._stdout, self._stderr
+        too_much = any(stream.total > OUTPUT_LIMIT_BYTES for stream in streams)
+        return streams[0].tail(OUTPUT_LIMIT_BYTES), streams[1].tail(OUTPUT_LIMIT_BYTES), too_much
+
+    def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
+        """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
+
+        Both are None where the server tells neither. Raises TimeoutError, or TransportError node_lost.
+        """
+        deadline = time.monotonic() + timeout_s
+        if not self._stdout.wait_for_end(timeout_s):
+            raise TimeoutError
+        if not self._channel.status_event.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        code = self._channel.exit_status
+        if code == -1 and self._stdout.signal is None and not self._stdout.finished:
+            raise self._gone()
+        return (None if code == -1 else code), self._stdout.signal
+
+    def shutdown_write(self) -> None:
+        """Close the command's standard input. Does nothing where it is closed already."""
+        with contextlib.suppress(*_BROKEN):  # whoever reads next learns that the line is gone
+            self._channel.outbox.shutdown_write()
+
+    def close(self) -> None:
+        """Let go of the command. It is not ended by this, unless it minds its closed input."""
+        self._stdout.ended = True
+        with contextlib.suppress(*_BROKEN):
+            self._channel.outbox.close()
+
+    def _gone(self) -> TransportError:
+        if self._channel.transport.is_active() and self._stdout.ended:
+            return self._lost("the command takes no more input: it ended")
+        return self._lost("the connection broke")
+
+    def _lost(self, message: str) -> TransportError:
+        return TransportError(message, kind="node_lost", host=self._host.name)
+
+
+def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_all: bool) -> Channel:
+    """Start ``command`` on a new channel by the monotonic ``deadline``.
+
+    With ``take_all`` both streams are taken over as they come, for a caller that reads them when all is done. Raises
+    TransportError node_lost or host_unreachable.
+    """
+    lost = TransportError("the connection broke", kind="node_lost", host=host.name)
+    try:
+        channel = _session(wire, deadline)
+    except paramiko.ChannelException as error:
+        text = f"the host opens no further session on this connection ({wire.refusal or error.text})"
+        hint = "raise MaxSessions in its sshd_config"
+        raise TransportError(text, kind="host_unreachable", host=host.name, hint=hint) from error
+    except _BROKEN as error:
+        if wire.is_active():
+            raise TransportError("no answer to the opening of a session in time", kind="node_lost", host=host.name) from error
+        raise lost from error
+    stdout = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else None)
+    stderr = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
+    channel.in_buffer, channel.in_stderr_buffer = stdout, stderr
+    opened = Channel(host, channel, stdout, stderr)
+    try:
+        _execute(channel, command)
+        if not channel.event.wait(max(0.0, deadline - time.monotonic())):
+            raise TransportError("no answer to the start of a command in time", kind="node_lost", host=host.name)
+    except _BROKEN as error:
+        opened.close()
+        raise lost from error
+    except BaseException:
+        opened.close()
+        raise
+    if not channel.event_ready:
+        opened.close()
+        if wire.is_active():
+            raise TransportError("the host refused to run a command", kind="host_unreachable", host=host.name)
+        raise lost
+    return opened
+
+
+def _session(wire: Wire, deadline: float) -> Any:
+    """Open a session, asking again for a moment: sshd frees that of a command before only when it comes around to it."""
+    patient_until = min(deadline, time.monotonic() + _FREEING_S)
+    while True:
+        try:
+            return wire.open_session(timeout=max(0.1, deadline - time.monotonic()))
+        except paramiko.ChannelException:
+            if time.monotonic() > patient_until:
+                raise
+            time.sleep(0.02)
+
+
+def _execute(channel: Any, command: str) -> None:
+    """Ask for the command as paramiko does, but leave the waiting, which it does without limit, to the caller."""
+    message = Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(channel.remote_chanid)
+    message.add_string("exec")
+    message.add_boolean(True)
+    message.add_string(command)
+    channel._event_pending()
+    channel.transport._send_user_message(message)

@@ -1,0 +1,231 @@
+"""The one place that makes SSH connections: `connect`, and what it returns, a `Transport`.
+
+Fabric connects through jump hosts and paramiko speaks the protocol, but both as delivered trust any host key and try any key
+they find. So Fabric's connection is given a client that judges first (`orchestrator.transport.hostkeys`), logs in with the
+configured key alone, and reads no configuration but the one `orchestrator.transport.sshconfig` resolved.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import fabric
+import paramiko
+
+from orchestrator.errors import RunError, TransportError
+from orchestrator.inventory import Host
+from orchestrator.transport.channel import Channel, open_channel
+from orchestrator.transport.dial import dial
+from orchestrator.transport.hostkeys import HostKey, Trust, judge, known_keys
+from orchestrator.transport.identity import Identity, authenticate, identities
+from orchestrator.transport.quoting import remote_command
+from orchestrator.transport.sshconfig import Endpoint, resolve
+from orchestrator.transport.wire import Dropped, Wire
+
+__all__ = ["Result", "Transport", "connect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a command: an exit code, or the name of a signal (``SIGKILL``), and both outputs as they came."""
+
+    code: int | None
+    signal: str | None
+    stdout: bytes
+    stderr: bytes
+
+
+def connect(host: Host, trust: Trust) -> Transport:
+    """Open a line to ``host``: find it, judge its key, log in; jump hosts likewise, one after the other.
+
+    ``host_keys: accept-new`` of the inventory counts like that of ``trust``, for the jump hosts in front of that host too.
+
+    Raises ConfigError before anything is contacted; TransportError host_unreachable, host_key_unknown, host_key_changed,
+    host_key_revoked, algorithm_refused or auth_failed. Takes at most the connect timeout plus 30 s for each authentication.
+    """
+    accept_new = trust.accept_new or host.ssh.host_keys == "accept-new"
+    line = Line(resolve(host), replace(trust, accept_new=accept_new))
+    try:
+        line.open()
+    except BaseException:
+        line.close()
+        raise
+    return Transport(host, line)
+
+
+class Transport:
+    """One open line to one host. Several threads may use it at once; sshd allows ten commands at a time (MaxSessions)."""
+
+    def __init__(self, host: Host, line: Line) -> None:
+        self.host = host
+        self._line = line
+        self._wire: Wire = line.client.wire
+
+    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
+        """Run a command to its end, feeding it ``input`` while its output is read.
+
+        The end is when the command is over and its output closed, by it and by whatever it left behind. Raises TransportError
+        node_lost when the line breaks or ``timeout_s`` passes, RunError output_limit above 256 MiB.
+        """
+        deadline = time.monotonic() + timeout_s
+        channel = open_channel(self.host, self._wire, remote_command(argv), deadline, take_all=True)
+        try:
+            try:
+                channel.send_until(input, deadline)
+            except TransportError:
+                if not self.alive:
+                    raise  # else it ended, or closed its input, without reading it all, which is its own business
+            channel.shutdown_write()
+            code, signal = channel.ending(max(0.0, deadline - time.monotonic()))
+            stdout, stderr, too_much = channel.received()
+        except TimeoutError:
+            text = f"{argv[0]} was not done within {timeout_s:g} s"
+            raise TransportError(text, kind="node_lost", host=self.host.name) from None
+        finally:
+            channel.close()
+        if too_much:
+            raise RunError(f"{argv[0]} wrote more than can be kept", kind="output_limit", host=self.host.name)
+        return Result(code, signal, stdout, stderr)
+
+    def popen(self, argv: Sequence[str], *, timeout_s: float) -> Channel:
+        """Start a command and return the channel to it; ``timeout_s`` limits the start alone."""
+        return open_channel(self.host, self._wire, remote_command(argv), time.monotonic() + timeout_s, take_all=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the line is up as far as this side knows; a frozen node looks alive."""
+        return bool(self._wire.is_active())
+
+    @property
+    def host_key(self) -> str:
+        """The fingerprint of the host's key: two names with one key are one machine."""
+        return self._line.client.fingerprint
+
+    def close(self) -> None:
+        """Hang up at once, jump hosts included, and free threads and sockets. May be called again, and from any thread."""
+        self._line.close()
+
+
+class Line(fabric.Connection):  # type: ignore[misc]  # fabric has no types
+    """Fabric's connection to one endpoint, through as many others as it takes, with our client in it."""
+
+    endpoint: Any = None  # declared, because Fabric keeps unknown attributes in its configuration
+    deadline: Any = None
+
+    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
+        # Not lazy, Fabric reads its own files of the system and the user; the empty SSHConfig keeps it from reading ssh's.
+        config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
+        super().__init__(
+            endpoint.address.replace(":", "_"),
+            user=endpoint.user,
+            port=endpoint.port,
+            config=config,
+            gateway=Line(endpoint.via, trust) if endpoint.via else False,
+            forward_agent=False,
+            connect_kwargs={},
+            inline_ssh_env=False,
+        )
+        self.host = endpoint.address  # Fabric would take an IPv6 address apart
+        self.endpoint = endpoint
+        self.client = _Client(endpoint, trust)
+
+    def open(self) -> None:
+        """Connect, and again where the server drops connections because there are too many, until the time is over."""
+        if self.is_connected:
+            return
+        with identities(self.endpoint) as offered:
+            self.client.offered = offered
+            self.deadline = time.monotonic() + self.endpoint.connect_timeout_s
+            if self.gateway:
+                self.gateway.open()
+                # What the jump host's log-in took is not this host's fault; all else counts.
+                self.deadline += self.gateway.login_s
+            for attempt in count():
+                self.client.deadline = self.deadline
+                try:
+                    super().open()
+                except Dropped:
+                    pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
+                    if time.monotonic() + pause_s >= self.deadline:
+                        raise
+                    time.sleep(pause_s)
+                else:
+                    return
+
+    @property
+    def login_s(self) -> float:
+        """Seconds that the log-ins took, those of the jump hosts included."""
+        return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
+
+    def open_gateway(self) -> Any:
+        """Return a channel from the jump host to this endpoint, with a limit, which Fabric's own lacks."""
+        endpoint: Endpoint = self.endpoint
+        wire: Wire = self.gateway.client.wire
+        via = self.gateway.endpoint.label
+        target = (endpoint.address, endpoint.port)
+        try:
+            limit_s = max(0.1, self.deadline - time.monotonic())
+            return wire.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=limit_s)
+        except paramiko.ChannelException as error:
+            if error.code == 1:
+                text = f"{via} forwards no connection to port {endpoint.port}"
+                raise endpoint.error("host_unreachable", text, "see AllowTcpForwarding in its sshd_config") from error
+            text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
+            raise endpoint.error("host_unreachable", text) from error
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            cause = "did not reach it in time" if wire.is_active() else "broke off"
+            raise endpoint.error("host_unreachable", f"{via} {cause}, port {endpoint.port}") from error
+
+    def close(self) -> None:
+        """Close the first hop first: what runs through it then ends by itself, however full its buffers are."""
+        if self.gateway:
+            self.gateway.close()
+        self.client.close()
+
+
+class _Client(paramiko.SSHClient):
+    """Paramiko's client with the order of things that matters: the server proves itself, is judged, and only then we log in."""
+
+    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
+        super().__init__()
+        self.set_missing_host_key_policy(paramiko.RejectPolicy())
+        self.endpoint = endpoint
+        self.trust = trust
+        self.offered: list[Identity] = []
+        self.deadline = 0.0
+        self.login_s = 0.0
+        self.fingerprint = ""
+
+    @property
+    def wire(self) -> Wire:
+        """The protocol engine, once `connect` has returned."""
+        assert isinstance(self._transport, Wire)
+        return self._transport
+
+    def connect(self, *, sock: Any = None, **_: Any) -> None:  # type: ignore[override]  # Fabric's only caller passes these
+        """Connect by ``deadline``, over ``sock`` where there is a jump host."""
+        known = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
+        wire = Wire(sock or dial(self.endpoint, self.deadline), known.types())
+        try:
+            wire.shake_hands(self.endpoint, self.deadline)
+            offered = wire.get_remote_server_key()
+            key = HostKey(offered.get_name(), offered.asbytes())
+            judge(self.endpoint, self.trust, key)
+            started = time.monotonic()
+            authenticate(wire, self.endpoint, self.offered)
+            self.login_s = time.monotonic() - started
+        except BaseException:
+            wire.hang_up()
+            raise
+        self.fingerprint = key.fingerprint
+        self._transport = wire
+
+    def close(self) -> None:
+        """Close the connection and wait for its thread."""
+        if isinstance(self._transport, Wire):
+            self._transport.hang_up()

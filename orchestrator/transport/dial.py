@@ -1,0 +1,128 @@
+"""Getting bytes to a server's port within a time limit: name, TCP, or the user's ProxyCommand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import socket
+import subprocess
+import threading
+import time
+from typing import Any
+
+from orchestrator.errors import TransportError
+from orchestrator.transport.sshconfig import Endpoint
+
+__all__ = ["dial"]
+
+_DEAD_LINE_MS = 10_000
+"""A write that nobody acknowledges ends the connection after this long, instead of after the kernel's quarter of an hour."""
+
+_REASONS = {
+    errno.ECONNREFUSED: ("connection refused on port {port}", "is sshd running, and on this port?"),
+    errno.EHOSTUNREACH: ("no route to the host", "is it switched on, and on this network?"),
+    errno.ENETUNREACH: ("no route to its network", "is this machine on the cluster's network, or is a jump host needed?"),
+    errno.ECONNRESET: ("connection reset on port {port}", "does a firewall stand in between?"),
+}
+
+
+def dial(endpoint: Endpoint, deadline: float) -> Any:
+    """Return a connected socket to the server, or something that behaves like one. ``deadline`` is on the monotonic clock.
+
+    Raises TransportError host_unreachable with the cause in its message.
+    """
+    if endpoint.proxy_command:
+        return _Proxy(endpoint.proxy_command)
+    addresses = _addresses(endpoint, deadline)
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        last = index == len(addresses) - 1
+        limit_s = (deadline - time.monotonic()) / (len(addresses) - index)  # a dead IPv6 route must leave IPv4 its time
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.05, limit_s))
+            sock.connect(address)
+            _tune(sock)
+        except OSError as error:
+            sock.close()
+            if last:
+                raise _unreachable(endpoint, error) from error
+        else:
+            return sock
+    raise endpoint.error("host_unreachable", "its name has no address")
+
+
+def _addresses(endpoint: Endpoint, deadline: float) -> list[Any]:
+    try:
+        return socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        pass
+    # The resolver knows no time limit, so it works in a thread of its own, which is left behind if it must be.
+    box: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            box.put(socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            box.put(error)
+
+    threading.Thread(target=ask, daemon=True, name=f"resolve {endpoint.address}").start()
+    hint = "check the address in the inventory, or HostName in the ssh configuration"
+    try:
+        answer = box.get(timeout=max(0.05, deadline - time.monotonic()))
+    except queue.Empty:
+        text = f"the name {endpoint.address} did not resolve within {endpoint.connect_timeout_s:g} s"
+        raise endpoint.error("host_unreachable", text, hint) from None
+    if isinstance(answer, Exception):
+        cause = answer.strerror if isinstance(answer, OSError) else str(answer)
+        raise endpoint.error("host_unreachable", f"the name {endpoint.address} does not resolve ({cause})", hint) from answer
+    return answer
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_LINE_MS)
+
+
+def _unreachable(endpoint: Endpoint, error: OSError) -> TransportError:
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        text = f"no answer on port {endpoint.port} within {endpoint.connect_timeout_s:g} s"
+        return endpoint.error("host_unreachable", text, "is it switched on, and does a firewall let port and address through?")
+    text, hint = _REASONS.get(error.errno or 0, (str(error.strerror or error), ""))
+    return endpoint.error("host_unreachable", text.format(port=endpoint.port), hint)
+
+
+class _Proxy:
+    """The standard input and output of a ProxyCommand, as a socket; paramiko's own can only be read by polling."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._sock = ours
+        self.send, self.recv, self.settimeout, self.getpeername = ours.send, ours.recv, ours.settimeout, ours.getpeername
+        self.shutdown = ours.shutdown
+
+    @property
+    def _closed(self) -> bool:
+        return self._sock.fileno() < 0
+
+    def close(self) -> None:
+        """Close the pipe and end the command with everything it started."""
+        self._sock.close()
+        if self._process.returncode is None:
+            try:
+                os.killpg(self._process.pid, 15)
+                self._process.wait(1.0)
+            except ProcessLookupError:
+                self._process.wait()
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, 9)
+                self._process.wait()

@@ -1,0 +1,253 @@
+"""Where a host's SSH connection goes, as OpenSSH itself would say, and with which keys: `resolve`.
+
+The user's configuration is not read here but asked for, with ``ssh -G``; only where there is no ``ssh`` program does paramiko's
+reader of such files stand in. What the inventory says wins over both.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from orchestrator.errors import ConfigError, TransportError
+from orchestrator.inventory import Host, SshSettings
+
+__all__ = ["Endpoint", "resolve"]
+
+Settings = Mapping[str, Sequence[str]]
+"""Options by lower-case name, each with its values in order, as ``ssh -G`` prints them."""
+
+_MAX_HOPS = 8
+_HOP = re.compile(
+    r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[^-\[\]:/@\s][^\[\]:/@\s]*)(?::(?P<port>\d{1,5}))?/?"
+)
+_DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
+_DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three where nothing is configured
+_DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One SSH server on the way to a host: the host itself, or a jump host in front of it (then ``label`` says so).
+
+    ``keys`` are the configured key files: where there are any, nothing else is offered. Otherwise the agent's keys are, and
+    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty where it must not be asked; with
+    ``keys`` it only serves to use a configured key that has a passphrase. ``known_as`` is its name in known-hosts files.
+    """
+
+    host: str
+    label: str
+    address: str
+    port: int
+    user: str
+    keys: tuple[Path, ...]
+    default_keys: tuple[Path, ...]
+    agent: str
+    known_as: str
+    known_hosts: tuple[Path, ...]
+    proxy_command: str
+    connect_timeout_s: float
+    via: Endpoint | None
+
+    def error(self, kind: str, message: str, hint: str = "") -> TransportError:
+        """Return an error about this server, on behalf of the host that lies behind it."""
+        return TransportError(message, kind=kind, hint=hint, host=self.host, where=self.label)
+
+
+def resolve(host: Host) -> Endpoint:
+    """Return the way to ``host``, jump hosts included. Raises ConfigError where the ssh configuration makes no sense."""
+    return _endpoint(host, "", host.address, host.ssh.user, host.ssh.port, host.ssh.jump, depth=0)
+
+
+def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | None, jump: str | None, depth: int) -> Endpoint:
+    if depth > _MAX_HOPS:
+        raise ConfigError(f"more than {_MAX_HOPS} jump hosts: {name} is its own jump host?", where=f"host {host.name}")
+    settings = _settings(host, name, user, port)
+    address = _one(settings, "hostname", name)
+    port_number = int(_one(settings, "port", "22"))
+    login = _one(settings, "user", "") or _local_user()
+    alias = _one(settings, "hostkeyalias", "")
+    known_as = alias or (address.lower() if port_number == 22 else f"[{address.lower()}]:{port_number}")
+    tokens = _tokens(name, address, port_number, login, alias)
+    keys, default_keys = _keys(host.ssh, settings, tokens, of_jump_host=depth > 0)
+    via = _via(host, name, jump if jump is not None else _one(settings, "proxyjump", "none"), depth)
+    return Endpoint(
+        host=host.name,
+        label=label,
+        address=address,
+        port=port_number,
+        user=login,
+        keys=keys,
+        default_keys=default_keys,
+        agent="" if not keys and _one(settings, "identitiesonly", "no") == "yes" else _agent(settings, tokens),
+        known_as=known_as,
+        known_hosts=_known_hosts(host.ssh, settings, tokens),
+        proxy_command="" if via else _expand(_one(settings, "proxycommand", "none"), tokens),
+        connect_timeout_s=_connect_timeout(host.ssh, settings),
+        via=via,
+    )
+
+
+def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
+    """Return the last of ``a,b,c``, which is reached through b, which is reached through a.
+
+    A jump host that is told to go through itself (``Host *`` with ``ProxyJump``) is reached directly, as OpenSSH does.
+    """
+    if jumps.lower() in ("none", ""):
+        return None
+    *before, last = jumps.split(",")
+    hop = _HOP.fullmatch(last.strip())
+    if not hop or not 0 < int(hop["port"] or 22) < 65536:
+        raise ConfigError(f"expected [user@]address[:port] as jump host, got {last!r}", where=f"host {host.name}")
+    address = hop["address"].strip("[]")
+    if address == name:
+        return None
+    port = int(hop["port"]) if hop["port"] else None
+    return _endpoint(host, f"jump host {address}", address, hop["user"], port, ",".join(before) or None, depth + 1)
+
+
+def _settings(host: Host, name: str, user: str | None, port: int | None) -> Settings:
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        return _read_without_ssh(host, name, user, port)
+    command = [ssh, "-G"]
+    if host.ssh.config is not None:
+        command += ["-F", str(Path(host.ssh.config).expanduser())]
+    if user is not None:
+        command += ["-l", user]
+    if port is not None:
+        command += ["-p", str(port)]
+    where = f"host {host.name}: ssh {' '.join(command[1:])} -- {name}"
+    try:
+        answer = subprocess.run(
+            [*command, "--", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=host.ssh.connect_timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        text = f"no answer within {host.ssh.connect_timeout_s:g} s"
+        raise ConfigError(text, where=where, hint="does a Match exec hang?") from None
+    if answer.returncode != 0:
+        if answer.stderr.startswith("No user exists"):  # a container run under a number without a name
+            return _read_without_ssh(host, name, user, port)
+        raise ConfigError((answer.stderr.strip().splitlines() or ["ssh refused without a word"])[0], where=where)
+    settings: dict[str, list[str]] = {}
+    for line in answer.stdout.splitlines():
+        option, _, value = line.partition(" ")
+        settings.setdefault(option.lower(), []).append(value)
+    return settings
+
+
+def _read_without_ssh(host: Host, name: str, user: str | None, port: int | None) -> Settings:
+    from paramiko import SSHConfig
+
+    config = SSHConfig()
+    named = host.ssh.config
+    for path in [Path(named).expanduser()] if named else [_home() / ".ssh/config", Path("/etc/ssh/ssh_config")]:
+        try:
+            text = path.read_text(errors="surrogateescape")
+        except FileNotFoundError:
+            if named and named != "none":
+                raise ConfigError("no such file", where=f"host {host.name}: ssh configuration {path}") from None
+            continue
+        config.parse(StringIO(text))
+    found = config.lookup(name)
+    settings = {option: list(value) if isinstance(value, list) else [value] for option, value in found.items()}
+    if user is not None:
+        settings["user"] = [user]
+    if port is not None:
+        settings["port"] = [str(port)]
+    return settings
+
+
+def _keys(
+    ssh: SshSettings, settings: Settings, tokens: Mapping[str, str], *, of_jump_host: bool
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return (configured, default) key files.
+
+    The inventory's key is meant for the host; a jump host gets it only where the ssh configuration names no key for it.
+    """
+    files = list(settings.get("identityfile", _DEFAULT_KEYS))
+    named = not (len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files))
+    if ssh.key is not None and not (of_jump_host and named):
+        return (Path(ssh.key).expanduser(),), ()
+    paths = tuple(_path(_expand(value, tokens)) for value in files if value != "none")
+    return (paths, ()) if named else ((), paths)
+
+
+def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
+    """Return the path of the agent's socket, or nothing."""
+    named = _one(settings, "identityagent", "SSH_AUTH_SOCK")
+    if named == "none":
+        return ""
+    if named == "SSH_AUTH_SOCK" or named.startswith("$"):
+        return os.environ.get(named.lstrip("$").strip("{}"), "")
+    return str(_path(_expand(named, tokens)))
+
+
+def _known_hosts(ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    everybodys = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)
+    if ssh.known_hosts is not None:
+        return (Path(ssh.known_hosts).expanduser(), *everybodys)
+    return (*_files(settings, "userknownhostsfile", _DEFAULT_KNOWN_HOSTS, tokens), *everybodys)
+
+
+def _files(settings: Settings, option: str, default: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    """Split ``/a /b c`` into ``/a`` and ``/b c``: ``ssh -G`` prints several paths on one line without quotes."""
+    if option not in settings:
+        return tuple(_path(value) for value in default)
+    line = " ".join(settings[option])
+    words = re.split(r"\s+(?=[/~])", line.strip())
+    return tuple(_path(_expand(word.strip('"'), tokens)) for word in words if word not in ("none", ""))
+
+
+def _connect_timeout(ssh: SshSettings, settings: Settings) -> float:
+    """Return the shorter of the inventory's limit (which has a default) and the ssh configuration's."""
+    named = _one(settings, "connecttimeout", "none")
+    return min(ssh.connect_timeout_s, float(named)) if named.isdigit() and int(named) else ssh.connect_timeout_s
+
+
+def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[str, str]:
+    local = socket.gethostname()
+    tokens = {"%": "%", "n": name, "h": address, "p": str(port), "r": user, "k": alias or name, "i": str(os.getuid())}
+    return tokens | {"d": str(_home()), "u": _local_user(), "l": local, "L": local.partition(".")[0]}
+
+
+def _expand(text: str, tokens: Mapping[str, str]) -> str:
+    return "" if text == "none" else re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+
+
+def _one(settings: Settings, option: str, default: str) -> str:
+    return settings[option][0] if settings.get(option) else default
+
+
+def _path(text: str) -> Path:
+    return _home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
+
+
+def _local_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER", str(os.getuid()))
+
+
+def _home() -> Path:
+    """Return the home directory as OpenSSH finds it: the account's, whatever the environment says."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()

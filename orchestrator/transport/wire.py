@@ -1,0 +1,272 @@
+"""One TCP connection and the SSH protocol on it: paramiko's transport with our algorithms, limits and speed.
+
+Paramiko as delivered offers CBC and SHA-1, never sets TCP_NODELAY, starts a timer thread for each handshake, wakes up ten
+times a second, forgets which signal ended a command, and can wait for itself during a key re-exchange. All of that is put
+right here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import paramiko
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF, MSG_CHANNEL_REQUEST
+from paramiko.kex_curve25519 import KexCurve25519
+from paramiko.message import Message
+from paramiko.packet import Packetizer
+
+from orchestrator.errors import TransportError
+from orchestrator.transport.sshconfig import Endpoint
+from orchestrator.transport.streams import Outbox
+
+__all__ = ["Dropped", "Wire"]
+
+WINDOW_BYTES = 4 << 20
+"""What a node may send on a channel before it is read here."""
+
+_RECEIVE_BYTES = 256 * 1024
+_HEAD_BYTES = 200
+_EARLY_RECEIVES = 50
+_JOIN_S = 2.0
+_KEX_NAMES = {"kex": "kex_algo_list", "host keys": "server_key_algo_list"}
+_CIPHER_NAMES = {"ciphers": "server_encrypt_algo_list", "MACs": "server_mac_algo_list"}
+
+# Python would print paramiko's errors on stderr if nobody had set up logging; every one of them also comes as an exception.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class Dropped(TransportError):  # noqa: N818  # an outcome that asks for another try, final only when time is over
+    """The server closed the connection before the key exchange was done, as sshd does beyond its MaxStartups. Try again."""
+
+
+class _Socket:
+    """A socket for paramiko: one receive call serves many packets, and closing it wakes a thread that is reading."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock: Any = sock
+        self._buffer = b""
+        self._start = 0
+        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for our late acknowledgement. The
+        # setting wears off, so it is renewed, for as long as connections are young.
+        self._early_receives = _EARLY_RECEIVES if hasattr(socket, "TCP_QUICKACK") and isinstance(sock, socket.socket) else 0
+        self.head = b""
+        self._closed = False  # paramiko looks at it
+        self._outbox = self._sock.outbox if isinstance(sock, paramiko.Channel) else None  # behind a jump host
+        self.send = self._outbox.send if self._outbox else sock.send
+        self.settimeout, self.getpeername = sock.settimeout, sock.getpeername
+
+    def recv(self, size: int) -> bytes:
+        """Return at most ``size`` bytes."""
+        if self._start == len(self._buffer):
+            self._acknowledge()
+            self._buffer, self._start = self._sock.recv(_RECEIVE_BYTES), 0
+            self.head = self.head or self._buffer[:_HEAD_BYTES]
+        piece = self._buffer[self._start : self._start + size]
+        self._start += len(piece)
+        return piece
+
+    def _acknowledge(self) -> None:
+        if self._early_receives:
+            self._early_receives -= 1
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def close(self) -> None:
+        """End reading and writing at once, whoever is at it.
+
+        The number of the socket stays taken until `release`: a thread on its way into the kernel with it would otherwise
+        read from, or write to, whichever connection gets that number next.
+        """
+        self._closed = True
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # closed already, from either side
+            if self._outbox:
+                self._outbox.close()
+            else:
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Give the socket back, once its threads are gone."""
+        self._sock.close()
+
+
+class _Packetizer(Packetizer):
+    """Without the timer thread of each handshake: `Wire.shake_hands` has one limit for everything."""
+
+    def start_handshake(self, timeout: float) -> None:
+        pass
+
+
+_Base: Any = paramiko.Transport  # much of what is mended below is not in its published types
+
+
+class Wire(_Base):  # type: ignore[misc]
+    """The protocol engine of one connection. `shake_hands` makes it usable; authentication and channels are paramiko's."""
+
+    _active_check_timeout = 5.0
+    _preferred_kex = (
+        "curve25519-sha256",
+        "curve25519-sha256@libssh.org",
+        "ecdh-sha2-nistp256",
+        "ecdh-sha2-nistp384",
+        "ecdh-sha2-nistp521",
+        "diffie-hellman-group16-sha512",
+        "diffie-hellman-group14-sha256",
+    )
+    _kex_info = {**_Base._kex_info, "curve25519-sha256": KexCurve25519}
+    _preferred_ciphers = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+    _preferred_macs = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
+    _preferred_keys: tuple[str, ...] = (
+        "ssh-ed25519",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "rsa-sha2-512",
+        "rsa-sha2-256",
+    )
+    _preferred_pubkeys = _preferred_keys
+
+    def __init__(self, sock: Any, known_types: Sequence[str]) -> None:
+        self._wrapped = _Socket(sock)
+        self._offered: dict[str, list[str]] = {}
+        self._held: list[Message] = []
+        self.refusal = ""
+        super().__init__(self._wrapped, default_window_size=WINDOW_BYTES, packetizer_class=_Packetizer)
+        # A server is asked for the key that is on file first: it may have others that nobody here has seen.
+        wanted = [name for known in known_types for name in self._preferred_keys if _signs_for(name, known)]
+        self._preferred_keys = tuple(dict.fromkeys((*wanted, *Wire._preferred_keys)))
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """Host key algorithms, without the certificates that paramiko would accept unchecked."""
+        return self._preferred_keys
+
+    def shake_hands(self, endpoint: Endpoint, deadline: float) -> None:
+        """Exchange banners and keys by the monotonic ``deadline``. Raises TransportError; `Dropped` where a retry helps."""
+        self.banner_timeout = 1e6
+        done = threading.Event()
+        self.start_client(event=done)
+        in_time = done.wait(max(0.0, deadline - time.monotonic()))
+        if in_time and self.active and self.initial_kex_done:
+            return
+        error = self.get_exception()
+        raise self._handshake_error(endpoint, error, in_time=in_time)
+
+    def hang_up(self) -> None:
+        """Close the connection and wait for its thread, which has nothing left to wait for."""
+        self.close()
+        self._wrapped.close()  # paramiko leaves the socket of a connection that failed early
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join(_JOIN_S)
+        self._wrapped.release()
+
+    def _handshake_error(self, endpoint: Endpoint, error: Exception | None, *, in_time: bool) -> TransportError:
+        said = self._wrapped.head.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
+        quote = f"; it said {said!r}" if said and not said.startswith("SSH-") else ""
+        if not in_time:
+            stage = "the key exchange did not finish" if self.remote_version else "connected, but no SSH banner came"
+            text = f"{stage} within {endpoint.connect_timeout_s:g} s{quote}"
+            return endpoint.error("host_unreachable", text, "is the host, or its sshd, overloaded or frozen?")
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            text = self._disagreement() or str(error)
+            return endpoint.error("algorithm_refused", text, "update or reconfigure the host's sshd")
+        if isinstance(error, paramiko.ssh_exception.MessageOrderError):
+            return endpoint.error("host_unreachable", f"the key exchange was tampered with or is broken: {error}")
+        if error is None or isinstance(error, (EOFError, OSError)) or not self.remote_version:
+            if quote and "MaxStartups" not in said and "Not allowed" not in said:
+                return endpoint.error("host_unreachable", f"what listens on port {endpoint.port} is not an SSH server{quote}")
+            stage = "in the key exchange" if self.remote_version else "before the SSH banner"
+            text = f"the host closed the connection {stage}{quote}"
+            hint = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+            if endpoint.proxy_command:
+                hint = f"try its ProxyCommand by hand: {endpoint.proxy_command}"
+            return Dropped(text, kind="host_unreachable", hint=hint, host=endpoint.host, where=endpoint.label)
+        return endpoint.error("host_unreachable", f"the key exchange failed: {error}")
+
+    def _disagreement(self) -> str:
+        ours = (self.preferred_kex, self.preferred_keys, self.preferred_ciphers, self.preferred_macs)
+        for (what, name), accepted in zip((_KEX_NAMES | _CIPHER_NAMES).items(), ours, strict=True):
+            offered = [word for word in self._offered.get(name, []) if not word.startswith(("kex-strict-", "ext-info-"))]
+            if not set(offered) & set(accepted):
+                return f"no safe {what} in common: the host offers {', '.join(offered)}, accepted are {', '.join(accepted)}"
+        return ""
+
+    def open_channel(self, *args: Any, **kwargs: Any) -> Any:
+        """Open a channel as paramiko does, with an `Outbox` as its ``outbox``."""
+        try:
+            channel = super().open_channel(*args, **kwargs)
+        except paramiko.ChannelException:
+            raise
+        except paramiko.SSHException as error:
+            if self.is_active() and "Unable" in str(error):  # refused, but another thread was told the reason in our place
+                raise paramiko.ChannelException(2, self.refusal) from error
+            raise
+        channel.outbox = Outbox(channel)
+        return channel
+
+    # What follows stands in for methods of paramiko's own, and runs in its thread.
+
+    def _really_parse_kex_init(self, m: Message, ignore_first_byte: bool = False) -> Any:
+        parsed = super()._really_parse_kex_init(m, ignore_first_byte)
+        self._offered = {name: list(value) for name, value in parsed.items() if isinstance(value, list)}
+        return parsed
+
+    def _send_user_message(self, data: Message) -> None:
+        if threading.current_thread() is self and not self.clear_to_send.is_set():
+            self._held.append(data)  # keys are being exchanged, by this very thread: waiting here would be for ever
+            return
+        super()._send_user_message(data)
+
+    def _parse_newkeys(self, m: Message) -> None:
+        super()._parse_newkeys(m)
+        held, self._held = self._held, []
+        for data in held:
+            self._send_user_message(data)
+
+    def _parse_channel_open_failure(self, m: Message) -> None:
+        m.get_int()
+        m.get_int()
+        self.refusal = m.get_string().decode("ascii", "backslashreplace")[:_HEAD_BYTES]
+        m.rewind()
+        super()._parse_channel_open_failure(m)
+
+
+def _on_eof(channel: Any, m: Message) -> None:
+    channel.in_buffer.ended = True  # by the server, and not because the line broke: paramiko treats both alike
+    _PARAMIKOS[MSG_CHANNEL_EOF](channel, m)
+
+
+def _on_close(channel: Any, m: Message) -> None:
+    channel.in_buffer.ended = channel.in_buffer.finished = True
+    with channel.lock:
+        last = channel._close_internal()
+        channel.transport._unlink_channel(channel.chanid)
+    getattr(channel, "outbox", Outbox(channel)).finish(last)  # it has none if the server changed its mind at once
+
+
+def _on_request(channel: Any, m: Message) -> None:
+    if m.get_text() == "exit-signal":
+        m.get_boolean()
+        channel.in_buffer.signal = "SIG" + m.get_string().decode("ascii", "backslashreplace")[:32]
+        channel.status_event.set()
+        return
+    m.rewind()
+    m.get_int()
+    _PARAMIKOS[MSG_CHANNEL_REQUEST](channel, m)
+
+
+_PARAMIKOS = _Base._channel_handler_table
+Wire._channel_handler_table = {
+    **_PARAMIKOS,
+    MSG_CHANNEL_EOF: _on_eof,
+    MSG_CHANNEL_CLOSE: _on_close,
+    MSG_CHANNEL_REQUEST: _on_request,
+}
+
+
+def _signs_for(algorithm: str, key_type: str) -> bool:
+    return algorithm == key_type or (key_type == "ssh-rsa" and algorithm.startswith("rsa-sha2-"))

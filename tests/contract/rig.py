@@ -1,0 +1,74 @@
+"""Servers, and hosts that reach them and know nothing of the developer's own SSH settings: `Rig`."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.inventory import Host, SshSettings
+from orchestrator.transport import Transport, Trust, connect
+from tests.contract.sshd import Sshd
+
+__all__ = ["Keys", "Rig"]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Key files that are made once: the one that servers let in, one that they do not, and one of a server."""
+
+    client: Path
+    stranger: Path
+    server: Path
+
+
+class Rig:
+    """Servers, and hosts that reach them, for one test."""
+
+    def __init__(self, directory: Path, keys: Keys) -> None:
+        self.directory = directory
+        self.keys = keys
+        self.known_hosts = directory / "known_hosts"
+        self.known_hosts.touch()
+        self.config = directory / "ssh_config"
+        self.store = directory / "store"
+        self._numbers = itertools.count(1)
+        self._open = ExitStack()
+
+    def configure(self, text: str = "") -> None:
+        """Write the ssh configuration of all hosts; what comes first wins."""
+        lines = (text, "Host *", f"UserKnownHostsFile {self.known_hosts}", "GlobalKnownHostsFile none", "IdentityAgent none")
+        self.config.write_text("\n".join(lines) + "\n")
+
+    def serve(self, *options: str, known: bool = True, **settings: Any) -> Sshd:
+        """Start a server that lets the client key in; ``known`` puts its key into the known-hosts file."""
+        number = next(self._numbers)
+        settings = {"host_keys": [self.keys.server], "authorized": [self.keys.client], **settings}
+        server = Sshd(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
+        self._open.enter_context(server)
+        if known:
+            with self.known_hosts.open("a") as stream:
+                stream.write(server.known_hosts_lines())
+        return server
+
+    def host(self, server: Sshd, name: str = "lab1", **ssh: Any) -> Host:
+        """Return the inventory's view of a server; ``ssh`` overrides its settings."""
+        settings = SshSettings(user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config))
+        return Host(name, server.address, ssh=replace(settings, **ssh))
+
+    def trust(self, *, accept_new: bool = False) -> Trust:
+        """Return a trust with this rig's store."""
+        return Trust(self.store, accept_new)
+
+    def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Transport:
+        """Connect; the line is closed when the test ends."""
+        host = server if isinstance(server, Host) else self.host(server)
+        transport = connect(host, self.trust(accept_new=accept_new))
+        self._open.callback(transport.close)
+        return transport
+
+    def close(self) -> None:
+        """Close lines, stop servers."""
+        self._open.close()
