@@ -40,6 +40,7 @@ def specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[
     """Return every cell of the bench, each once, in the order asked for. Raises ConfigError."""
     device = _device(hosts)
     found: dict[str, RunSpec] = {}
+    folder_of: dict[str, FrameworkFolder] = {}
     shapes = _shapes(request, hosts)
     for folder in folders:
         for cell in cells(request.axes, shapes):
@@ -52,8 +53,10 @@ def specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[
                 folder.framework, request.model, device=device, choices=choices, run_file=request.run_file, sets=request.sets
             )
             found.setdefault(repr(spec.as_dict()), spec)
+            folder_of[spec.framework] = folder
     for spec in found.values():
-        place(spec, hosts, PORTS.start)
+        # What the hosts cannot carry or the folder refuses is known before anything is contacted.
+        plan_run(folder_of[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
     return tuple(found.values())
 
 

@@ -17,7 +17,7 @@ from orchestrator.inventory import Host
 from orchestrator.launch import Interrupt, Launch, Limits, Outcome
 from orchestrator.library import FrameworkFolder
 from orchestrator.project import owner
-from orchestrator.render import Plan
+from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.spec import RunSpec
 
@@ -48,6 +48,7 @@ class Campaign:
     interrupt: Interrupt
     observe: Callable[[str, Mapping[str, Any]], None]
     next_port: Callable[[], int]
+    secrets: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     errors: list[OrchError] = field(default_factory=list)
 
@@ -76,7 +77,7 @@ class Campaign:
                 raise Faults(list(errors.values()))
             checks = [check for host in self.hosts for check in preflight.judge(host, facts[host.name], framework, ranks)]
             self.observe("checks", {"checks": checks})
-            bad = preflight.same_machine(facts) + preflight.unfit(checks)
+            bad = preflight.same_machine(facts) + preflight.unfit(checks) + preflight.unlike(facts)
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts
@@ -111,7 +112,7 @@ class Campaign:
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
-        for node in plan.nodes:
+        for node in without_secrets(plan, self.hosts, self.secrets).nodes:
             for file in node.files:
                 rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
         self.bench.event("planned", run=plan.run_id, port=plan.placement.master_port)
@@ -179,7 +180,7 @@ def _with_last_lines(error: OrchError | None, rundir: RunDir) -> OrchError | Non
     """Add to a failure what the failing rank, or else its node, said last."""
     if error is None or not error.host or error.hint:
         return error
-    for name in (*_rank_stream(error.message), "node.err", "node.out"):
+    for name in (*_rank_streams(error.message), "node.err", "node.out"):
         path = rundir.log_path(error.host, name)
         if path.is_file():
             lines = [line for line in path.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if line.strip()]
@@ -189,9 +190,11 @@ def _with_last_lines(error: OrchError | None, rundir: RunDir) -> OrchError | Non
     return error
 
 
-def _rank_stream(message: str) -> tuple[str, ...]:
+def _rank_streams(message: str) -> tuple[str, ...]:
     words = message.split()
-    return (f"rank-{words[1]}.err",) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else ()
+    if words[:1] != ["rank"] or len(words) < 2 or not words[1].isdigit():
+        return ()
+    return f"rank-{words[1]}.err", f"rank-{words[1]}.out"
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

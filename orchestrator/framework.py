@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ class Option:
             value = words[text.lower()] if self.type == "bool" else {"int": int, "float": float, "str": str}[self.type](text)
         except (KeyError, ValueError):
             raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}") from None
+        if self.type == "float" and not math.isfinite(value):
+            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
         if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):
             raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
         return value
@@ -61,7 +64,9 @@ class LogGrammar:
     ``files``: globs, relative to a node's log folder, of the files that hold samples. ``nodes``: ``first`` or ``every``,
     whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
     ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``. ``scope``: ``global``
-    where a rate speaks of the whole run, ``process`` where of one rank. ``cumulative``: a rate covers all steps so far.
+    where a rate speaks of the whole run, ``node`` where of the devices of one node, ``process`` where of one rank.
+    ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
+    ``after_warmup``: it does its warm-up uncounted, so its first step is the first of the window.
     ``rank``: pattern of the line by which each rank proves who it is (groups ``rank``, ``world_size``).
     ``closing``: pattern of the last line, group ``json`` with the facts of the run.
     """
@@ -71,6 +76,8 @@ class LogGrammar:
     nodes: str = "first"
     scope: str = "global"
     cumulative: bool = False
+    counts_from: int = 1
+    after_warmup: bool = False
     rank: str = ""
     rank_files: tuple[str, ...] = ()
     closing: str = ""
@@ -78,7 +85,14 @@ class LogGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What one folder declares. ``digest`` is the SHA-256 over the folder's files."""
+    """What one folder declares. ``digest`` is the SHA-256 over the folder's files.
+
+    ``launch`` is ``every_node``, or ``first_node`` where a launcher on the first node starts the processes of all of them;
+    ``launch_by`` is the same for single values of options. ``requires`` maps host variables, folders of programs that are
+    not ours, to a path that each must hold. ``ports`` says how many ports, from master_port on, must be free on the
+    ``first_node`` and on ``every_node``; the word ``gpus`` stands for one per device. ``published`` names the rule by which
+    the published numbers of this system were computed. ``dtype_reasons`` says for a device why its table of types is short.
+    """
 
     name: str
     title: str
@@ -98,6 +112,21 @@ class Framework:
     probe: str
     log: LogGrammar
     simulated: bool = False
+    dtype_reasons: Mapping[str, str] = field(default_factory=dict)
+    launch_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    requires: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[str, int | str] = field(default_factory=lambda: {"first_node": 1})
+    published: Mapping[str, Any] = field(default_factory=dict)
+
+    def launch_style(self, options: Mapping[str, Any]) -> str:
+        """Return how a run with these options starts: ``every_node`` or ``first_node``."""
+        return next((table[options[name]] for name, table in self.launch_by.items() if options[name] in table), self.launch)
+
+    def ports_of(self, node_rank: int, nproc: int, first: int) -> tuple[int, ...]:
+        """Return the ports, from ``first`` on, that a node must have free."""
+        counts = [self.ports.get("every_node", 0), self.ports.get("first_node", 0) if node_rank == 0 else 0]
+        number = max(nproc if count == "gpus" else int(count) for count in counts)
+        return tuple(range(first, first + number))
 
     def default(self, key: str, device: str) -> tuple[Any, str]:
         """Return the default of a choice on ``device``, and its origin in words."""
@@ -113,6 +142,6 @@ class Framework:
             raise ConfigError(
                 f"expected one of {', '.join(table) or 'none'} for {self.name} on {device}, got {dtype!r}",
                 where="--dtype",
-                hint=nearest(dtype, table).lstrip("; "),
+                hint=self.dtype_reasons.get(device) or nearest(dtype, table).lstrip("; "),
             )
         return table[dtype]

@@ -15,7 +15,9 @@ __all__ = ["parse"]
 
 Device = Literal["cuda", "cpu"]
 Scalar = bool | int | float | str
-_GROUPS = {"step", "timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
+Launch = Literal["every_node", "first_node"]
+Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
+_VALUES = {"timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
 
 
 class _Strict(BaseModel):
@@ -42,8 +44,10 @@ class _Log(_Strict):
     files: list[str]
     patterns: list[str]
     nodes: Literal["first", "every"] = "first"
-    scope: Literal["global", "process"] = "global"
+    scope: Literal["global", "node", "process"] = "global"
     cumulative: bool = False
+    counts_from: Literal[0, 1] = 1
+    after_warmup: bool = False
     rank: str = ""
     rank_files: list[str] = []
     closing: str = ""
@@ -51,23 +55,33 @@ class _Log(_Strict):
     @field_validator("patterns", "rank", "closing")
     @classmethod
     def _compiles(cls, value: Any) -> Any:
+        found = []
         for pattern in value if isinstance(value, list) else [value]:
             try:
-                groups = set(re.compile(pattern).groupindex)
+                found.append(set(re.compile(pattern).groupindex))
             except re.error as error:
                 raise ValueError(f"a regular expression: {error}") from None
-            if isinstance(value, list) and ("step" not in groups or not groups & _GROUPS - {"step"}):
-                raise ValueError(f"a pattern with the group step and one of {', '.join(sorted(_GROUPS - {'step'}))}")
+        # A step and its value may stand on two lines, each with a pattern of its own.
+        if isinstance(value, list) and not (all(found) and "step" in set().union(*found) and set().union(*found) & _VALUES):
+            raise ValueError(f"patterns with the group step and one of {', '.join(sorted(_VALUES))}")
         return value
+
+
+class _Published(_Strict):
+    rule: str
+    runs: Annotated[int, Field(ge=1)]
+    statistic: Literal["median", "mean"]
 
 
 class _Framework(_Strict):
     title: str
-    launch: Literal["every_node", "first_node"] = "every_node"
+    launch: Launch = "every_node"
+    launch_by: dict[str, dict[str, Launch]] = {}
     batch_size_is: Literal["device", "node", "global"] = "device"
     simulated: bool = False
     models: dict[str, dict[str, Any]]
     dtypes: dict[Device, dict[str, str]]
+    dtype_reasons: dict[Device, str] = {}
     loaders: list[str]
     defaults: dict[str, Scalar]
     device_defaults: dict[Device, dict[str, Scalar]] = {}
@@ -75,8 +89,11 @@ class _Framework(_Strict):
     env: dict[str, str] = {}
     files: list[_File]
     payload: list[str] = []
+    requires: dict[str, str] = {}
+    ports: dict[Literal["first_node", "every_node"], Count] = {"first_node": 1}
     probe: str
     log: _Log
+    published: _Published | None = None
 
 
 def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str, folder: str, digest: str) -> Framework:
@@ -115,11 +132,18 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             nodes=model.log.nodes,
             scope=model.log.scope,
             cumulative=model.log.cumulative,
+            counts_from=model.log.counts_from,
+            after_warmup=model.log.after_warmup,
             rank=model.log.rank,
             rank_files=tuple(model.log.rank_files),
             closing=model.log.closing,
         ),
         simulated=model.simulated,
+        dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},
+        launch_by={option: {str(value): style for value, style in table.items()} for option, table in model.launch_by.items()},
+        requires=model.requires,
+        ports={str(where): count for where, count in model.ports.items()},
+        published=model.published.model_dump() if model.published else {},
     )
 
 

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cluster import Cluster
@@ -20,25 +20,13 @@ from orchestrator.errors import Faults, Interrupted, OrchError, RunError, Transp
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import KeeperLine, Node, Upload, refusal
+from orchestrator.peer import Limits, Peer, first_cause
 from orchestrator.render import Plan, payload_path
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]
 
 _SYNC_ROUNDS = 6
 _TICK_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
-
-    beat_s: float = 0.5
-    lost_s: float = 3.0
-    lease_s: float = 60.0
-    grace_s: float = 5.0
-    arm_s: float = 30.0
-    ask_s: float = 20.0
-    output_bytes: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -55,29 +43,6 @@ class Outcome:
     state: str
     error: OrchError | None
     start: Mapping[str, Any] | None
-
-
-@dataclass(slots=True)
-class _Peer:
-    """What the controller knows of one node of the run."""
-
-    line: KeeperLine
-    armed: bool = False
-    boot_id: str = ""
-    started: float | None = None
-    record: Mapping[str, Any] | None = None
-    error: OrchError | None = None
-    last_answer: float = 0.0
-    offset_s: float = 0.0
-    round_trip_s: float = float("inf")
-    sent: dict[int, float] = field(default_factory=dict)
-    causes: list[tuple[float, str, str]] = field(default_factory=list)
-    attaching: bool = False
-
-    @property
-    def over(self) -> bool:
-        """The node has ended its part, or is given up."""
-        return self.record is not None or self.error is not None
 
 
 def stage_payload(node: Node, folder: FrameworkFolder) -> int:
@@ -111,11 +76,12 @@ class Launch:
         self.journal = journal
         self.observe = observe
         self.inbox: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
-        self.peers: dict[str, _Peer] = {}
+        self.peers: dict[str, Peer] = {}
         self.hosts = [node.slot.host for node in plan.nodes]
         self.beats = 0
         self.stopping_since: float | None = None
         self.stop_reason = ""
+        self.finishing = False
         self.tail_offset = 0
 
     def run(self) -> Outcome:
@@ -151,7 +117,7 @@ class Launch:
             return self.cluster.nodes[name].keeper(self.plan.run_id, noderun, start=True, timeout_s=self.limits.arm_s)
 
         lines, errors = each(self.hosts, open_line)
-        self.peers = {name: _Peer(line) for name, line in lines.items()}
+        self.peers = {name: Peer(line) for name, line in lines.items()}
         if errors:
             raise Faults(list(errors.values()))
         for name, peer in self.peers.items():
@@ -167,7 +133,9 @@ class Launch:
             "node_rank": node.slot.node_rank,
             "argv": list(node.argv),
             "files": {file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.files},
-            "ports": [self.plan.placement.master_port] if node.slot.node_rank == 0 else [],
+            "ports": list(node.ports),
+            # What another node's launcher starts here is no descendant of the keeper; it is known by the run's marker.
+            "by_marker": self.plan.launch == "first_node",
             "lease_s": self.limits.lease_s,
             "limit_s": self.plan.spec.timeout_s,
             "grace_s": self.limits.grace_s,
@@ -175,7 +143,7 @@ class Launch:
             "owner": {**self.owner, "run_id": self.plan.run_id},
         }
 
-    def _wait(self, ready: Callable[[_Peer], bool], limit_s: float, phase: str) -> None:
+    def _wait(self, ready: Callable[[Peer], bool], limit_s: float, phase: str) -> None:
         """Take events until every peer is ready. Raises Faults of every refusal, or start_timeout naming who is late."""
         deadline = time.monotonic() + limit_s
         while not all(ready(peer) for peer in self.peers.values()):
@@ -228,15 +196,14 @@ class Launch:
         for peer in self.peers.values():
             peer.last_answer = max(peer.last_answer, judged_from)
         while not all(peer.over for peer in self.peers.values()):
-            now = time.monotonic()
-            if now - turn > 1.0:
-                # We slept, not they: a stopped or suspended controller must not blame the nodes for its own silence.
-                judged_from = now
-            turn = now
-            if now >= beat_due:
+            if turn >= beat_due:
                 self._beat(tail=True)
-                beat_due = now + self.limits.beat_s
+                beat_due = turn + self.limits.beat_s
             self._take_events(_TICK_S)
+            before, turn = turn, time.monotonic()
+            if turn - before > 1.0:
+                # We slept, not they: a stopped or suspended controller must not blame the nodes for its own silence.
+                judged_from = turn
             for name, peer in self.peers.items():
                 if not peer.over:
                     self._judge(name, peer, judged_from)
@@ -245,12 +212,13 @@ class Launch:
             failed = [name for name, peer in self.peers.items() if peer.causes or peer.error]
             if failed:
                 self._stop_all(f"another node failed first: {failed[0]}")
+            self._finish_waiting()
             self._give_up_late_stops()
 
-    def _judge(self, name: str, peer: _Peer, judged_from: float) -> None:
+    def _judge(self, name: str, peer: Peer, judged_from: float) -> None:
         silence = time.monotonic() - max(peer.last_answer, judged_from)
         if silence > self.limits.lost_s:
-            peer.error = TransportError(
+            error = TransportError(
                 f"no sign of life for {silence:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
                 kind="node_lost",
                 host=name,
@@ -258,6 +226,7 @@ class Launch:
                 phase="watch",
                 hint="when it is back, orch collect brings its logs home",
             )
+            peer.give_up(error, peer.last_answer, self.stopping_since)
 
     def _stop_all(self, reason: str) -> None:
         if self.stopping_since is None:
@@ -268,6 +237,16 @@ class Launch:
             for peer in self.peers.values():
                 if not peer.over:
                     peer.line.send("stop", reason=reason)
+
+    def _finish_waiting(self) -> None:
+        """Where only the first node starts something, its good end is the end of those that wait."""
+        first = self.peers[self.hosts[0]].record
+        if self.plan.launch != "first_node" or self.finishing or not first or first["state"] != "finished":
+            return
+        self.finishing = True
+        for peer in self.peers.values():
+            if not peer.over:
+                peer.line.send("finish")
 
     def _give_up_late_stops(self) -> None:
         if self.stopping_since is None or time.monotonic() < self.stopping_since + self.limits.grace_s + 5.0:
@@ -303,7 +282,7 @@ class Launch:
         except queue.Empty:
             return
 
-    def _take(self, name: str, peer: _Peer, event: Mapping[str, Any]) -> None:
+    def _take(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         peer.last_answer = event["at"] if event["event"] != "lost" else peer.last_answer
         match event["event"]:
             case "armed":
@@ -315,15 +294,10 @@ class Launch:
             case "attached":
                 self._take_state(peer, event)
             case "rank":
-                if event["code"] != 0 and self.stopping_since is None:
-                    how = event["signal"] or f"exit code {event['code']}"
-                    cause = (event["ended_mono_s"] - peer.offset_s, "rank_failed", f"rank {event['rank']} ended with {how}")
-                    peer.causes.append(cause)
+                peer.blame_rank(event, self.stopping_since)
                 self.observe("rank", event)
             case "stopping":
-                kind, _, text = event["reason"].partition(": ")
-                if self.stopping_since is None and kind != "rank_failed":
-                    peer.causes.append((event["at"], kind, text))
+                peer.blame_stop(event["reason"], event["mono"], self.stopping_since)
             case "ended":
                 self._take_end(name, peer, event["record"])
             case "error":
@@ -331,7 +305,7 @@ class Launch:
             case "lost":
                 self._line_lost(name, peer, event["error"])
 
-    def _take_beat(self, name: str, peer: _Peer, event: Mapping[str, Any]) -> None:
+    def _take_beat(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         sent = peer.sent.pop(event["n"], None)
         if sent is None:
             return
@@ -346,26 +320,26 @@ class Launch:
             self.tail_offset += len(data)
             self.observe("log", {"data": data})
 
-    def _take_state(self, peer: _Peer, event: Mapping[str, Any]) -> None:
+    def _take_state(self, peer: Peer, event: Mapping[str, Any]) -> None:
         """Go on over a new line; what happened while there was none stands in the keeper's hello."""
         peer.line, peer.attaching = event["line"], False
         peer.line.start(lambda host, more: self.inbox.put((host, more)))
         self.journal("reattached", host=peer.line.host.name)
         if self.stopping_since is not None:
             peer.line.send("stop", reason=self.stop_reason)
+        elif self.finishing:
+            peer.line.send("finish")
         if event.get("record"):
             self._take_end(peer.line.host.name, peer, event["record"])
 
-    def _take_end(self, name: str, peer: _Peer, record: Mapping[str, Any]) -> None:
+    def _take_end(self, name: str, peer: Peer, record: Mapping[str, Any]) -> None:
         peer.record = record
         self.observe("ended", {"host": name, "state": record["state"]})
-        if record["state"] == "failed" and not peer.causes and self.stopping_since is None:
-            how = record["signal"] or f"exit code {record['code']}"
-            peer.causes.append((record["ended_mono_s"] - peer.offset_s, "rank_failed", f"its launch script ended with {how}"))
+        peer.blame_record(record, self.stopping_since)
 
     # -- lost lines
 
-    def _line_lost(self, name: str, peer: _Peer, error: OrchError) -> None:
+    def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:
         if peer.over:
             return
         if not peer.armed or peer.started is None:
@@ -374,16 +348,17 @@ class Launch:
         self.journal("line_lost", host=name, error=str(error))
         peer.attaching = True
         peer.sent.clear()
-        threading.Thread(target=self._reattach, args=(name, peer), name=f"reattach-{name}", daemon=True).start()
+        lost_at = time.monotonic()
+        threading.Thread(target=self._reattach, args=(name, peer, lost_at), name=f"reattach-{name}", daemon=True).start()
 
-    def _reattach(self, name: str, peer: _Peer) -> None:
+    def _reattach(self, name: str, peer: Peer, lost_at: float) -> None:
         """Make a new line and find the run again, until the node counts as lost. Runs beside the watch loop."""
         while not peer.over:
             try:
                 node = self.cluster.reconnect(name)
                 line = node.keeper(self.plan.run_id, "", start=False, timeout_s=2.0)
             except TransportError as error:
-                if error.kind == "node_lost" and name in self.cluster.nodes and self._without_keeper(name, peer):
+                if error.kind == "node_lost" and name in self.cluster.nodes and self._without_keeper(name, peer, lost_at):
                     return
                 time.sleep(0.2)
                 continue
@@ -393,7 +368,7 @@ class Launch:
             self.inbox.put((name, {**line.hello, "event": "attached", "line": line, "at": time.monotonic()}))
             return
 
-    def _without_keeper(self, name: str, peer: _Peer) -> bool:
+    def _without_keeper(self, name: str, peer: Peer, lost_at: float) -> bool:
         """The node answers and no keeper does: take the exit record it left, or end what it left running."""
         from orchestrator.collect import exit_record
 
@@ -407,13 +382,9 @@ class Launch:
             node.ask("stop", run=self.plan.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.limits.ask_s)
         except OrchError:
             return False
-        peer.error = RunError(
-            "the node runner was killed; the ranks it left were ended",
-            kind="node_lost",
-            host=name,
-            run_id=self.plan.run_id,
-            phase="watch",
-        )
+        message = "the node runner was killed; the ranks it left were ended"
+        error = RunError(message, kind="node_lost", host=name, run_id=self.plan.run_id, phase="watch")
+        peer.give_up(error, lost_at, None)
         return True
 
     # -- the end
@@ -423,17 +394,4 @@ class Launch:
         if self.interrupt.signal:
             message = "stopped by a signal to the controller"
             return "interrupted", Interrupted(self.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
-        causes = sorted((at, name, kind, text) for name, peer in self.peers.items() for at, kind, text in peer.causes)
-        lost = [peer.error for peer in self.peers.values() if peer.error]
-        if causes:
-            _, name, kind, text = causes[0]
-            return "failed", RunError(text, kind=kind, host=name, run_id=self.plan.run_id, phase="watch")
-        if lost:
-            return "lost", lost[0]
-        stopped = [(name, peer) for name, peer in self.peers.items() if peer.record and peer.record["state"] != "finished"]
-        if stopped:
-            name, peer = stopped[0]
-            reason = str(peer.record["reason"] if peer.record else "")
-            kind, _, text = reason.partition(": ")
-            return "failed", RunError(text or reason, kind=kind, host=name, run_id=self.plan.run_id, phase="watch")
-        return "finished", None
+        return first_cause(self.peers, self.plan.run_id)

@@ -159,6 +159,7 @@ class _Collector:
         self.rank = _compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = _compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
         self.scope = grammar.scope
+        self.shift = 1 - grammar.counts_from
         self.voices: dict[int | None, list[StepSample]] = {}
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
@@ -215,13 +216,21 @@ class _Collector:
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices.setdefault(tag, [])
         # A pattern without a step (a monitor's line below the line of its epoch) speaks of the step before it.
-        step = _whole(groups["step"]) if groups.get("step") is not None else (voice[-1].step if voice else None)
+        if groups.get("step") is None:
+            step = voice[-1].step if voice else None
+        else:
+            printed = _whole(groups["step"])
+            step = None if printed is None else printed + self.shift
         values = {name: self._value(tag, name, text) for name in _VALUES if (text := groups.get(name)) is not None}
         if step is None or None in values.values():
             self.warn("step lines with a value that is no number were left out")
             return
         if voice and voice[-1].step == step and all(getattr(voice[-1], name) is None for name in values):
             voice[-1] = replace(voice[-1], **values)
+            return
+        if groups.get("step") is None:
+            # The line with the step it belongs to is damaged or missing.
+            self.warn("values without a step of their own were left out")
             return
         self.count += 1
         if self.count > _MAX_SAMPLES:

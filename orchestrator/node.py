@@ -264,9 +264,19 @@ def refusal(fields: Any, host: str) -> OrchError:
     kind = str(values.get("kind", "node_unfit"))
     message = str(values.get("message", "refused without a reason"))
     if values.get("owner"):
-        message += f": {values['owner']}"
+        message += f": {_owner(str(values['owner']))}"
     maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
     return maker(message, kind=kind, host=host)
+
+
+def _owner(text: str) -> str:
+    """Return the owner record of a node's lock in words, or as it stands where it is not one of ours."""
+    try:
+        value = json.loads(text)
+        who = f"{value['user']}@{value['controller']}, process {value['process']}"
+        return f"run {value['run_id']} of {who}, since {value['since']}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return text
 
 
 def _whole(value: Any, limit: int) -> int:

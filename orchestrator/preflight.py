@@ -17,7 +17,7 @@ from orchestrator.fanout import each
 from orchestrator.framework import Framework
 from orchestrator.inventory import Host
 
-__all__ = ["Check", "capture", "judge", "unfit"]
+__all__ = ["Check", "capture", "judge", "unfit", "unlike"]
 
 _SLOW_LOGIN_S = 2.0
 _LEAST_DISK = 256 << 20
@@ -55,6 +55,7 @@ def capture(
             ports=list(ports),
             interface=node.host.vars.get("interface"),
             data_dir=node.host.vars.get("data_dir"),
+            programs=_programs(node.host, framework),
         )
         facts = dict(answer["facts"])
         facts["login_s"] = round(login_s, 3)
@@ -80,7 +81,19 @@ def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ran
     if facts.get("data_dir") is False:
         hint = "copy the data set there, or correct vars.data_dir"
         checks.append(Check(host.name, "data", "failed", "missing", f"a directory {host.vars['data_dir']}", hint))
+    for path, digest in facts.get("programs", {}).items():
+        if digest is None:
+            hint = "copy the program there, or correct the path in vars of this host"
+            checks.append(Check(host.name, "program", "failed", f"no {path}", path, hint))
+        else:
+            checks.append(Check(host.name, "program", "ok", f"{path} {digest[:12]}".strip()))
     return [check for check in checks if check is not None]
+
+
+def _programs(host: Host, framework: Framework | None) -> list[str]:
+    """Return the paths on the node of the programs that are not ours."""
+    requires = framework.requires if framework else {}
+    return [f"{host.vars[name]}/{holds}" for name, holds in requires.items() if host.vars.get(name)]
 
 
 def _framework_check(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:
@@ -162,6 +175,23 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
             errors.append(RunError(message, kind="node_unfit", host=name, hint="name it once in the inventory"))
         seen.setdefault(identity, name)
     return errors
+
+
+def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
+    """Return an error for every node whose copy of somebody else's program is not what the first node has."""
+    copies = {host: tuple((found.get("programs") or {}).values()) for host, found in facts.items()}
+    first = next(iter(copies), "")
+    return [
+        RunError(
+            f"program: expected the same bytes as on {first}, found others",
+            kind="node_unfit",
+            host=host,
+            phase="preflight",
+            hint="copy one version to every node",
+        )
+        for host, digests in copies.items()
+        if digests != copies[first] and None not in digests
+    ]
 
 
 def unfit(checks: Sequence[Check]) -> list[OrchError]:

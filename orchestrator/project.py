@@ -76,5 +76,7 @@ def owner() -> dict[str, object]:
     """Return who holds a node during a run, for those who find it busy."""
     import getpass
     import socket
+    import time
 
-    return {"user": getpass.getuser(), "controller": socket.gethostname(), "process": os.getpid()}
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"user": getpass.getuser(), "controller": socket.gethostname(), "process": os.getpid(), "since": since}

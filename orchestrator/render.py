@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -18,12 +18,20 @@ from orchestrator.inventory import Host
 from orchestrator.spec import RunSpec
 from orchestrator.topology import Placement, Slot
 
-__all__ = ["NodePlan", "Plan", "RenderedFile", "payload_path", "render"]
+__all__ = ["NodePlan", "Plan", "RenderedFile", "payload_path", "render", "without_secrets"]
 
 _OUTPUT_LIMIT = 1 << 20
+_LOOP_LIMIT = 1_000_000
 _SPEC_FIELDS = "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
 # Set for every run: numbers and messages that a parser can rely on, output at once, and a hash that is the same on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+_WAITING = """\
+#!/bin/bash
+# The launcher of the first node starts what runs here; this script waits until the controller says that the run is over.
+trap 'exit 0' TERM
+sleep infinity &
+wait
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +45,20 @@ class RenderedFile:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node gets and runs."""
+    """What one node gets and runs, and the ports it must have free."""
 
     slot: Slot
     files: tuple[RenderedFile, ...]
     argv: tuple[str, ...]
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run, decided: id, spec, placement, and for each node the exact files and argv. ``payload`` maps names to SHA-256."""
+    """One run, decided: id, spec, placement, and for each node the exact files and argv. ``payload`` maps names to SHA-256.
+
+    ``launch``: where it is ``first_node``, the other nodes only wait, and end when the first has.
+    """
 
     run_id: str
     repeat: int
@@ -54,6 +66,7 @@ class Plan:
     placement: Placement
     payload: Mapping[str, str]
     nodes: tuple[NodePlan, ...]
+    launch: str = "every_node"
 
 
 def payload_path(name: str, digest: str) -> str:
@@ -74,24 +87,47 @@ def render(
 ) -> Plan:
     """Render every node's files. ``sources`` maps template names to texts, ``payload`` names of sent files to digests.
 
-    Raises ConfigError kind template_error naming template and line.
+    Raises ConfigError kind template_error naming template and line, ConfigError for what the folder refuses or a host lacks.
     """
+    launch = framework.launch_style(spec.options)
     nodes = []
     for slot in placement.slots:
         host = hosts[slot.host]
+        _check_requirements(framework, host)
         context = _context(framework, spec, placement, slot, host, run_id, payload)
         files = [RenderedFile("env.sh", env_file(framework, host), 0o600)]
-        for file in framework.files:
-            text = _render_one(framework, file.template, sources, file.target, context)
-            files.append(RenderedFile(file.path, text, file.mode))
-        nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh")))
-    return Plan(run_id, repeat, spec, placement, dict(payload), tuple(nodes))
+        if launch == "first_node" and slot.node_rank > 0:
+            files.append(RenderedFile("launch.sh", _WAITING, 0o700))
+        else:
+            for file in framework.files:
+                text = _render_one(framework, file.template, sources, file.target, context)
+                files.append(RenderedFile(file.path, text, file.mode))
+        ports = framework.ports_of(slot.node_rank, slot.nproc, placement.master_port)
+        nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh"), ports))
+    return Plan(run_id, repeat, spec, placement, dict(payload), tuple(nodes), launch)
 
 
 def env_file(framework: Framework, host: Host) -> str:
     """Return the shell file with the run's variables: ours, then the framework's, then the host's."""
-    values = _BASE_ENV | dict(framework.env) | dict(host.env)
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _environment(framework, host).items())
+
+
+def _environment(framework: Framework, host: Host) -> dict[str, str]:
+    return _BASE_ENV | dict(framework.env) | dict(host.env)
+
+
+def _check_requirements(framework: Framework, host: Host) -> None:
+    for name, holds in framework.requires.items():
+        if not host.vars.get(name):
+            hint = f"it is the folder on the node that holds {holds}"
+            raise ConfigError(f"{framework.name} needs it, it is not set", where=f"vars.{name} of host {host.name}", hint=hint)
+
+
+def _refusal(framework: Framework) -> Callable[[str, str], None]:
+    def refuse(where: str, message: str) -> None:
+        raise ConfigError(f"{framework.name}: {message}", where=where)
+
+    return refuse
 
 
 def _context(
@@ -108,6 +144,7 @@ def _context(
         "spec": _fields(
             spec, "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
         ),
+        "model": framework.models[spec.model],
         "dtype_flag": framework.dtype_flag(spec.dtype, spec.device),
         "options": dict(spec.options),
         "node": _fields(slot, "node_rank first_rank nproc host address devices"),
@@ -117,6 +154,9 @@ def _context(
         "python": str(host.vars.get("python", "python3")),
         "runner_python": str(host.vars.get("runner_python", "python3")),
         "host_vars": dict(host.vars),
+        # What a launcher has to hand on to the processes that it starts on other nodes.
+        "env_names": [*_environment(framework, host), "ORCH_RUN_ID"],
+        "refuse": _refusal(framework),
         # Relative, because a launch script runs in runs/<run id> of the work directory, wherever a node has that.
         "payload": {name: f"../../{payload_path(name, digest)}" for name, digest in payload.items()},
         "noderun": f"../../{payload_path('noderun.py', payload['noderun.py'])}",
@@ -131,31 +171,81 @@ def _render_one(
     framework: Framework, template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any]
 ) -> str:
     import jinja2
+
+    hint = "docs/frameworks.md lists the names that a template may read"
+    pieces: list[str] = []
+    room = _OUTPUT_LIMIT
+    try:
+        for piece in _sandbox(sources, target).get_template(template).generate(context):
+            pieces.append(piece)
+            room -= len(piece)
+            if room < 0:
+                raise OverflowError(f"expected up to {_OUTPUT_LIMIT} characters, got more")
+        text = "".join(pieces)
+        if "\0" in text or "\r" in text:
+            raise ValueError("expected text without NUL and carriage return")
+    except jinja2.TemplateSyntaxError as error:
+        where = f"{framework.folder}/{error.name or template}:{error.lineno}"
+        raise ConfigError(error.message or "syntax error", kind="template_error", where=where) from error
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+        where = f"{framework.folder}/{_place(error, sources) or template}"
+        raise ConfigError(str(error), kind="template_error", where=where, hint=hint) from error
+    return text
+
+
+def _sandbox(sources: Mapping[str, str], target: str) -> Any:
+    """Return the environment of one template: only the folder's own templates, and no loop or product without an end."""
+    import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    where = f"{framework.folder}/{template}"
     environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.DictLoader(dict(sources)),
+        loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
         finalize=_FINALIZE[target],
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    try:
-        text = environment.get_template(template).render(context)
-    except jinja2.TemplateSyntaxError as error:
-        raise ConfigError(error.message or "syntax error", kind="template_error", where=f"{where}:{error.lineno}") from error
-    except (jinja2.TemplateError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise ConfigError(
-            str(error), kind="template_error", where=where, hint="docs/frameworks.md lists the names that a template may read"
-        ) from error
-    if len(text) > _OUTPUT_LIMIT or "\0" in text or "\r" in text:
-        raise ConfigError(
-            f"expected up to {_OUTPUT_LIMIT} characters without NUL and carriage return", kind="template_error", where=where
-        )
-    return text
+    left = _LOOP_LIMIT
+
+    def counted(*bounds: int) -> range:
+        nonlocal left
+        numbers = range(*bounds)
+        left -= len(numbers)
+        if left < 0:
+            raise OverflowError(f"expected up to {_LOOP_LIMIT} turns of all loops together, got more")
+        return numbers
+
+    environment.globals.clear()
+    environment.globals.update(range=counted, dict=dict, namespace=jinja2.utils.Namespace)
+    environment.intercepted_binops = frozenset(("*", "**"))
+    environment.binop_table.update({"*": _product, "**": _power})
+    return environment
+
+
+def _product(left: Any, right: Any) -> Any:
+    size = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
+    count = [value for value in (left, right) if isinstance(value, int)]
+    if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(value.bit_length() > 1024 for value in count):
+        raise OverflowError("expected a product of a sensible size")
+    return left * right
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > 1024:
+        raise OverflowError("expected a power of a sensible size")
+    return base**exponent
+
+
+def _place(error: BaseException, sources: Mapping[str, str]) -> str:
+    """Return template and line where an error was raised, which Jinja2 puts into the traceback."""
+    place, step = "", error.__traceback__
+    while step:
+        if step.tb_frame.f_code.co_filename in sources:
+            place = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return place
 
 
 def _word(value: Any) -> str:
@@ -183,6 +273,21 @@ def _is_undefined(value: Any) -> bool:
 
 # JSON is YAML, so one way of printing a value serves both.
 _FINALIZE: Mapping[str, Callable[[Any], Any]] = {"sh": _shell, "json": _json, "yaml": _json}
+
+
+def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> Plan:
+    """Return the plan as it may be shown and kept: the values of these variables of the hosts' environment are not in it."""
+    values = {host.env[name] for host in hosts for name in names if host.env.get(name)}
+
+    def cleaned(file: RenderedFile) -> RenderedFile:
+        text = file.content
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(shlex.quote(value), "'(not shown)'").replace(value, "(not shown)")
+        return replace(file, content=text)
+
+    if not values:
+        return plan
+    return replace(plan, nodes=tuple(replace(node, files=tuple(map(cleaned, node.files))) for node in plan.nodes))
 
 
 def folded(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:

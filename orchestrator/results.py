@@ -117,12 +117,14 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     samples = combine(per_file) if grammar.scope == "process" else per_file[0] if per_file else ()
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
+    uncounted = spec.warmup_steps if grammar.after_warmup else 0
     terms: dict[str, Any] = {
-        "warmup_steps": spec.warmup_steps,
-        "steps": spec.steps,
+        "warmup_steps": spec.warmup_steps - uncounted,
+        "steps": spec.steps - uncounted,
         "global_batch": spec.global_batch,
-        "world_size": spec.world_size,
-        "scope": grammar.scope,
+        # Speakers of one rate each: where a line speaks of a node, its devices are one speaker.
+        "world_size": spec.nodes if grammar.scope == "node" else spec.world_size,
+        "scope": "global" if grammar.scope == "global" else "process",
         "cumulative": grammar.cumulative,
     }
     throughput = stats.throughput(samples, **terms)

@@ -110,7 +110,8 @@ def _check_numbers(values: Mapping[str, Any]) -> None:
             where="--steps",
             hint="steps counts all of them; the window is what remains after the warm-up",
         )
-    if not values["timeout_s"] > 0:
+    timeout_s = values["timeout_s"]
+    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not 0 < timeout_s < float("inf"):
         raise ConfigError(f"expected seconds above 0, got {values['timeout_s']!r}", where="--timeout")
 
 

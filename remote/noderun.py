@@ -242,6 +242,7 @@ class Keeper:
         self.main_status = None
         self.started = None
         self.stop_reason = ""
+        self.stopped = None
         self.killed_at = None
         self.ranks = {}
         self.record = None
@@ -334,15 +335,16 @@ class Keeper:
         root = os.path.dirname(os.path.dirname(self.directory))
         path = os.path.join(root, "node.lock")
         self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + 2.0
+        began = time.monotonic()
         while True:
             try:
                 fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
-                # The keeper of the run before this one may need a moment to leave.
-                if time.monotonic() > deadline:
-                    holder = os.pread(self.lock_file, 4096, 0).decode("utf-8", "replace").strip()
+                holder = os.pread(self.lock_file, 4096, 0).decode("utf-8", "replace").strip()
+                # The keeper of the run before this one may need a moment to leave. Of two runs that want the same nodes at the
+                # same moment, each may hold some: the later one gives up first, so that one of them gets all.
+                if time.monotonic() - began > (1.0 if run_of(holder) < owner["run_id"] else 4.0):
                     raise Refused("node_busy", "another run holds this node", owner=holder)
                 time.sleep(0.02)
         os.ftruncate(self.lock_file, 0)
@@ -385,6 +387,13 @@ class Keeper:
         self.renewed = time.monotonic()
         self.stop(order["reason"])
 
+    def do_finish(self, order, connection):
+        """End what only waits here because the first node, which started everything, has come to a good end."""
+        self.renewed = time.monotonic()
+        if self.state == "running":
+            self.state, self.killed_at = "stopping", time.monotonic() + self.order["grace_s"]
+            send_signal(self.owned(), signal.SIGTERM)
+
     def do_bye(self, order, connection):
         """The controller has what it wants; go as soon as nothing is left to own."""
         if self.state in ("new", "armed", "ended"):
@@ -417,6 +426,13 @@ class Keeper:
             if pid == self.main:
                 self.main_status = status
 
+    def owned(self):
+        """Return {pid: start time} of what belongs to this run here: descendants, and where it says so bearers of its marker."""
+        found = descendants(os.getpid())
+        if self.order.get("by_marker"):
+            found.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
+        return found
+
     def watch(self):
         """Look for ranks that ended, logs that grew too long, and for the end of everything."""
         self.read_ranks()
@@ -427,9 +443,9 @@ class Keeper:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
         if self.main_status is not None and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
-            send_signal(descendants(os.getpid()), signal.SIGTERM)
+            send_signal(self.owned(), signal.SIGTERM)
         if self.state == "stopping":
-            left = descendants(os.getpid())
+            left = self.owned()
             if not left and self.main_status is not None:
                 self.read_ranks()
                 self.end()
@@ -442,13 +458,12 @@ class Keeper:
             known = self.ranks.get(entry.name, {})
             if not entry.name.endswith(".json") or "ended_mono_s" in known:
                 continue
-            try:
-                with open(entry.path) as file:
-                    record = json.load(file)
-            except FileNotFoundError:
-                continue
+            record = read_record(entry.path)
             if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
-                record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
+                # It may have written its last word and gone since the record was read; only then it is killed.
+                record = read_record(entry.path)
+                if "ended_mono_s" not in record:
+                    record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
             self.ranks[entry.name] = record
             if "ended_mono_s" in record:
                 self.tell("rank", **record)
@@ -461,9 +476,10 @@ class Keeper:
         if self.state == "running":
             self.stop_reason = reason
             self.state = "stopping"
-            self.killed_at = time.monotonic() + self.order["grace_s"]
-            self.tell("stopping", reason=reason)
-            send_signal(descendants(os.getpid()), signal.SIGTERM)
+            self.stopped = time.monotonic()
+            self.killed_at = self.stopped + self.order["grace_s"]
+            self.tell("stopping", reason=reason, mono=self.stopped)
+            send_signal(self.owned(), signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
 
@@ -485,6 +501,7 @@ class Keeper:
             "signal": name,
             "reason": self.stop_reason,
             "started_mono_s": self.started,
+            "stopped_mono_s": self.stopped,
             "ended_mono_s": time.monotonic(),
             "boot_id": boot_id(),
             "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
@@ -499,10 +516,27 @@ class Keeper:
             self.state = "gone"
 
 
+def run_of(holder):
+    """Return the run id in a lock's owner record; nothing where the owner has not written it yet."""
+    try:
+        return json.loads(holder)["run_id"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def read_record(path):
+    """Return the record of a rank; its wrapper replaces it by renaming, so it is whole whenever it is read."""
+    with open(path) as file:
+        return json.load(file)
+
+
 def launch(order, writer, at):
     """In the forked child: become the launch script at the agreed instant. Never returns."""
     try:
         os.setsid()
+        # The keeper ignores these, and what is ignored at its start a shell cannot trap.
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "node.out"), (2, "node.err")):
             path = os.path.join("logs", name)
@@ -739,6 +773,9 @@ def ask_keeper(directory, reason, grace_s):
             if not block:
                 break
             data += block
+            if b'"state": "ended"' in data:
+                # Its hello: there is nothing left to stop, and the end has been told before.
+                return False
         connection.sendall(b'{"do": "bye"}\n')
     except OSError:
         return False
@@ -823,7 +860,15 @@ def op_facts(request):
         facts["interface"] = interface_facts(request["interface"])
     if request.get("data_dir"):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
+    facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
     reply(facts=facts)
+
+
+def program_digest(path):
+    """Return the SHA-256 of a file, an empty text for a directory, None where there is neither."""
+    if os.path.isdir(path):
+        return ""
+    return digest_of(path) if os.path.isfile(path) else None
 
 
 def cpu_model():

@@ -128,7 +128,15 @@ def _run_file(path: Path | None) -> dict[str, Any]:
             raise ConfigError(
                 f"unknown key {key}", where=f"{path}:{document.line((key,))}", hint=f"it takes {', '.join(known)}"
             )
-    return dict(document.value)
+    values = dict(document.value)
+    repeats, options = values.get("repeats", 1), values.get("options", {})
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise ConfigError(
+            f"expected a whole number ≥ 1, got {repeats!r}", where=f"{path}:{document.line(('repeats',))}: repeats"
+        )
+    if not isinstance(options, dict):
+        raise ConfigError(f"expected a mapping, got {options!r}", where=f"{path}:{document.line(('options',))}: options")
+    return values
 
 
 def _planned(cells: Sequence[RunSpec], folders: dict[str, FrameworkFolder], repeats: int, order: str) -> tuple[PlannedRun, ...]:
@@ -156,12 +164,13 @@ def _show_everything(planned: Sequence[PlannedRun], selection: Selection, as_jso
     from orchestrator.bench import PORTS, plan_run
     from orchestrator.campaign import manifest_of
     from orchestrator.hostset import fold
-    from orchestrator.render import folded
+    from orchestrator.render import folded, without_secrets
 
+    hosts, secrets = selection.hosts, selection.inventory.secrets
     plans = [
-        (run, plan_run(run.folder, run.spec, selection.hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
-        for run in planned
+        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start)) for run in planned
     ]
+    plans = [(run, without_secrets(plan, hosts, secrets)) for run, plan in plans]
     if as_json:
         print_json(
             [

@@ -1,0 +1,109 @@
+"""What the controller knows of one node of a run, how long it waits for it, and whose fault the end of a run was.
+
+The first cause is what happened earliest, not what was heard first: every cause carries its instant on the controller's clock,
+taken from the node's own clock and the offset that was measured over the same line. What happened after our stop is its
+consequence, and blames nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import OrchError, RunError, TransportError
+from orchestrator.node import KeeperLine
+
+__all__ = ["Limits", "Peer", "first_cause"]
+
+_OWN_REASONS = ("lease_expired", "run_timeout", "output_limit")
+"""Why a node stops a run by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
+
+    beat_s: float = 0.5
+    lost_s: float = 3.0
+    lease_s: float = 60.0
+    grace_s: float = 5.0
+    arm_s: float = 30.0
+    ask_s: float = 20.0
+    output_bytes: int = 1 << 30
+
+
+@dataclass(slots=True)
+class Peer:
+    """One node of a run. ``causes`` are (instant, kind, text); instants are seconds of the controller's monotonic clock."""
+
+    line: KeeperLine
+    armed: bool = False
+    boot_id: str = ""
+    started: float | None = None
+    record: Mapping[str, Any] | None = None
+    error: OrchError | None = None
+    last_answer: float = 0.0
+    offset_s: float = 0.0
+    round_trip_s: float = float("inf")
+    sent: dict[int, float] = field(default_factory=dict)
+    causes: list[tuple[float, str, str]] = field(default_factory=list)
+    attaching: bool = False
+
+    @property
+    def over(self) -> bool:
+        """The node has ended its part, or is given up."""
+        return self.record is not None or self.error is not None
+
+    def blame(self, at: float, kind: str, text: str, stopped_at: float | None) -> None:
+        """Note a cause, unless it came after our stop."""
+        if stopped_at is None or at < stopped_at:
+            self.causes.append((at, kind, text))
+
+    def blame_rank(self, rank: Mapping[str, Any], stopped_at: float | None) -> None:
+        """Note a rank that ended badly, by the record of its wrapper."""
+        if rank.get("code") != 0 and "ended_mono_s" in rank:
+            how = rank["signal"] or f"exit code {rank['code']}"
+            self.blame(rank["ended_mono_s"] - self.offset_s, "rank_failed", f"rank {rank['rank']} ended with {how}", stopped_at)
+
+    def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
+        """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
+        kind, _, text = reason.partition(": ")
+        if kind != "rank_failed":
+            own = kind in _OWN_REASONS
+            self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
+
+    def blame_record(self, record: Mapping[str, Any], stopped_at: float | None) -> None:
+        """Note what an exit record tells and no event did: the line may have been broken when it happened."""
+        if record["state"] == "stopped":
+            self.blame_stop(str(record["reason"]), record["stopped_mono_s"], stopped_at)
+        for rank in record["ranks"]:
+            self.blame_rank(rank, stopped_at)
+        if record["state"] == "failed" and not self.causes:
+            how = record["signal"] or f"exit code {record['code']}"
+            at = record["ended_mono_s"] - self.offset_s
+            self.blame(at, "rank_failed", f"its launch script ended with {how}", stopped_at)
+
+    def give_up(self, error: OrchError, at: float, stopped_at: float | None) -> None:
+        """Count the node as lost since ``at``."""
+        self.blame(at, error.kind, error.message, stopped_at)
+        self.error = error  # last: the watch loop takes it as the end of this node
+
+
+def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
+    """Return the state that a run ended in (finished, failed or lost), and what came first of all that went wrong."""
+    causes = sorted((at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.causes)
+    lost = [peer.error for peer in peers.values() if peer.error]
+    if causes:
+        _, name, kind, text = causes[0]
+        given_up = peers[name].error
+        if given_up and given_up.message == text:
+            return "lost" if isinstance(given_up, TransportError) else "failed", given_up
+        return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
+    if lost:
+        return "lost", lost[0]
+    for name, peer in peers.items():
+        if peer.record and peer.record["state"] != "finished":
+            kind, _, text = str(peer.record["reason"]).partition(": ")
+            return "failed", RunError(text or kind, kind=kind, host=name, run_id=run_id, phase="watch")
+    return "finished", None
