@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import bench, deploy, lab, live, results
+from orchestrator.cli import bench, deploy, lab, live, published, results
 from orchestrator.errors import Faults, OrchError
 
 __all__ = ["app", "main"]
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (deploy, bench, live, results):
+for module in (deploy, bench, live, results, published):
     module.add_to(app)
 app.add_typer(lab.app, name="lab")
 

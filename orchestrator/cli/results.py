@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Json, print_json
+from orchestrator.cli.options import AcceptNew, Json, Templates, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
     from orchestrator.rundir import BenchDir, RunDir
+    from orchestrator.summary import Summary
 
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
@@ -113,26 +116,109 @@ def _fields(collected: Collected) -> dict[str, object]:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help="table, markdown, csv or json.")] = "table",
+    form: Annotated[str, typer.Option("--format", help="table, markdown, csv, json, or dlperf: its result JSON.")] = "table",
     as_json: Json = False,
+    rule: Annotated[str, typer.Option("--rule", help="dlperf: the window that each system's published numbers used.")] = "",
+    from_logs: Annotated[
+        Path | None, typer.Option("--from-logs", metavar="DIR", help="Read logs of others, as 4n8g/rn50_b128_fp32_1.log.")
+    ] = None,
+    framework: Annotated[str, typer.Option("--framework", "-f", help="Whose logs --from-logs reads.")] = "",
+    images: Annotated[
+        int | None, typer.Option("--images", min=0, help="Images of the data set behind --from-logs; 0 for unknown.")
+    ] = None,
+    against: Annotated[str, typer.Option("--against", help="published: set published tables beside these.")] = "",
+    templates: Templates = None,
 ) -> None:
-    """Print the scaling table of a bench, from its run directory alone."""
-    from orchestrator.errors import ConfigError
+    """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
     from orchestrator.report import delimited, jsonout, markdown, terminal
-    from orchestrator.results import read_bench
-    from orchestrator.summary import summarize as summary_of
 
-    if form not in ("table", "markdown", "csv", "json"):
-        raise ConfigError(f"expected table, markdown, csv or json, got {form!r}", where="--format")
-    directory = find_bench(bench)
-    summary = summary_of(read_bench(directory))
-    if as_json or form == "json":
-        typer.echo(jsonout.render(summary), nl=False)
+    _check_options(form, rule, from_logs, framework, against, bench, images)
+    form = "json" if as_json else form
+    summary = _summary(bench, rule, from_logs, framework, images, templates)
+    if form == "json":
+        typer.echo(_with_published(summary, templates) if against else jsonout.render(summary), nl=False)
     elif form == "markdown":
         typer.echo(markdown.render(summary), nl=False)
     elif form == "csv":
         typer.echo(delimited.render(summary), nl=False)
+    elif form == "dlperf":
+        _print_result(summary)
     else:
         from rich.console import Console
 
-        terminal.render(summary, Console())
+        console = Console()
+        terminal.render(summary, console)
+        if against:
+            _print_beside(summary, templates, console)
+        if from_logs:
+            _print_result(summary)
+
+
+def _check_options(
+    form: str, rule: str, from_logs: Path | None, framework: str, against: str, bench: str, images: int | None
+) -> None:
+    from orchestrator.errors import ConfigError
+
+    if form not in ("table", "markdown", "csv", "json", "dlperf"):
+        raise ConfigError(f"expected table, markdown, csv, json or dlperf, got {form!r}", where="--format")
+    if rule not in ("", "dlperf"):
+        raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without it the window is that of the run")
+    if against not in ("", "published"):
+        raise ConfigError(f"expected published, got {against!r}", where="--against")
+    if against and form not in ("table", "json"):
+        raise ConfigError(f"expected table or json beside --against, got {form}", where="--format")
+    if bool(from_logs) != bool(framework):
+        raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")
+    if from_logs and bench:
+        raise ConfigError(f"expected a bench or a tree of logs, got both, {bench!r} and {from_logs}", where="--from-logs")
+    if images is not None and not from_logs:
+        raise ConfigError("it belongs to --from-logs", where="--images")
+
+
+def _summary(
+    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None
+) -> Summary:
+    if from_logs:
+        from orchestrator.foreign import summary_of_tree
+        from orchestrator.library import open_framework
+
+        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images)
+    from orchestrator.results import read_bench
+    from orchestrator.summary import summarize as summary_of
+
+    directory = find_bench(bench)
+    results = read_bench(directory)
+    if rule:
+        from orchestrator.foreign import by_rule
+
+        return by_rule(directory, results, templates)
+    return summary_of(results)
+
+
+def _print_result(summary: Summary) -> None:
+    from orchestrator.report.published import result_document
+
+    print_json(result_document(summary))
+
+
+def _print_beside(summary: Summary, templates: Path | None, console: Console) -> None:
+    from orchestrator.beside import beside
+    from orchestrator.foreign import published_files
+    from orchestrator.report import published
+
+    published.beside(*beside(summary, published_files(templates).values()), console)
+
+
+def _with_published(summary: Summary, templates: Path | None) -> str:
+    """Return the summary's JSON with the published rows under ``published``."""
+    import json
+    from dataclasses import asdict
+
+    from orchestrator.beside import beside
+    from orchestrator.foreign import published_files
+    from orchestrator.report import jsonout
+
+    found, notes = beside(summary, published_files(templates).values())
+    document = json.loads(jsonout.render(summary))
+    document |= {"published": [asdict(each) for each in found], "published_notes": list(notes)}
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"

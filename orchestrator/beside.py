@@ -1,0 +1,97 @@
+"""Our rows beside published ones: the same model, type and batch size per device, and never without both kinds of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
+from orchestrator.summary import Row, Summary
+
+__all__ = ["Beside", "Pair", "beside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One case; speeds in samples/s, None where one side did not measure it. ``ratio`` is our speed over the published one."""
+
+    case: str
+    ours: float | None
+    published: float | None
+    ratio: float | None
+    our_speedup: float | None
+    published_speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One series of ours beside one published table."""
+
+    series: str
+    source: str
+    title: str
+    our_hardware: str
+    published_hardware: str
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...]
+
+
+def beside(summary: Summary, files: Iterable[PublishedFile]) -> tuple[tuple[Beside, ...], tuple[str, ...]]:
+    """Return each series beside each published table that fits it, and a note for each series that none fits."""
+    files = tuple(files)
+    found, notes = [], []
+    for series, rows in summary.by_series().items():
+        row = rows[0]
+        related = [file for file in files if row.framework == file.framework or row.framework in file.like]
+        fitting = [(file, table) for file in related for table in file.tables if _fits(row, file, table)]
+        found += [_beside(series, rows, file, table) for file, table in fitting]
+        if not fitting:
+            notes.append(f"{series}: nothing published fits; {_offer(related)}")
+    return tuple(found), tuple(notes)
+
+
+def _fits(row: Row, file: PublishedFile, table: PublishedTable) -> bool:
+    wanted = (file.models.get(row.model, row.model), row.dtype, row.batch_size)
+    return wanted == (table.model, table.dtype, table.batch_size)
+
+
+def _beside(series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable) -> Beside:
+    # Of several lengths of a case the last, longest one stands for it.
+    ours = {row.shape: row for row in rows}
+    theirs = {cell.case: cell for cell in table.cells}
+    cases = sorted({*ours, *theirs}, key=_size)
+    hardware = dict.fromkeys(row.hardware for row in rows if row.hardware)
+    notes = [f"loader {rows[0].loader} beside {table.loader}, version {table.version}"]
+    notes += ["ours is simulated: no speed of any hardware"] * any(row.simulated for row in rows)
+    notes += ["ours ran on CPUs"] * any(row.device == "cpu" for row in rows)
+    return Beside(
+        series=series,
+        source=file.source,
+        title=table.title,
+        our_hardware="; ".join(hardware) or "not recorded",
+        published_hardware=table.hardware,
+        pairs=tuple(_pair(case, ours.get(case), theirs.get(case)) for case in cases),
+        notes=tuple(notes),
+    )
+
+
+def _pair(case: str, row: Row | None, cell: Cell | None) -> Pair:
+    ours, published = row.median_speed if row else None, cell.speed if cell else None
+    return Pair(
+        case=case,
+        ours=ours,
+        published=published,
+        ratio=ours / published if ours and published else None,
+        our_speedup=row.speedup if row else None,
+        published_speedup=cell.speedup if cell else None,
+    )
+
+
+def _size(case: str) -> tuple[int, int]:
+    nodes, gpus = (int(word) for word in case.removesuffix("g").split("n"))
+    return nodes * gpus, nodes
+
+
+def _offer(files: Iterable[PublishedFile]) -> str:
+    offers = sorted({f"{table.model} {table.dtype} b{table.batch_size}" for file in files for table in file.tables})
+    return f"there is {', '.join(offers)}" if offers else "its framework has no published tables"

@@ -1,0 +1,74 @@
+"""`orch published`: the published tables, each made again from its printed runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import Json, Templates, print_json
+
+if TYPE_CHECKING:
+    from orchestrator.publishedtables import PublishedFile, TableCheck
+
+Name = Annotated[str, typer.Argument(metavar="[NAME]", help="A framework with published tables; all of them if not given.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("published")(published)
+
+
+def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
+    """Make published tables again from their printed runs, and report what does not follow from them."""
+    from orchestrator.foreign import published_files
+    from orchestrator.publishedtables import recompute
+    from orchestrator.report.published import check_document
+
+    files = published_files(templates)
+    if name:
+        files = {name: _chosen(name, files)}
+    found = {each: (file, [recompute(table) for table in file.tables]) for each, file in files.items()}
+    if as_json:
+        print_json([check_document(each, file, checks) for each, (file, checks) in found.items()])
+    else:
+        _print(found, whole=bool(name))
+    _refuse_surprises([check for _, checks in found.values() for check in checks])
+
+
+def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
+    from orchestrator.errors import ConfigError
+    from orchestrator.hostset import nearest
+
+    if name not in files:
+        hint = f"there are {', '.join(files)}{nearest(name, files)}"
+        raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
+    return files[name]
+
+
+def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
+    from rich.console import Console
+
+    from orchestrator.report.published import overview, table
+
+    console = Console()
+    if not whole:
+        overview(found, console)
+        return
+    for file, checks in found.values():
+        typer.echo(f"{file.source}\nprinted = recomputed; ≠ marks a difference\n")
+        for check in checks:
+            table(check, console)
+        if file.inconsistencies:
+            typer.echo("known inconsistencies of the source:")
+        for text in file.inconsistencies:
+            typer.echo(f"  - {text}")
+
+
+def _refuse_surprises(checks: list[TableCheck]) -> None:
+    """Raise DataError for a difference that its table does not declare, and for a declared one that is not there."""
+    from orchestrator.errors import DataError
+
+    wrong = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
+    if wrong:
+        raise DataError(f"expected no difference but the known ones, found {'; '.join(wrong)}", kind="result_invalid")

@@ -1,0 +1,247 @@
+"""Numbers of others: published tables in framework folders, log trees that this tool did not write, and the published rules
+applied to runs of our own.
+
+A tree has no manifest, so case, batch size and type come from names, in the one documented form
+``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; whatever is called otherwise is named and left out.
+The order of the files has no influence on any number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.framework import Framework
+from orchestrator.library import frameworks, open_framework
+from orchestrator.logparse import strict_json
+from orchestrator.published import RULES, Case, Rule
+from orchestrator.publishedtables import PublishedFile
+from orchestrator.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput
+from orchestrator.summary import RunResult, Summary, summarize
+
+__all__ = ["by_rule", "open_published", "published_files", "rule_of", "summary_of_tree"]
+
+_MAX_LOG_BYTES = 1 << 30
+_MAX_TABLE_BYTES = 1 << 20
+_NAMED = 5
+_CASE = re.compile(r"([1-9][0-9]{0,4})n([1-9][0-9]{0,4})g", re.ASCII)
+_LOG = re.compile(r"(?P<model>[A-Za-z0-9.+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One log of a tree, as its name says; ``folder`` is what stands above the folder of the case."""
+
+    path: Path
+    name: str
+    folder: str
+    model: str
+    dtype: str
+    case: Case
+    run_id: int
+
+
+def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
+    """Return the published tables of every framework folder that has some, by framework."""
+    folders = frameworks(extra)
+    return {
+        name: open_published(name, folders[name]) for name in sorted(folders) if (folders[name] / "published.json").exists()
+    }
+
+
+def open_published(framework: str, folder: Path) -> PublishedFile:
+    """Read ``published.json`` of a framework folder. Raises ConfigError where there is none, DataError where it is damaged."""
+    from orchestrator import published_schema
+
+    path = folder / "published.json"
+    try:
+        data = read_bytes(path, _MAX_TABLE_BYTES)
+    except FileNotFoundError:
+        raise ConfigError("expected published tables, this framework has none", where=str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return published_schema.parse(strict_json(data, str(path), kind="state_damaged"), framework, str(path))
+
+
+def rule_of(framework: Framework) -> Rule:
+    """Return the published rule that a framework folder names. Raises ConfigError where it names none, or one unknown."""
+    where = f"{framework.folder}/framework.yaml: published.rule"
+    name = framework.published.get("rule")
+    if name is None:
+        raise ConfigError(
+            f"{framework.name} is no published system: there is no rule to apply",
+            where="--rule dlperf",
+            hint="without --rule the window of the run itself is measured",
+        )
+    if name not in RULES:
+        raise ConfigError(f"expected one of {', '.join(RULES)}, got {name!r}", where=where)
+    return RULES[name]
+
+
+def summary_of_tree(root: Path, framework: Framework, images: int | None = None) -> Summary:
+    """Return the scaling table of a log tree by the framework's published rule.
+
+    ``images`` is the size of the data set: None for that of the published runs, 0 where the length of epochs proves nothing.
+    Raises ConfigError where there is no such log at all.
+    """
+    rule = rule_of(framework)
+    if images is None:
+        tables = Path(framework.folder) / "published.json"
+        images = open_published(framework.name, tables.parent).images if tables.exists() else 0
+    if not root.is_dir():
+        raise ConfigError("expected a folder of logs", where=str(root))
+    logs, strangers = _tree(root, images)
+    if not logs:
+        raise ConfigError(
+            "expected logs such as 4n8g/rn50_b128_fp32_1.log, found none",
+            where=str(root),
+            hint=f"{len(strangers)} other .log files are there" if strangers else "",
+        )
+    results, copies = _results(logs, framework, rule)
+    summary = summarize(results)
+    notes = ["case, batch size and type come from the names of folders and files: such a tree has no manifest"]
+    notes += [_rule_note(framework, rule), *copies, *_strangers(strangers), *_run_counts(framework, summary)]
+    # The command that would make a baseline is for runs of our own.
+    notes += [note.partition("; this makes one:")[0] for note in summary.notes]
+    return replace(summary, notes=tuple(notes))
+
+
+def by_rule(bench: BenchDir, results: Sequence[RunResult], extra: Path | None = None) -> Summary:
+    """Return the scaling table of a bench by the published rules. A run that has no number by our own has none here either."""
+    found = {
+        name: open_framework(name, extra).framework for name in sorted({run.spec.framework for run in results if run.spec})
+    }
+    rules = {name: rule_of(framework) for name, framework in found.items()}
+    summary = summarize([_again(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results])
+    notes = [_rule_note(framework, rules[name]) for name, framework in found.items()]
+    return replace(summary, notes=(*notes, *summary.notes))
+
+
+def _again(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
+    """Return a good run with the speed that the rule finds in the log of its first node."""
+    spec = result.spec
+    if spec is None or result.error or result.throughput is None:
+        return result
+    try:
+        log = b"".join(_first_node_logs(run))
+    except OSError as error:
+        damage = DataError(f"cannot be read: {error.strerror}", kind="result_invalid", where=str(error.filename))
+        return replace(result, state="failed", error=damage, throughput=None)
+    return _measured(result, spec, rule, log)
+
+
+def _first_node_logs(run: RunDir) -> Iterable[bytes]:
+    manifest = run.manifest()
+    folder = run.path / "logs" / manifest["placement"]["slots"][0]["host"]
+    patterns = manifest["framework"]["log"]["files"]
+    paths = [path for path in folder.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in patterns)]
+    return (read_bytes(path, _MAX_LOG_BYTES) for path in sorted(paths, key=lambda path: _natural(path.name)))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that puts rank-2 before rank-10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split("([0-9]+)", name)]
+
+
+def _measured(result: RunResult, spec: RunSpec, rule: Rule, log: bytes, images: int = 0) -> RunResult:
+    try:
+        found = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
+    except DataError as error:
+        error.run_id = result.run_id
+        return replace(result, state="failed", error=error, throughput=None)
+    samples = (rule.last - rule.first + 1) * spec.global_batch
+    throughput = Throughput(found.samples_per_s, samples, samples / found.samples_per_s, rule.first, rule.last)
+    doubts = tuple(dict.fromkeys((*result.qualifications, *found.warnings)))
+    return replace(result, state="finished", throughput=throughput, qualifications=doubts)
+
+
+def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
+    """Return the logs below ``root`` in order of name, and the names of those that are called otherwise."""
+    logs, strangers = [], []
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(name for name in names if name.endswith(".log")):
+            path = Path(folder) / name
+            case, called = _CASE.fullmatch(path.parent.name), _LOG.fullmatch(name)
+            if not case or not called:
+                strangers.append(path.relative_to(root).as_posix())
+                continue
+            size = Case(int(case[1]), int(case[2]), int(called["batch"]), images)
+            above = path.parent.parent
+            base = above.relative_to(root).as_posix() if above.is_relative_to(root) else "."
+            relative = path.relative_to(root).as_posix()
+            logs.append(_Log(path, relative, base, called["model"], called["dtype"], size, int(called["id"])))
+    return logs, strangers
+
+
+def _results(logs: Sequence[_Log], framework: Framework, rule: Rule) -> tuple[list[RunResult], list[str]]:
+    """Return one result per log, and a note for each log that has the bytes of another one: that is no second run."""
+    twice = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
+    first: dict[str, str] = {}
+    results, notes = [], []
+    for log in logs:
+        spec = _spec(log, framework, rule)
+        result = RunResult(log.name, log.run_id, spec, False, "failed")
+        try:
+            data = read_bytes(log.path, _MAX_LOG_BYTES)
+        except OSError as error:
+            results.append(replace(result, error=DataError(f"cannot be read: {error.strerror}", kind="result_invalid")))
+            continue
+        original = first.setdefault(hashlib.sha256(data).hexdigest(), log.name)
+        if original != log.name:
+            notes.append(f"{log.name} has the same bytes as {original} and is left out")
+            continue
+        if twice[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
+            result = replace(result, qualifications=(f"run id {log.run_id} is there more than once, with other content",))
+        results.append(_measured(result, spec, rule, data, log.case.images))
+    return results, notes
+
+
+def _spec(log: _Log, framework: Framework, rule: Rule) -> RunSpec:
+    return RunSpec(
+        framework=framework.name,
+        model=log.model,
+        nodes=log.case.nodes,
+        gpus=log.case.gpus,
+        device="cuda",
+        batch_size=log.case.batch_size,
+        dtype=log.dtype,
+        loader="unstated",
+        steps=rule.last,
+        warmup_steps=rule.first - 1,
+        timeout_s=0.0,
+        options={"folder": log.folder},
+    )
+
+
+def _rule_note(framework: Framework, rule: Rule) -> str:
+    published: Mapping[str, Any] = framework.published
+    return (
+        f"rule {published['rule']}: {rule.window}; the {published['statistic']} of {published['runs']} runs was published; "
+        "speedup is median over median of 1n1g"
+    )
+
+
+def _strangers(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return [
+        f"not read, as they are not called <case>/<model>_b<batch size>_<dtype>_<id>.log: {', '.join(names[:_NAMED])}{more}"
+    ]
+
+
+def _run_counts(framework: Framework, summary: Summary) -> list[str]:
+    wanted = framework.published["runs"]
+    odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != wanted]
+    return [f"the published procedure has {wanted} runs of each case; {', '.join(odd)}"] if odd else []

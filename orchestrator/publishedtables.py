@@ -1,0 +1,189 @@
+"""Published tables as values, and the arithmetic that makes their averages, medians and speedups again from the printed runs.
+
+A table keeps what was printed, how its speedups were divided, and what is known to be wrong with it. `recompute` does not
+repair anything: it sets what follows from the runs beside what was printed.
+
+>>> runs = {"1n1g": (2.0, 4.0), "1n2g": (5.0, 7.0)}
+>>> speedups(runs, "median/median"), speedups(runs, "mean/latch", order=("1n2g", "1n1g"))
+({'1n1g': 1.0, '1n2g': 2.0}, {'1n2g': 1.5, '1n1g': 1.0})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.stats import mean, median
+
+__all__ = ["Cell", "Check", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
+
+BASELINE = "1n1g"
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row of a published table as printed, in samples/s. ``runs`` are (id, speed) in the order in which they were read."""
+
+    case: str
+    speed: float
+    speedup: float | None = None
+    average: float | None = None
+    median: float | None = None
+    runs: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """The runs, or the printed speed where no runs were printed."""
+        return tuple(speed for _, speed in self.runs) or (self.speed,)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """One published table. ``divisor`` says how its speedups were made: median/median, mean/mean, mean/latch, value/value,
+    or none where none are printed. ``order`` is the order in which the cases were read, ``runs`` how many were promised."""
+
+    name: str
+    title: str
+    model: str
+    dtype: str
+    batch_size: int
+    loader: str
+    version: str
+    hardware: str
+    statistic: str
+    divisor: str
+    runs: int | None
+    order: tuple[str, ...]
+    variant: Mapping[str, Any]
+    known: tuple[str, ...]
+    notes: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """The tables of one document. ``like`` names the frameworks whose runs may be set beside them, ``models`` the words by
+    which log files call our models; ``images`` is the size of the data set, 0 where it is not known."""
+
+    framework: str
+    source: str
+    like: tuple[str, ...]
+    models: Mapping[str, str]
+    images: int
+    inconsistencies: tuple[str, ...]
+    tables: tuple[PublishedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One printed number beside the one that follows from what else was printed."""
+
+    case: str
+    what: str
+    printed: float
+    recomputed: float
+    agrees: bool
+
+    def __str__(self) -> str:
+        return f"{self.case} {self.what} {self.printed:g}, recomputed {self.recomputed:.4f}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """A table made again. ``ours`` are the speedups by median/median; ``odd`` disagrees and is known, ``undeclared`` is not
+    known, ``unseen`` is said to be wrong and is not."""
+
+    table: PublishedTable
+    checks: tuple[Check, ...]
+    ours: Mapping[str, float] = field(default_factory=dict)
+    odd: tuple[str, ...] = ()
+    undeclared: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    def of(self, case: str, what: str) -> Check | None:
+        """Return the check of one printed number, None where it was not printed or nothing it follows from was."""
+        return next((check for check in self.checks if (check.case, check.what) == (case, what)), None)
+
+
+def agrees(printed: float, exact: float, places: int = 2, slack: float = 0.0) -> bool:
+    """Tell whether ``exact`` rounds to ``printed``, to either side at a tie: the sources were not rounded in one way."""
+    return abs(printed - exact) <= 0.5 * 10.0**-places + slack + _EPSILON * max(1.0, abs(exact))
+
+
+def speedups(runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[str] = ()) -> dict[str, float]:
+    """Return the unrounded speedup of each case over 1n1g, nothing where there is no 1n1g.
+
+    ``mean/latch`` is what one published script did: it went through the cases in reading ``order`` and divided each mean by
+    the cell of 1n1g, which held that case's last run until its own turn came. All other divisors need no order.
+    """
+    if BASELINE not in runs or divisor == "none":
+        return {}
+    if divisor == "mean/latch":
+        return _latched(runs, order)
+    centre = _centre(divisor)
+    base = centre(runs[BASELINE])
+    return {case: centre(speeds) / base for case, speeds in runs.items()}
+
+
+def recompute(table: PublishedTable) -> TableCheck:
+    """Return every printed number of a table beside the one that follows from its runs, or from its speeds without runs."""
+    checks = [check for cell in table.cells for check in _cell_checks(cell, table.statistic)]
+    exact = speedups({cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order)
+    base = next((cell for cell in table.cells if cell.case == BASELINE), None)
+    for cell in table.cells:
+        if cell.speedup is not None and cell.case in exact:
+            ratio = exact[cell.case]
+            checks.append(
+                Check(cell.case, "speedup", cell.speedup, ratio, agrees(cell.speedup, ratio, slack=_slack(cell, base)))
+            )
+    wrong = [str(check) for check in checks if not check.agrees]
+    wrong += [
+        f"{cell.case} has {len(cell.runs)} runs, {table.runs} claimed"
+        for cell in table.cells
+        if cell.runs and table.runs and len(cell.runs) != table.runs
+    ]
+    return TableCheck(
+        table,
+        tuple(checks),
+        ours=speedups({cell.case: cell.speeds for cell in table.cells}, "median/median"),
+        odd=tuple(text for text in wrong if text in table.known),
+        undeclared=tuple(text for text in wrong if text not in table.known),
+        unseen=tuple(text for text in table.known if text not in wrong),
+    )
+
+
+def _cell_checks(cell: Cell, statistic: str) -> list[Check]:
+    if not cell.runs:
+        return []
+    centre = mean if statistic == "mean" else median
+    wanted = (("speed", cell.speed, centre), ("average", cell.average, mean), ("median", cell.median, median))
+    found = []
+    for what, printed, of_runs in wanted:
+        if printed is not None:
+            exact = of_runs(cell.speeds)
+            found.append(Check(cell.case, what, printed, exact, agrees(printed, exact)))
+    return found
+
+
+def _slack(cell: Cell, base: Cell | None) -> float:
+    """Return how far a quotient of two printed speeds may be off, as both were rounded to two places."""
+    if base is None or cell.runs or cell is base:
+        return 0.0
+    return cell.speed / base.speed * (0.005 / cell.speed + 0.005 / base.speed)
+
+
+def _centre(divisor: str) -> Callable[[Sequence[float]], float]:
+    return mean if divisor == "mean/mean" else median
+
+
+def _latched(runs: Mapping[str, Sequence[float]], order: Sequence[str]) -> dict[str, float]:
+    cell = runs[BASELINE][-1]
+    found = {}
+    for case in order:
+        average = mean(runs[case])
+        if case == BASELINE:
+            cell = average
+        found[case] = average / cell
+    return found

@@ -1,0 +1,170 @@
+"""Published tables for a terminal and for programs: recomputed beside printed, ours beside theirs, and DLPerf's result JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.beside import Beside
+from orchestrator.publishedtables import Cell, PublishedFile, TableCheck
+from orchestrator.report.text import one_line
+from orchestrator.stats import published
+from orchestrator.summary import Row, Summary
+
+__all__ = ["beside", "check_document", "overview", "result_document", "table"]
+
+NOTHING = "–"
+_NUMBERS = ("speed", "average", "median", "speedup")
+
+
+def table(check: TableCheck, console: Console) -> None:
+    """Print one published table: each printed number, ``=`` or ``≠``, and what follows from the runs or printed speeds."""
+    of = check.table
+    console.print(Text(f"{of.name}: {one_line(of.title)}", style="bold"), soft_wrap=True)
+    facts = f"{of.model} {of.dtype} b{of.batch_size}, loader {of.loader}, version {of.version}; {of.hardware}"
+    console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
+    made = f"speed: {of.statistic} of {_promised(of.runs)}; speedup: {_divisor(of.divisor)}"
+    console.print(Text(made, style="dim"), soft_wrap=True)
+    console.print(_cells(check))
+    for text in of.notes:
+        console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+    for text in check.odd:
+        console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
+    for text in (*check.undeclared, *(f"known, but not seen: {text}" for text in check.unseen)):
+        console.print(Text(f"  ≠ {one_line(text)}", style="bold red"), soft_wrap=True)
+    console.print()
+
+
+def overview(files: Mapping[str, tuple[PublishedFile, Sequence[TableCheck]]], console: Console) -> None:
+    """Print one line for each table of every framework, and a sum."""
+    grid = _grid("table", "cases", "runs", *_NUMBERS, "known")
+    for name, (_, checks) in files.items():
+        grid.add_row(Text(name, style="bold"))
+        for check in checks:
+            counts = [_reproduced(check, what) for what in _NUMBERS]
+            runs = sum(len(cell.runs) for cell in check.table.cells)
+            known = str(len(check.odd) or NOTHING)
+            grid.add_row(f" {check.table.name}", str(len(check.table.cells)), str(runs or NOTHING), *counts, known)
+    console.print(grid)
+    checks = [check for _, found in files.values() for check in found]
+    all_checks = [each for check in checks for each in check.checks]
+    good = sum(each.agrees for each in all_checks)
+    console.print(f"{len(checks)} tables: {good} of {len(all_checks)} printed numbers follow from what else is printed")
+
+
+def beside(found: Iterable[Beside], notes: Sequence[str], console: Console) -> None:
+    """Print our rows beside published ones, the hardware of both first."""
+    for each in found:
+        title = f"{each.series}  beside  {each.source}, {each.title}"
+        console.print(Text(one_line(title), style="bold"), soft_wrap=True)
+        console.print(Text(one_line(f"ours:      {each.our_hardware}"), style="dim"), soft_wrap=True)
+        console.print(Text(one_line(f"published: {each.published_hardware}"), style="dim"), soft_wrap=True)
+        grid = _grid("case", "ours", "published", "ours/published", "speedup", "published speedup")
+        for pair in each.pairs:
+            speeds = (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)
+            grid.add_row(pair.case, *map(_number, speeds))
+        console.print(grid)
+        for text in each.notes:
+            console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+        console.print()
+    for text in notes:
+        console.print(Text(f"· {one_line(text)}"), soft_wrap=True)
+
+
+def check_document(framework: str, file: PublishedFile, checks: Sequence[TableCheck]) -> dict[str, Any]:
+    """Return the tables of a framework as JSON values: what was printed, and what follows from it, unrounded."""
+    return {
+        "framework": framework,
+        "source": file.source,
+        "inconsistencies": list(file.inconsistencies),
+        "tables": [
+            asdict(check.table)
+            | {
+                "checks": [asdict(each) for each in check.checks],
+                "median_over_median": dict(check.ours),
+                "known_seen": list(check.odd),
+                "undeclared": list(check.undeclared),
+                "known_not_seen": list(check.unseen),
+            }
+            for check in checks
+        ],
+    }
+
+
+def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the result in DLPerf's shape: model, case, then its four keys; null where there is no number.
+
+    With several series a model's word alone would let one overwrite another, so they get their full names.
+    """
+    series = summary.by_series()
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, rows in series.items():
+        found[rows[0].model if len(series) == 1 else name] = {row.shape: _result(row) for row in rows}
+    return found
+
+
+def _result(row: Row) -> dict[str, Any]:
+    return {
+        "average_speed": _rounded(row.average_speed),
+        "batch_size_per_device": row.batch_size,
+        "median_speed": _rounded(row.median_speed),
+        "speedup": _rounded(row.speedup),
+    }
+
+
+def _cells(check: TableCheck) -> Table:
+    """Return the rows, without the columns in which nothing was printed; ``ours`` are speedups that were not made our way."""
+    cells = check.table.cells
+    wanted = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
+    ours = ["ours"] * (bool(check.ours) and check.table.divisor in ("mean/latch", "mean/mean", "none"))
+    grid = _grid("case", "runs", *wanted, *ours)
+    for cell in cells:
+        numbers = [_beside_recomputed(check, cell, what) for what in wanted]
+        grid.add_row(cell.case, str(len(cell.runs) or NOTHING), *numbers, *[_number(check.ours.get(cell.case))] * len(ours))
+    return grid
+
+
+def _beside_recomputed(check: TableCheck, cell: Cell, what: str) -> str:
+    printed, found = getattr(cell, what), check.of(cell.case, what)
+    # The speed is the average or the median once more: only a difference is worth the width.
+    if printed is None or found is None or (what == "speed" and found.agrees):
+        return _number(printed)
+    return f"{_number(printed)} {'=' if found.agrees else '≠'} {_number(found.recomputed)}"
+
+
+def _reproduced(check: TableCheck, what: str) -> str:
+    found = [each.agrees for each in check.checks if each.what == what]
+    return f"{sum(found)}/{len(found)}" if found else NOTHING
+
+
+def _promised(runs: int | None) -> str:
+    return "runs, nobody says how many" if runs is None else f"{runs} run{'s' * (runs > 1)}"
+
+
+def _divisor(divisor: str) -> str:
+    return {
+        "none": "none is printed (ours: over the speed of 1n1g)",
+        "value/value": "printed speed over that of 1n1g, as no runs are printed",
+        "mean/latch": "mean over the last run of 1n1g that was read, then over its mean (ours: median over median)",
+    }.get(divisor, f"{divisor.replace('/', ' over ')} of 1n1g")
+
+
+def _grid(*titles: str) -> Table:
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        left = title in ("case", "table")
+        grid.add_column(title, justify="left" if left else "right", no_wrap=True)
+    return grid
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else published(value)
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{published(value):.2f}"
