@@ -68,7 +68,8 @@ class LogGrammar:
     ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
     ``after_warmup``: it does its warm-up uncounted, so its first step is the first of the window.
     ``rank``: pattern of the line by which each rank proves who it is (groups ``rank``, ``world_size``).
-    ``closing``: pattern of the last line, group ``json`` with the facts of the run.
+    ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files in
+    which NCCL speaks of itself.
     """
 
     files: tuple[str, ...]
@@ -81,6 +82,7 @@ class LogGrammar:
     rank: str = ""
     rank_files: tuple[str, ...] = ()
     closing: str = ""
+    nccl_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class _Log(_Strict):
     rank: str = ""
     rank_files: list[str] = []
     closing: str = ""
+    nccl_files: list[str] = []
 
     @field_validator("patterns", "rank", "closing")
     @classmethod
@@ -137,6 +138,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             rank=model.log.rank,
             rank_files=tuple(model.log.rank_files),
             closing=model.log.closing,
+            nccl_files=tuple(model.log.nccl_files),
         ),
         simulated=model.simulated,
         dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator import stats
+from orchestrator import nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.framework import LogGrammar
 from orchestrator.hostset import fold
@@ -117,6 +117,10 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     samples = combine(per_file) if grammar.scope == "process" else per_file[0] if per_file else ()
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
+    networks = _networks(run, planned, records)
+    observed = {**observed, "networks": list(networks)}
+    if spec.nodes > 1:
+        doubts += [f"NCCL speaks {name} between nodes, not InfiniBand" for name in networks if name.startswith("NET/Socket")]
     uncounted = spec.warmup_steps if grammar.after_warmup else 0
     terms: dict[str, Any] = {
         "warmup_steps": spec.warmup_steps - uncounted,
@@ -142,6 +146,17 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     )
 
 
+def _networks(run: RunDir, planned: _Planned, records: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the networks that NCCL chose on all nodes, from its own logs; they were checked with all the others."""
+    logs = (
+        run.log_path(node.host, name).read_bytes()
+        for node in planned.nodes
+        for name in _mapping(records[node.host], "files", node.host)
+        if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
+    )
+    return nccl.networks(logs)
+
+
 def _leftovers(outcome: Mapping[str, Any]) -> list[str]:
     """Return a qualification where the controller found processes of the run after its end."""
     clean = outcome.get("clean")
@@ -161,7 +176,7 @@ def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]
         try:
             record = run.exit_record(node.host)
             if record is None:
-                hint = "run `orch collect`, or `orch resume`"
+                hint = "run `orch collect`"
                 raise _invalid("expected an exit record, none came home", node.host, hint=hint)
             records[node.host] = record
             _check_exit(record, run, node)
@@ -313,7 +328,7 @@ def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
         known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
         grammar = LogGrammar(**known)
         texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.files, *grammar.patterns)
-        if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files)):
+        if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
             raise TypeError("framework.log")
         nodes = tuple(
             _Node(

@@ -343,6 +343,7 @@ def _hardware(cell: _Cell) -> str:
         for key, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"), ("python", "Python")):
             if seen.get(key) is not None:
                 parts[f"{title} {seen[key]}"] = None
+        parts |= dict.fromkeys(seen.get("networks") or ())
         drivers = {driver for facts in run.facts.values() for driver in _of_gpus(facts, "driver")}
         parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
     return " · ".join(parts)
