@@ -21,12 +21,12 @@ from typing import Any
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.framework import Framework
 from orchestrator.library import frameworks, open_framework
-from orchestrator.logparse import strict_json
 from orchestrator.published import RULES, Case, Rule
 from orchestrator.publishedtables import PublishedFile
 from orchestrator.rundir import BenchDir, RunDir, read_bytes
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
+from orchestrator.strictjson import strict_json
 from orchestrator.summary import RunResult, Summary, summarize
 
 __all__ = ["by_rule", "open_published", "published_files", "rule_of", "summary_of_tree"]

@@ -11,38 +11,34 @@ line end in 100 MB. Unknown lines never fail; a matched value that is no number 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from itertools import chain, islice, repeat
 from typing import Any
 
-from orchestrator.errors import ConfigError, DataError
+from orchestrator.errors import DataError
 from orchestrator.framework import LogGrammar
+from orchestrator.logpattern import Reader, compiled
+from orchestrator.logtext import LONG_LINE, blocks, cleaned, is_clean
+from orchestrator.strictjson import strict_json
 
-__all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse", "strict_json"]
+__all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse"]
 
 LINE_LIMIT = 64 * 1024
 """Bytes of one line that patterns see."""
-_LONG_LINE = 4 * 1024
 _LONG_LINES_IN_ALL = 4 * 1024 * 1024
 _MAX_SAMPLES = 2_000_000
 _MAX_WARNINGS = 20
-_MAX_DEPTH = 50
 _ABSURD = 1e15
-_LINES_PER_CHECK = 4096
 
 _VALUES = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
-_LINES = re.compile(rb"[^\r\n]+")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_ESCAPES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
 # mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
 _RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
 _CLOCK = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
-_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+]|\{\d*,\d*\}|[()]|.", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +73,16 @@ def parse(data: bytes, grammar: LogGrammar, check: Callable[[], None] = lambda: 
     """
     collector = _Collector(grammar)
     long_bytes = 0
-    end = max(data.rfind(b"\n"), data.rfind(b"\r"), 0)
-    for number, match in enumerate(_LINES.finditer(data, 0, end)):
-        start, stop = match.span()
-        if number % _LINES_PER_CHECK == 0 or stop - start > _LONG_LINE:
-            check()
-        if stop - start > _LONG_LINE:
-            long_bytes += min(stop - start, LINE_LIMIT)
-            if long_bytes > _LONG_LINES_IN_ALL:
-                collector.warn(f"lines over {_LONG_LINE} bytes beyond {_LONG_LINES_IN_ALL} bytes of them were not read")
-                continue
-        raw = data[start : min(stop, start + LINE_LIMIT)]
-        collector.line(raw.decode("utf-8", "replace"), cut=stop - start > LINE_LIMIT)
+    for start, stop, is_long in blocks(data, max(data.rfind(b"\n"), data.rfind(b"\r"), 0)):
+        check()
+        if not is_long:
+            collector.lines(data[start:stop])
+            continue
+        long_bytes += min(stop - start, LINE_LIMIT)
+        if long_bytes > _LONG_LINES_IN_ALL:
+            collector.warn(f"lines over {LONG_LINE} bytes beyond {_LONG_LINES_IN_ALL} bytes of them were not read")
+            continue
+        collector.line(cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT)
     return collector.parsed()
 
 
@@ -105,59 +99,14 @@ def combine(series: Sequence[Sequence[StepSample]]) -> tuple[StepSample, ...]:
     return tuple(_average(samples) for _, samples in sorted(by_step.items()) if len(samples) == voices)
 
 
-def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> Any:
-    """Return the JSON value in ``data``. Raises DataError of ``kind`` naming ``where`` and the offset or key: no NaN, no
-    numbers beyond a double, no key twice, at most 50 levels."""
-
-    def fail(text: str) -> DataError:
-        return DataError(f"expected JSON, {text}", kind=kind, where=where)
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            twice = Counter(key for key, _ in items).most_common(1)[0][0]
-            raise fail(f"got the key {twice[:80]!r} twice")
-        return found
-
-    def number(text: str) -> float:
-        value = float(text)
-        if not math.isfinite(value):
-            raise fail(f"got the number {text[:40]}")
-        return value
-
-    try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_constant=number)
-    except json.JSONDecodeError as error:
-        raise fail(f"got something else at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})") from error
-    except UnicodeDecodeError as error:
-        raise fail(f"got bytes that are not UTF-8 at byte {error.start}") from error
-    except ValueError as error:
-        raise fail("got a whole number with thousands of digits") from error
-    except RecursionError as error:
-        raise fail(f"got more than {_MAX_DEPTH} levels") from error
-    if _depth_exceeds(value, _MAX_DEPTH):
-        raise fail(f"got more than {_MAX_DEPTH} levels")
-    return value
-
-
-def _depth_exceeds(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        nested = [child for child in level if isinstance(child, (dict, list))]
-        level = [item for child in nested for item in (child.values() if isinstance(child, dict) else child)]
-        if not level:
-            return False
-    return True
-
-
 class _Collector:
     """Gathers matches line by line; `parsed` then sorts out ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
-        self.patterns = [_compiled(f"log.patterns[{i}]", text, ("step", *_VALUES)) for i, text in enumerate(grammar.patterns)]
-        self.rank = _compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
-        self.closing_line = _compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
+        self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *_VALUES)) for i, text in enumerate(grammar.patterns)]
+        self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
+        self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
+        self.readers = [reader for reader in (*self.patterns, self.rank, self.closing_line) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
         self.voices: dict[int | None, list[StepSample]] = {}
@@ -171,10 +120,24 @@ class _Collector:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings[text] = None
 
+    def lines(self, raw: bytes) -> None:
+        """Take a block of whole short lines. Where a literal is in the bytes it is in the text, unless escapes split it."""
+        raw = raw.replace(b"\r", b"\n")
+        if not any(reader.literal.encode() in raw for reader in self.readers) and is_clean(raw):
+            return
+        text = cleaned(raw)
+        readers = [reader for reader in self.readers if reader.literal in text]
+        if len(readers) == 1 and readers[0] in self.patterns and self._columns(readers[0], text):
+            return
+        literals = [reader.literal for reader in readers]
+        for line in filter(None, text.split("\n") if readers else ()):
+            for literal in literals:
+                if literal in line:
+                    self.line(line, cut=False)
+                    break
+
     def line(self, text: str, cut: bool) -> None:
         """Take one line; ``cut`` where its rest is missing, so that a match up to its end may hold half a number."""
-        if _CONTROLS.search(text):
-            text = _CONTROLS.sub("", _ESCAPES.sub("", text))
         if "]<std" not in text:
             return self._piece(None, text, len(text) if cut else -1)
         pieces = _RANK_TAG.split(text)
@@ -183,14 +146,60 @@ class _Collector:
             self._piece(tag, piece, len(piece) if cut and piece is pieces[-1] else -1)
         return None
 
+    def _columns(self, reader: Reader, text: str) -> bool:
+        """Take a block whose lines one pattern reads, a column of values at a time. False, and nothing taken, where a line
+        has less than a step and all its values as plain numbers: that is for `line`."""
+        groups = reader.pattern.groupindex
+        names = [name for name in _VALUES if name in groups]
+        by_tag = _by_tag([line for line in text.split("\n") if line and reader.literal in line])
+        if not names or "step" not in groups:
+            return False
+        days = self.days.copy()
+        found: list[tuple[int | None, list[int], dict[str, list[Any]]]] = []
+        for tag, lines in by_tag.items():
+            rows = list(chain.from_iterable(map(reader.pattern.findall, lines)))
+            try:
+                steps = _wholes(reader.column(rows, "step"))
+                values = {name: self._values(tag, name, reader.column(rows, name)) for name in names}
+            except ValueError:
+                self.days = days
+                return False
+            found.append((tag, [step + self.shift for step in steps], values))
+        for tag, steps, values in found:
+            if steps:
+                # The first may complete the step before it; each of the others follows one that lacks nothing.
+                self._take(tag, steps[0], {name: column[0] for name, column in values.items()})
+                self._count(len(steps) - 1)
+                columns: list[Iterable[Any]] = [values.get(name, repeat(None)) for name in _VALUES]
+                self.voices[tag].extend(islice(map(StepSample, steps, *columns), 1, None))
+        return True
+
+    def _values(self, tag: int | None, name: str, texts: Sequence[str]) -> list[Any]:
+        """Return the values of a column, all of them. Raises ValueError where one is no number."""
+        if name == "samples":
+            return _wholes(texts)
+        if name != "timestamp" or not texts or ":" not in texts[0]:
+            return list(map(float, texts))
+        values = [self._value(tag, name, text) for text in texts]
+        if None in values:
+            raise ValueError(name)
+        return values
+
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
-        found = [match for pattern in self.patterns for match in pattern.finditer(text) if match.end() != cut_at]
+        found = [
+            match
+            for reader in self.patterns
+            if reader.literal in text
+            for match in reader.pattern.finditer(text)
+            if match.end() != cut_at
+        ]
         for match in sorted(found, key=re.Match.start) if len(found) > 1 else found:
             self._sample(tag, match.groupdict())
-        for match in self.rank.finditer(text) if self.rank else ():
+        for match in self.rank.pattern.finditer(text) if self.rank and self.rank.literal in text else ():
             if match.end() != cut_at:
                 self._rank(match.groupdict())
-        for match in self.closing_line.finditer(text) if self.closing_line else ():
+        closing = self.closing_line
+        for match in closing.pattern.finditer(text) if closing and closing.literal in text else ():
             self._closing(match["json"])
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:
@@ -221,21 +230,30 @@ class _Collector:
         else:
             printed = _whole(groups["step"])
             step = None if printed is None else printed + self.shift
-        values = {name: self._value(tag, name, text) for name in _VALUES if (text := groups.get(name)) is not None}
+        texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
+        values = {name: self._value(tag, name, text) for name, text in texts}
         if step is None or None in values.values():
             self.warn("step lines with a value that is no number were left out")
             return
-        if voice and voice[-1].step == step and all(getattr(voice[-1], name) is None for name in values):
-            voice[-1] = replace(voice[-1], **values)
-            return
-        if groups.get("step") is None:
+        if not self._take(tag, step, values, own=groups.get("step") is not None):
             # The line with the step it belongs to is damaged or missing.
             self.warn("values without a step of their own were left out")
-            return
-        self.count += 1
+
+    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], own: bool = True) -> bool:
+        """Add values to the last step if it is this one and lacks them, else as a step; False where it is not their own."""
+        voice = self.voices.setdefault(tag, [])
+        if voice and (last := voice[-1]).step == step and not any([getattr(last, name) is not None for name in values]):
+            voice[-1] = StepSample(step, *[values.get(name, getattr(last, name)) for name in _VALUES])
+            return True
+        if own:
+            self._count(1)
+            voice.append(StepSample(step, **values))
+        return own
+
+    def _count(self, more: int) -> None:
+        self.count += more
         if self.count > _MAX_SAMPLES:
             raise DataError(f"expected at most {_MAX_SAMPLES} step lines in a file, found more", kind="result_invalid")
-        voice.append(StepSample(step, **values))
 
     def _value(self, tag: int | None, name: str, text: str) -> Any:
         if name == "samples":
@@ -303,7 +321,8 @@ def _attempts(voice: Sequence[StepSample], slack: int) -> list[list[StepSample]]
             attempts.append([])
             highest = sample.step
         attempts[-1].append(sample)
-        highest = max(highest, sample.step)
+        if sample.step > highest:
+            highest = sample.step
     return attempts
 
 
@@ -330,45 +349,22 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
-def _compiled(where: str, pattern: str, groups: Sequence[str]) -> re.Pattern[str]:
-    """Compile a pattern of a framework folder. ASCII, so that a digit of another script is not read as a number."""
-    try:
-        compiled = re.compile(pattern, re.ASCII)
-    except re.error as error:
-        raise ConfigError(f"not a regular expression: {error}", kind="template_error", where=where) from error
-    unknown = [name for name in compiled.groupindex if name not in groups]
-    if unknown or not compiled.groupindex:
-        got = ", ".join(unknown) or "none"
-        raise ConfigError(f"expected named groups out of {', '.join(groups)}, got {got}", kind="template_error", where=where)
-    if _repeats_a_repeat(pattern):
-        raise ConfigError(
-            "a repeated group holds a repeat",
-            kind="template_error",
-            where=where,
-            hint="such a pattern can take for ever on a hostile line; repeat only plain characters or classes",
-        )
-    return compiled
+def _by_tag(lines: Sequence[str]) -> Mapping[int | None, Sequence[str]]:
+    """Return what each rank says, for several may have written to a line."""
+    if not any("]<std" in line for line in lines):
+        return {None: lines}
+    found: dict[int | None, list[str]] = {}
+    for line in lines:
+        first, *tagged = _RANK_TAG.split(line)
+        if first:
+            found.setdefault(None, []).append(first)
+        for tag, piece in zip(tagged[::2], tagged[1::2], strict=True):
+            found.setdefault(int(tag), []).append(piece)
+    return found
 
 
-def _repeats_a_repeat(pattern: str) -> bool:
-    """Tell whether an unbounded repeat holds another, as in ``(a+)+``.
-
-    >>> _repeats_a_repeat(r"(?:\\\\s+[0-9]+)*x"), _repeats_a_repeat(r"[0-9]+(?:[.][0-9]+)?")
-    (True, False)
-    """
-    holds = [False]
-    closed = False
-    for token in _tokens(pattern):
-        unbounded = token in "*+" or (token.startswith("{") and token.endswith(",}"))
-        if unbounded and closed:
-            return True
-        if token == "(":
-            holds.append(False)
-        inner = holds.pop() if token == ")" and len(holds) > 1 else False
-        closed = inner
-        holds[-1] = holds[-1] or inner or unbounded
-    return False
-
-
-def _tokens(pattern: str) -> Iterator[str]:
-    return (match[0] for match in _TOKENS.finditer(pattern))
+def _wholes(texts: Sequence[str]) -> list[int]:
+    joined = "".join(texts)
+    if texts and (not (joined.isascii() and joined.isdigit()) or max(map(len, texts)) > 15):
+        raise ValueError("not whole numbers")
+    return list(map(int, texts))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError
-from orchestrator.logparse import strict_json
+from orchestrator.strictjson import strict_json
 
 __all__ = ["SCHEMA", "BenchDir", "RunDir", "check_name", "latest", "read_bytes", "read_json", "write_atomic"]
 
@@ -206,7 +206,8 @@ def latest(root: Path) -> Path | None:
     if not root.is_dir():
         return None
     found = [path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()]
-    return max(found, key=lambda path: (*_created(path), path.name), default=None)
+    # A bench that was refused before its first run left nothing to read; it is the latest only where there is no other.
+    return max(found, key=lambda path: (any(path.glob("*/manifest.json")), *_created(path), path.name), default=None)
 
 
 def _created(path: Path) -> tuple[float, str]:

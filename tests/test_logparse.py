@@ -5,16 +5,20 @@ from __future__ import annotations
 import doctest
 import math
 import random
+import re
 import time
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import logparse
+from orchestrator import library, logparse, logpattern, logtext, strictjson
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.framework import LogGrammar
-from orchestrator.logparse import LINE_LIMIT, StepSample, combine, parse, strict_json
+from orchestrator.logparse import LINE_LIMIT, StepSample, combine, parse
+from orchestrator.logpattern import compiled
+from orchestrator.strictjson import strict_json
 
 OURS = LogGrammar(
     files=("rank-0.out",),
@@ -258,6 +262,91 @@ def test_every_rank_line_is_reported_even_glued() -> None:
     assert parse(log, OURS).ranks == ((1, 4), (2, 4))
 
 
+# ------------------------------------------------------------------ blocks, columns and single lines
+
+RULES = [OURS, PYTORCH, TENSORFLOW, PADDLE, TENSORPACK, ONEFLOW, TF_CNN, LogGrammar(("x",), (r"(?P<step>[0-9]+)",))]
+RULES += [library.open_framework(name).framework.log for name in library.frameworks()]
+SAMPLES = b"".join((path / "sample.log").read_bytes() for path in library.frameworks().values())
+PIECES = [
+    *(line for line in (SAMPLES + LOG).splitlines(keepends=True) if len(line) < 400),
+    *(b"\n", b"\r", b"\r\n", b" ", b"\t", b"orch step=", b"step", b"12", b"0.5", b"orch done {}", b"12:00:01.5 "),
+    *(b"\x1b[3", b"\x1b[32m", b"\x1b]0;t", b"\x07", b"\x1b", b"\x9b1m", b"\xc2\x9b1m", b"\xc2", b"\x00", b"\x7f"),
+    *(b"images/sec: ", b"\xf0\x9f", b"\xe2\x96\x88", b"[1,1]<stdout>:", b"[1,0]<stdout>:", b"[p@1,2]<stderr>: ", b"]<std"),
+    *(b"x" * 5000, b"y" * (LINE_LIMIT - 60)),
+]
+
+
+def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
+    """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
+    collector = logparse._Collector(grammar)
+    for reader in collector.readers:
+        object.__setattr__(reader, "literal", "")
+    end = max(data.rfind(b"\n"), data.rfind(b"\r"), 0)
+    for line in re.findall(rb"[^\r\n]+", data[:end]):
+        text = line[:LINE_LIMIT].decode("utf-8", "replace")
+        text = re.sub(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]", "", text)
+        collector.line(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text), cut=len(line) > LINE_LIMIT)
+    return collector.parsed()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(RULES), st.lists(st.sampled_from(PIECES) | st.binary(max_size=6), max_size=60), st.data())
+def test_blocks_say_what_their_lines_say_one_by_one(rules: LogGrammar, pieces: list[bytes], data: st.DataObject) -> None:
+    log = b"".join(pieces)
+    log = log[: data.draw(st.integers(0, len(log)))] + data.draw(st.sampled_from([b"", b"\n"]))
+    # As text, for nan is not equal to nan.
+    assert repr(parse(log, rules)) == repr(line_by_line(log, rules))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(RULES), st.randoms(use_true_random=False), st.lists(st.sampled_from(PIECES), max_size=3))
+def test_long_logs_of_step_lines_say_the_same_in_blocks(rules: LogGrammar, chance: random.Random, odd: list[bytes]) -> None:
+    lines = [line for line in SAMPLES.splitlines(keepends=True) if chance.random() < 0.3] * chance.randrange(1, 30)
+    for piece in odd:
+        lines.insert(chance.randrange(len(lines) + 1), piece)
+    log = b"".join(lines)
+    assert repr(parse(log, rules)) == repr(line_by_line(log, rules))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]), st.data())
+def test_the_literal_of_a_pattern_is_in_each_of_its_matches(pattern: str, data: st.DataObject) -> None:
+    reader = compiled("x", pattern, re.compile(pattern).groupindex)
+    match = reader.pattern.search(data.draw(st.from_regex(reader.pattern)))
+    assert match and reader.literal in match[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        (r"^orch step=(?P<step>\d+) t=", "orch step="),
+        (r"abc?(?P<step>x)", "ab"),
+        (r"ab{3}c*(?P<step>x)de+?", "a"),
+        (r"abc{,2}\[x\](?P<step>.)", "[x]"),
+        (r"abc|(?P<step>x)", ""),
+        (r"(?i)abc(?P<step>x)", ""),
+        (r"\x41bc(?P<step>x)", ""),
+        (r"(?P<step>x)\tstep\b\d\s", "step"),
+        (r"(?P<step>abc(?:def))[a-z]e", "e"),
+        (r"(?#abc)(?P<step>x)é", ""),
+    ],
+)
+def test_a_literal_is_what_must_be_there(pattern: str, literal: str) -> None:
+    assert compiled("x", pattern, ("step",)).literal == literal
+
+
+@pytest.mark.parametrize("control", [b"\x00", b"\x1b[1m", b"\xc2\x9b1m", b"\x7f"])
+def test_a_control_character_within_every_literal_hides_nothing(control: bytes) -> None:
+    words = (b"or", b"ch st", b"ep=3 ", b"t=1.0 step_", b"time_s=0.5 sam", b"ples=64\n")
+    assert steps(parse(control.join(words) + b"noise\n" * 50_000, OURS).samples) == [3]
+
+
+def test_a_line_that_is_read_alone_after_all_does_not_add_a_day_twice() -> None:
+    line = "{}.000000 1 a.py:1] TimeHistory: 1 seconds, {} examples/second between steps 0 and {}\n"
+    log = line.format("23:59:59", "5.0", 100) + line.format("00:00:09", "5.0", 200) + line.format("00:00:19", "1.2.3", 300)
+    assert [sample.timestamp for sample in parse(log.encode(), TENSORFLOW).samples] == [86399.0, 86409.0]
+
+
 # ------------------------------------------------------------------ hostile and damaged
 
 
@@ -378,6 +467,7 @@ def test_a_plain_pattern_is_not_refused(pattern: str) -> None:
     assert parse(b"", LogGrammar(files=("x",), patterns=(pattern,))).samples == ()
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
-    results = doctest.testmod(logparse)
+@pytest.mark.parametrize("module", [logparse, logpattern, logtext, strictjson])
+def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
+    results = doctest.testmod(module)
     assert results.attempted and not results.failed
