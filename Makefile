@@ -21,7 +21,7 @@ demo: $(VENV)/.demo
 	@echo "== orch lab up: four nodes on this machine"
 	@mkdir -p $(DEMO)
 	@$(ORCH) lab down 2>/dev/null; $(ORCH) lab up --nodes 4
-	@trap '$(ORCH) lab down >/dev/null 2>&1' EXIT; set -e; \
+	@trap '$(ORCH) lab down >/dev/null 2>&1' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; set -e; \
 	echo "== orch deploy";    $(ORCH) lab exec -- $(BIN)/orch deploy; \
 	echo "== orch bench resnet50 --nodes 1,2,4 --repeats 3"; \
 	                          $(ORCH) lab exec -- $(BIN)/orch bench resnet50 --nodes 1,2,4 --repeats 3 >/dev/null; \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,11 @@ from orchestrator.spec import RunSpec
 __all__ = ["Campaign", "PlannedRun", "manifest_of"]
 
 _PORT_TRIES = 3
+# What a rank says that lost another one: of ours, of gloo, of NCCL, of the kernel.
+_CONSEQUENCE = re.compile(
+    r"closed the connection|connection (?:was )?(?:closed|reset|refused)|broken pipe|remote process (?:has )?exited",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,15 @@ class Campaign:
             if self.interrupt.signal or outcome.state == "lost":
                 break
             self.cluster.open()
+        self._note_interrupt()
         return self.errors
+
+    def _note_interrupt(self) -> None:
+        """A signal decides the end of a bench, also one that came between two runs."""
+        if self.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
+            message = "stopped by a signal to the controller; the runs that remain were not started"
+            self.errors.append(Interrupted(self.interrupt.signal, message))
+        self.errors.sort(key=lambda error: not isinstance(error, Interrupted))
 
     def _preflight(self, runs: Sequence[PlannedRun]) -> None:
         """Capture facts once per framework; refuse the bench where a node it needs is unfit."""
@@ -124,7 +138,7 @@ class Campaign:
         for host, failure in errors.items():
             self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
-        error = _with_last_lines(outcome.error, rundir)
+        error = _with_last_lines(_most_telling(outcome, rundir), rundir)
         record = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
         rundir.update_manifest(start=outcome.start, outcome=record)
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
@@ -137,10 +151,10 @@ class Campaign:
 
     def _home(self, rundir: RunDir, host: str) -> dict[str, Any]:
         node = self.cluster.nodes[host]
-        collect_host(node, rundir)
         answer = node.ask("left", run=rundir.run_id, timeout_s=self.limits.ask_s)
         if answer["left"]:
             answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.limits.ask_s)
+        collect_host(node, rundir)
         return {"checked": True, "left": answer["left"]}
 
 
@@ -176,18 +190,33 @@ def borrow(bench: BenchDir, run: RunDir) -> None:
     bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
 
 
+def _most_telling(outcome: Outcome, rundir: RunDir) -> OrchError | None:
+    """Return the first cause; of ranks that failed together, the first one that does not merely complain of another."""
+    if outcome.error is None or not outcome.rivals:
+        return outcome.error
+    failures = (outcome.error, *outcome.rivals)
+    return next((each for each in failures if not _CONSEQUENCE.search(_last_words(each, rundir)[1])), outcome.error)
+
+
 def _with_last_lines(error: OrchError | None, rundir: RunDir) -> OrchError | None:
     """Add to a failure what the failing rank, or else its node, said last."""
     if error is None or not error.host or error.hint:
         return error
+    name, words = _last_words(error, rundir)
+    if words:
+        error.hint = f"last lines of {name} on {error.host}:\n  " + words.replace("\n", "\n  ")
+    return error
+
+
+def _last_words(error: OrchError, rundir: RunDir) -> tuple[str, str]:
+    """Return the name and the last ten lines of the log that says most about a failure on its host; empty without any."""
     for name in (*_rank_streams(error.message), "node.err", "node.out"):
         path = rundir.log_path(error.host, name)
         if path.is_file():
             lines = [line for line in path.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if line.strip()]
             if lines:
-                error.hint = f"last lines of {name} on {error.host}:\n  " + "\n  ".join(lines[-10:])
-                return error
-    return error
+                return name, "\n".join(lines[-10:])
+    return "", ""
 
 
 def _rank_streams(message: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from orchestrator.errors import DataError, OrchError, TransportError
 from orchestrator.node import Node
 from orchestrator.rundir import RunDir
 
-__all__ = ["Collected", "collect_host", "exit_record", "is_complete"]
+__all__ = ["Collected", "collect_host", "exit_record", "is_complete", "settle"]
 
 _MAX_FILES = 4096
-_MAX_BYTES = 1 << 30
+# Above the limit at which a node stops a run for its output: a log that tripped it is seen up to a second late.
+_MAX_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,30 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
     return wrong
 
 
-def exit_record(node: Node, run_id: str, *, timeout_s: float) -> Mapping[str, Any] | None:
-    """Return the exit record that a run left on a node, None where there is none."""
+def settle(run: RunDir, hosts: Sequence[str]) -> None:
+    """Write the outcome of a run whose controller did not live to do so, once every node's record of it is here."""
+    manifest = run.manifest()
+    records = {host: run.exit_record(host) for host in hosts}
+    if manifest.get("outcome") is not None or not all(records.values()):
+        return
+    bad = [(host, record) for host, record in records.items() if record and record.get("state") != "finished"]
+    error = None
+    if bad:
+        host, record = min(bad, key=lambda item: item[1].get("state") != "failed")
+        kind, _, text = str(record.get("reason")).partition(": ")
+        error = {"kind": kind or "rank_failed", "message": text or f"it ended with code {record.get('code')}", "host": host}
+    clean = {host: {"checked": False, "left": []} for host in hosts}
+    run.update_manifest(outcome={"state": "failed" if bad else "finished", "error": error, "clean": clean})
+
+
+def exit_record(node: Node, run_id: str, *, timeout_s: float) -> tuple[Mapping[str, Any] | None, bool]:
+    """Return (the exit record that a run left on a node, or None; whether its keeper lives)."""
     # Offsets beyond any file: only the record is wanted.
     wanted = node.fetch(run_id, {}, lambda *_: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
     if wanted is None or not wanted.exit_record:
-        return None
+        return None, wanted is not None and wanted.alive
     try:
         value = json.loads(wanted.exit_record)
     except ValueError as error:
         raise OrchError(f"exit record is no JSON: {error}", kind="result_invalid", host=node.host.name) from error
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None, wanted.alive

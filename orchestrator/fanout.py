@@ -5,8 +5,9 @@ A start in waves would hang a collective job, so the width is the number of host
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from orchestrator.errors import Faults, OrchError
@@ -24,14 +25,29 @@ def each(keys: Iterable[Key], call: Callable[[Key], Value]) -> tuple[dict[Key, V
     errors: dict[Key, OrchError] = {}
     if not keys:
         return results, errors
-    with ThreadPoolExecutor(max_workers=len(keys), thread_name_prefix="fanout") as pool:
-        futures = {key: pool.submit(call, key) for key in keys}
-        for key, future in futures.items():
-            try:
-                results[key] = future.result()
-            except OrchError as error:
-                errors[key] = error
-    return results, errors
+    answers: queue.SimpleQueue[tuple[Key, Value | None, BaseException | None]] = queue.SimpleQueue()
+
+    def work(key: Key) -> None:
+        try:
+            answers.put((key, call(key), None))
+        except BaseException as error:
+            answers.put((key, None, error))
+
+    # Threads that do not keep the program alive: who interrupts it must not wait for the slowest host.
+    for key in keys:
+        threading.Thread(target=work, args=(key,), name=f"fanout-{key}", daemon=True).start()
+    for _ in keys:
+        key, value, error = answers.get()
+        if error is None:
+            results[key] = value  # type: ignore[assignment]
+        elif isinstance(error, OrchError):
+            errors[key] = error
+        else:
+            raise error
+    order = {key: index for index, key in enumerate(keys)}
+    return dict(sorted(results.items(), key=lambda item: order[item[0]])), dict(
+        sorted(errors.items(), key=lambda item: order[item[0]])
+    )
 
 
 def each_or_raise(keys: Iterable[Key], call: Callable[[Key], Value]) -> dict[Key, Value]:

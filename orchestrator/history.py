@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import OrchError
-from orchestrator.framework import Framework
 from orchestrator.inventory import Host
+from orchestrator.library import FrameworkFolder
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.spec import RunSpec
@@ -15,11 +15,11 @@ from orchestrator.spec import RunSpec
 __all__ = ["usable_baseline"]
 
 
-def usable_baseline(root: Path, spec: RunSpec, framework: Framework, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
+def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
     """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or nothing.
 
-    Usable means: the same framework folder byte for byte, on a host of the selection, finished and verified. Whether driver
-    and versions are the same shows in the facts, and the summary says so where they are not.
+    Usable means: the same framework folder and payload byte for byte, on a host of the selection, finished and verified.
+    Whether driver and versions are the same shows in the facts, and the summary says so where they are not.
     """
     names = {host.name: host.address for host in hosts}
     for path in sorted(root.glob("*/bench.json"), reverse=True):
@@ -29,7 +29,8 @@ def usable_baseline(root: Path, spec: RunSpec, framework: Framework, hosts: Sequ
                 manifest = run.manifest()
                 slots = manifest["placement"]["slots"]
                 if (
-                    manifest["framework"]["digest"] == framework.digest
+                    manifest["framework"]["digest"] == folder.framework.digest
+                    and manifest["payload"] == folder.payload_digests
                     and manifest["spec"] == spec.as_dict()
                     and names.get(slots[0]["host"]) == slots[0]["address"]
                     and read_run(run).throughput is not None

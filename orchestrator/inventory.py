@@ -101,6 +101,9 @@ class Inventory:
         return names
 
     def of(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """Return the hosts with these names, in this order."""
+        """Return the hosts with these names, in this order. Raises ConfigError for one that is not there any more."""
         by_name = {host.name: host for host in self.hosts}
+        gone = [name for name in names if name not in by_name]
+        if gone:
+            raise ConfigError(f"expected the hosts {fold(gone)}, there are none of this name", where=self.source)
         return tuple(by_name[name] for name in names)

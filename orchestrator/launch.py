@@ -20,13 +20,15 @@ from orchestrator.errors import Faults, Interrupted, OrchError, RunError, Transp
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import KeeperLine, Node, Upload, refusal
-from orchestrator.peer import Limits, Peer, first_cause
-from orchestrator.render import Plan, payload_path
+from orchestrator.peer import Limits, Peer, close_seconds, first_cause
+from orchestrator.reattach import Search
+from orchestrator.render import NodePlan, Plan, payload_path
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]
 
 _SYNC_ROUNDS = 6
 _TICK_S = 0.1
+_UNSTOPPED_S = 20.0
 
 
 @dataclass(slots=True)
@@ -38,11 +40,13 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start."""
+    """How a run ended: finished, failed, lost or interrupted, with the first cause, the record of the start, and ``rivals``,
+    failures of ranks that may have come before that cause, as far as clocks can tell."""
 
     state: str
     error: OrchError | None
     start: Mapping[str, Any] | None
+    rivals: tuple[OrchError, ...] = ()
 
 
 def stage_payload(node: Node, folder: FrameworkFolder) -> int:
@@ -81,14 +85,16 @@ class Launch:
         self.beats = 0
         self.stopping_since: float | None = None
         self.stop_reason = ""
+        self.deadline = float("inf")
+        self.released = False
         self.finishing = False
         self.tail_offset = 0
 
     def run(self) -> Outcome:
         """Run it. Raises OrchError where nothing was started; any later trouble is in the outcome."""
-        each_or_raise(self.hosts, self._stage)
-        self.journal("staged")
         try:
+            each_or_raise(self.hosts, self._stage)
+            self.journal("staged")
             self._arm()
             self._synchronise()
             start = self._go()
@@ -97,7 +103,9 @@ class Launch:
             for peer in self.peers.values():
                 peer.line.send("bye")
                 peer.line.close()
-        return Outcome(*self._verdict(), start)
+            if not self.released:
+                each(self.hosts, self._drop)
+        return Outcome(*self._verdict(), start, close_seconds(self.peers, self.plan.run_id))
 
     # -- stage, arm, go
 
@@ -105,10 +113,17 @@ class Launch:
         node = self.cluster.nodes[name]
         stage_payload(node, self.folder)
         base = f"runs/{self.plan.run_id}"
-        node.put([Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._files(name)], timeout_s=60)
+        node.put(
+            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plan_of(name).files],
+            timeout_s=60,
+        )
 
-    def _files(self, name: str) -> Any:
-        return next(node.files for node in self.plan.nodes if node.slot.host == name)
+    def _drop(self, name: str) -> None:
+        """Take back what was staged for a run that never started, its variables above all."""
+        self.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.limits.ask_s)
+
+    def _plan_of(self, name: str) -> NodePlan:
+        return next(node for node in self.plan.nodes if node.slot.host == name)
 
     def _arm(self) -> None:
         noderun = payload_path("noderun.py", self.plan.payload["noderun.py"])
@@ -127,7 +142,7 @@ class Launch:
         self.journal("armed")
 
     def _order(self, name: str) -> dict[str, Any]:
-        node = next(node for node in self.plan.nodes if node.slot.host == name)
+        node = self._plan_of(name)
         return {
             "run_id": self.plan.run_id,
             "node_rank": node.slot.node_rank,
@@ -167,13 +182,29 @@ class Launch:
             number = self.beats
             self._wait(lambda peer, number=number: number not in peer.sent, 5.0, "arm")  # type: ignore[misc]
 
-    def _go(self) -> dict[str, Any]:
-        """Release every node for one instant, named on its own clock; return the record of who started when."""
+    def _go(self) -> dict[str, Any] | None:
+        """Release every node for one instant, named on its own clock; return the record of who started when.
+
+        From here on nothing is raised: what has been released is watched to its end. None where not every node started.
+        """
         slowest = max(peer.round_trip_s for peer in self.peers.values())
         instant = time.monotonic() + max(0.03 + 0.002 * len(self.peers), 4 * slowest)
+        self.released = True
         for peer in self.peers.values():
             peer.line.send("go", at=instant + peer.offset_s)
-        self._wait(lambda peer: peer.started is not None, self.limits.arm_s, "go")
+        deadline = time.monotonic() + self.limits.arm_s
+        while any(peer.started is None and not peer.over for peer in self.peers.values()) and not self.interrupt.signal:
+            self._take_events(0.05)
+            if time.monotonic() > deadline:
+                break
+        late = [name for name, peer in self.peers.items() if peer.started is None]
+        if late:
+            if not self.interrupt.signal:
+                message = f"expected a start within {self.limits.arm_s:g} s of the release, none was told"
+                for name in late:
+                    error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")
+                    self.peers[name].error = self.peers[name].error or error
+            return None
         starts = {name: (peer.started or 0.0) - peer.offset_s for name, peer in self.peers.items()}
         bounds = sorted(peer.round_trip_s / 2 for peer in self.peers.values())
         start = {
@@ -193,6 +224,7 @@ class Launch:
     def _watch(self) -> None:
         """Beat, listen and judge until every node has ended or is given up."""
         beat_due = judged_from = turn = time.monotonic()
+        self.deadline = turn + self.plan.spec.timeout_s + self.limits.grace_s + _UNSTOPPED_S
         for peer in self.peers.values():
             peer.last_answer = max(peer.last_answer, judged_from)
         while not all(peer.over for peer in self.peers.values()):
@@ -204,14 +236,16 @@ class Launch:
             if turn - before > 1.0:
                 # We slept, not they: a stopped or suspended controller must not blame the nodes for its own silence.
                 judged_from = turn
+            if turn > self.deadline:
+                self._stop_all(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit that the nodes keep")
             for name, peer in self.peers.items():
                 if not peer.over:
                     self._judge(name, peer, judged_from)
             if self.interrupt.signal:
                 self._stop_all("interrupted: the controller got a signal")
-            failed = [name for name, peer in self.peers.items() if peer.causes or peer.error]
-            if failed:
-                self._stop_all(f"another node failed first: {failed[0]}")
+            if any(peer.causes or peer.error for peer in self.peers.values()):
+                error = first_cause(self.peers, self.plan.run_id)[1]
+                self._stop_all(f"another node failed first: {error.host if error else ''}")
             self._finish_waiting()
             self._give_up_late_stops()
 
@@ -232,11 +266,12 @@ class Launch:
         if self.stopping_since is None:
             self.stopping_since = time.monotonic()
             self.stop_reason = reason
-            self.journal("stopping", reason=reason)
-            self.observe("stopping", {"reason": reason})
+            # First the stop: a full disk or a closed terminal must not keep it from the nodes.
             for peer in self.peers.values():
                 if not peer.over:
                     peer.line.send("stop", reason=reason)
+            self.journal("stopping", reason=reason)
+            self.observe("stopping", {"reason": reason})
 
     def _finish_waiting(self) -> None:
         """Where only the first node starts something, its good end is the end of those that wait."""
@@ -284,6 +319,13 @@ class Launch:
 
     def _take(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         peer.last_answer = event["at"] if event["event"] != "lost" else peer.last_answer
+        try:
+            self._understand(name, peer, event)
+        except (KeyError, TypeError, ValueError) as fault:
+            message = f"its runner said something malformed: {fault!r}"
+            peer.error = RunError(message, kind="result_invalid", host=name, run_id=self.plan.run_id, phase="watch")
+
+    def _understand(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "armed":
                 peer.armed, peer.boot_id = True, event["boot_id"]
@@ -297,7 +339,8 @@ class Launch:
                 peer.blame_rank(event, self.stopping_since)
                 self.observe("rank", event)
             case "stopping":
-                peer.blame_stop(event["reason"], event["mono"], self.stopping_since)
+                if event["reason"] != self.stop_reason:
+                    peer.blame_stop(event["reason"], event["mono"], self.stopping_since)
             case "ended":
                 self._take_end(name, peer, event["record"])
             case "error":
@@ -310,8 +353,9 @@ class Launch:
         if sent is None:
             return
         round_trip = event["at"] - sent
-        if round_trip < peer.round_trip_s and peer.started is None:
-            peer.round_trip_s = round_trip
+        # Before the start the quickest answer counts; later any quick one, because clocks drift apart in a long run.
+        if round_trip < peer.round_trip_s * (1.0 if peer.started is None else 1.5):
+            peer.round_trip_s = min(round_trip, peer.round_trip_s)
             peer.offset_s = event["mono"] - (sent + event["at"]) / 2
         if event.get("data") and event["offset"] == self.tail_offset:
             import base64
@@ -335,57 +379,21 @@ class Launch:
     def _take_end(self, name: str, peer: Peer, record: Mapping[str, Any]) -> None:
         peer.record = record
         self.observe("ended", {"host": name, "state": record["state"]})
-        peer.blame_record(record, self.stopping_since)
+        peer.blame_record(record, self.stopping_since, self.stop_reason)
 
     # -- lost lines
 
     def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:
         if peer.over:
             return
-        if not peer.armed or peer.started is None:
+        if not self.released:
             peer.error = error
             return
         self.journal("line_lost", host=name, error=str(error))
         peer.attaching = True
         peer.sent.clear()
-        lost_at = time.monotonic()
-        threading.Thread(target=self._reattach, args=(name, peer, lost_at), name=f"reattach-{name}", daemon=True).start()
-
-    def _reattach(self, name: str, peer: Peer, lost_at: float) -> None:
-        """Make a new line and find the run again, until the node counts as lost. Runs beside the watch loop."""
-        while not peer.over:
-            try:
-                node = self.cluster.reconnect(name)
-                line = node.keeper(self.plan.run_id, "", start=False, timeout_s=2.0)
-            except TransportError as error:
-                if error.kind == "node_lost" and name in self.cluster.nodes and self._without_keeper(name, peer, lost_at):
-                    return
-                time.sleep(0.2)
-                continue
-            except OrchError as error:
-                peer.error = error
-                return
-            self.inbox.put((name, {**line.hello, "event": "attached", "line": line, "at": time.monotonic()}))
-            return
-
-    def _without_keeper(self, name: str, peer: Peer, lost_at: float) -> bool:
-        """The node answers and no keeper does: take the exit record it left, or end what it left running."""
-        from orchestrator.collect import exit_record
-
-        node = self.cluster.nodes[name]
-        try:
-            record = exit_record(node, self.plan.run_id, timeout_s=self.limits.ask_s)
-            if record is not None:
-                event = {"event": "ended", "record": record, "line": peer.line, "at": time.monotonic()}
-                self.inbox.put((name, event))
-                return True
-            node.ask("stop", run=self.plan.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.limits.ask_s)
-        except OrchError:
-            return False
-        message = "the node runner was killed; the ranks it left were ended"
-        error = RunError(message, kind="node_lost", host=name, run_id=self.plan.run_id, phase="watch")
-        peer.give_up(error, lost_at, None)
-        return True
+        search = Search(self.cluster, peer, self.plan.run_id, self.limits.ask_s, lambda event: self.inbox.put((name, event)))
+        threading.Thread(target=search.run, name=f"reattach-{name}", daemon=True).start()
 
     # -- the end
 

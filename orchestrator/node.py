@@ -94,15 +94,25 @@ class Node:
         """Hand every log byte beyond the ``have`` offsets to ``sink(name, offset, data)``. None where the run is not there."""
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
         with self._call("get", request, timeout_s) as call:
-            while True:
-                line = call.line()
-                if line.get("absent"):
-                    return None
-                data = call.read(_whole(line["bytes"], _LINE_LIMIT))
-                if line.get("done"):
-                    return Wanted(line["sizes"], data, bool(line["alive"]), int(line["left_out"]))
-                raw = zlib.decompressobj().decompress(data, _whole(line["raw"], 1 << 20))
-                sink(str(line["name"]), int(line["offset"]), raw)
+            names: set[str] = set()
+            try:
+                while True:
+                    line = call.line()
+                    if line.get("absent"):
+                        return None
+                    data = call.read(_whole(line["bytes"], _LINE_LIMIT))
+                    if line.get("done"):
+                        return Wanted(line["sizes"], data, bool(line["alive"]), int(line["left_out"]))
+                    size = _whole(line["raw"], 1 << 20)
+                    raw = zlib.decompressobj().decompress(data, size + 1)
+                    names.add(str(line["name"]))
+                    if len(raw) != size or not size or len(names) > max_files or line["offset"] + size > max_bytes:
+                        raise ValueError(f"{len(raw)} bytes for {size} of {line['name']!r}")
+                    sink(str(line["name"]), int(line["offset"]), raw)
+            except (KeyError, TypeError, ValueError, zlib.error) as fault:
+                raise RunError(
+                    f"expected a piece of a log, got something malformed: {fault}", kind="result_invalid", host=self.host.name
+                ) from fault
 
     def tail(self, run_id: str, file: str, *, offset: int, follow: bool) -> Iterator[bytes]:
         """Yield the bytes of a log file as they come, until the run ends."""

@@ -14,10 +14,11 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.node import KeeperLine
 
-__all__ = ["Limits", "Peer", "first_cause"]
+__all__ = ["Limits", "Peer", "close_seconds", "first_cause"]
 
 _OWN_REASONS = ("lease_expired", "run_timeout", "output_limit")
 """Why a node stops a run by itself."""
+_CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Peer:
-    """One node of a run. ``causes`` are (instant, kind, text); instants are seconds of the controller's monotonic clock."""
+    """One node of a run.
+
+    ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
+    ranks that failed by themselves, whether or not we had stopped the run by then.
+    """
 
     line: KeeperLine
     armed: bool = False
@@ -48,6 +53,7 @@ class Peer:
     round_trip_s: float = float("inf")
     sent: dict[int, float] = field(default_factory=dict)
     causes: list[tuple[float, str, str]] = field(default_factory=list)
+    late: list[tuple[float, str, str]] = field(default_factory=list)
     attaching: bool = False
 
     @property
@@ -64,7 +70,11 @@ class Peer:
         """Note a rank that ended badly, by the record of its wrapper."""
         if rank.get("code") != 0 and "ended_mono_s" in rank:
             how = rank["signal"] or f"exit code {rank['code']}"
-            self.blame(rank["ended_mono_s"] - self.offset_s, "rank_failed", f"rank {rank['rank']} ended with {how}", stopped_at)
+            cause = rank["ended_mono_s"] - self.offset_s, "rank_failed", f"rank {rank['rank']} ended with {how}"
+            self.blame(*cause, stopped_at)
+            if rank["signal"] is None:
+                # It was not our signal that ended it, so it may have been on its way out before we stopped anything.
+                self.late.append(cause)
 
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
         """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
@@ -73,9 +83,9 @@ class Peer:
             own = kind in _OWN_REASONS
             self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
 
-    def blame_record(self, record: Mapping[str, Any], stopped_at: float | None) -> None:
+    def blame_record(self, record: Mapping[str, Any], stopped_at: float | None, our_reason: str) -> None:
         """Note what an exit record tells and no event did: the line may have been broken when it happened."""
-        if record["state"] == "stopped":
+        if record["state"] == "stopped" and record["reason"] != our_reason:
             self.blame_stop(str(record["reason"]), record["stopped_mono_s"], stopped_at)
         for rank in record["ranks"]:
             self.blame_rank(rank, stopped_at)
@@ -92,7 +102,7 @@ class Peer:
 
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
     """Return the state that a run ended in (finished, failed or lost), and what came first of all that went wrong."""
-    causes = sorted((at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.causes)
+    causes = _causes(peers)
     lost = [peer.error for peer in peers.values() if peer.error]
     if causes:
         _, name, kind, text = causes[0]
@@ -107,3 +117,22 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
             kind, _, text = str(peer.record["reason"]).partition(": ")
             return "failed", RunError(text or kind, kind=kind, host=name, run_id=run_id, phase="watch")
     return "finished", None
+
+
+def close_seconds(peers: Mapping[str, Peer], run_id: str) -> tuple[OrchError, ...]:
+    """Return the ranks that failed so soon after the first one that their clocks alone cannot tell who was first.
+
+    A rank that loses its peer may be gone before that peer is: what each of them said last has to decide. Ranks that were
+    told to end are none of these.
+    """
+    first, *others = _causes(peers) or [(0.0, "", "", "")]
+    others += [(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.late]
+    return tuple(
+        RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
+        for at, name, kind, text in sorted(set(others) - {first})
+        if first[2] == kind == "rank_failed" and at - first[0] <= _CLOSE_S and not text.endswith("SIGTERM")
+    )
+
+
+def _causes(peers: Mapping[str, Peer]) -> list[tuple[float, str, str, str]]:
+    return sorted({(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.causes})

@@ -60,7 +60,7 @@ class Project:
         path = Path(inventory)
         source = str(path.absolute()) if path.exists() else inventory
         folder = self.root / ".orch"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(folder / "project.json", json.dumps({"schema": 1, "inventory": source}).encode())
 
     def _remembered(self) -> str:

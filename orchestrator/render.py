@@ -139,6 +139,7 @@ def _context(
     run_id: str,
     payload: Mapping[str, str],
 ) -> dict[str, Any]:
+    variables = _paths(host.vars)
     return {
         "run_id": run_id,
         "spec": _fields(
@@ -151,9 +152,9 @@ def _context(
         "master_addr": placement.master_addr,
         "master_port": placement.master_port,
         "addresses": [each.address for each in placement.slots],
-        "python": str(host.vars.get("python", "python3")),
-        "runner_python": str(host.vars.get("runner_python", "python3")),
-        "host_vars": dict(host.vars),
+        "python": variables.get("python", "python3"),
+        "runner_python": variables.get("runner_python", "python3"),
+        "host_vars": variables,
         # What a launcher has to hand on to the processes that it starts on other nodes.
         "env_names": [*_environment(framework, host), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
@@ -248,6 +249,16 @@ def _place(error: BaseException, sources: Mapping[str, str]) -> str:
     return place
 
 
+class _FromHome(str):
+    """A path of the inventory that begins with ``~/``: each node has a home of its own, which its own shell knows."""
+
+
+def _paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _FromHome(value) if isinstance(value, str) and value.startswith("~/") else value for key, value in values.items()
+    }
+
+
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -258,6 +269,8 @@ def _shell(value: Any) -> Any:
     """Quote one printed value; a list becomes its quoted words."""
     if isinstance(value, list | tuple):
         return " ".join(shlex.quote(_word(item)) for item in value)
+    if isinstance(value, _FromHome):
+        return '"$HOME"/' + shlex.quote(value[2:])
     return value if _is_undefined(value) else shlex.quote(_word(value))
 
 

@@ -37,6 +37,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 CHUNK = 1 << 18
 POLL_S = 0.05
 TAIL_BYTES = 16384
+STUCK_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -109,8 +110,11 @@ def log_files(directory):
     """Return {name: size} of the regular files in a run's log folder; links and special files are left out."""
     found = {}
     for entry in os.scandir(os.path.join(directory, "logs")):
-        if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
-            found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        try:
+            if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
+                found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue
     return found
 
 
@@ -307,9 +311,18 @@ class Keeper:
             return
         *lines, self.connections[connection] = (self.connections[connection] + data).split(b"\n")
         for line in lines:
-            order = json.loads(line.decode())
             try:
-                getattr(self, "do_" + order["do"])(order, connection)
+                order = json.loads(line.decode())
+                obey = getattr(self, "do_" + order["do"])
+            except (ValueError, KeyError, TypeError, AttributeError):
+                self.hang_up(connection)
+                return
+            try:
+                obey(order, connection)
+            except OSError as error:
+                # Before the start this refuses the run; later nothing that a controller says touches files.
+                self.answer(connection, "error", kind="node_unfit", message="%s: %s" % (error.filename, error.strerror))
+                self.hang_up(connection)
             except Refused as refusal:
                 self.answer(connection, "error", **refusal.fields)
                 self.hang_up(connection)
@@ -427,7 +440,7 @@ class Keeper:
                 self.main_status = status
 
     def owned(self):
-        """Return {pid: start time} of what belongs to this run here: descendants, and where it says so bearers of its marker."""
+        """Return {pid: start time} of what is this run's here: descendants, and where asked for, bearers of its marker."""
         found = descendants(os.getpid())
         if self.order.get("by_marker"):
             found.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
@@ -449,6 +462,8 @@ class Keeper:
             if not left and self.main_status is not None:
                 self.read_ranks()
                 self.end()
+            elif now >= self.killed_at + STUCK_S:
+                self.end("stuck: processes %s outlive SIGKILL" % sorted(left))
             elif now >= self.killed_at:
                 send_signal(left, signal.SIGKILL)
 
@@ -483,9 +498,10 @@ class Keeper:
         elif self.state in ("new", "armed"):
             self.state = "gone"
 
-    def end(self):
-        """Write the exit record: what happened, and the size and digest of every log."""
-        code, name = ending(self.main_status)
+    def end(self, stuck=""):
+        """Write the exit record: what happened, size and digest of every log. ``stuck``: what could not be ended."""
+        code, name = (None, None) if self.main_status is None else ending(self.main_status)
+        self.stop_reason = stuck or self.stop_reason
         failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
         state = "failed" if failed else "finished"
         if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
@@ -545,7 +561,7 @@ def launch(order, writer, at):
         environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
         if at is not None:
             # No spinning at the end: where nodes share cores, as in a lab, it would delay the others.
-            time.sleep(max(0.0, at - time.monotonic()))
+            time.sleep(min(10.0, max(0.0, at - time.monotonic())))
         os.write(writer, b"%.9f" % time.monotonic())
         os.set_inheritable(writer, False)
         os.execvpe(order["argv"][0], order["argv"], environment)
@@ -593,8 +609,19 @@ def keep_main(directory):
     keeper = Keeper(directory)
     try:
         keeper.serve()
+    except BaseException as error:
+        # Whatever went wrong here, a disk that is full or a fault of ours: nothing may run on without an owner.
+        deadline = time.monotonic() + STUCK_S
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            send_signal(keeper.owned(), signal.SIGKILL)
+            time.sleep(POLL_S)
+            keeper.reap()
+        keeper.tell("stopping", reason="keeper_failed: %s" % error, mono=time.monotonic())
+        raise
     finally:
-        os.unlink("keeper.sock")
+        for name in ("env.sh", "keeper.sock"):
+            if os.path.exists(name):
+                os.unlink(name)
 
 
 def keeper_lives(directory):
@@ -760,28 +787,46 @@ def op_stop(request):
 
 
 def ask_keeper(directory, reason, grace_s):
-    """Tell a run's keeper to stop and wait for its end. False where no keeper answers."""
+    """Tell a run's keeper to stop and wait for its end. False where none answers, or where the run has ended before."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(grace_s + 10)
+    data = b""
     try:
         os.chdir(directory)
         connection.connect("keeper.sock")
+    except OSError:
+        connection.close()
+        return False
+    try:
         connection.sendall(json.dumps({"do": "stop", "reason": reason}).encode() + b"\n")
-        data = b""
-        while b'"event": "ended"' not in data:
+        # A hello with the state "ended" is all that a keeper has to say whose run is over.
+        while b'"event": "ended"' not in data and b'"state": "ended"' not in data:
             block = connection.recv(65536)
             if not block:
                 break
             data += block
-            if b'"state": "ended"' in data:
-                # Its hello: there is nothing left to stop, and the end has been told before.
-                return False
         connection.sendall(b'{"do": "bye"}\n')
     except OSError:
-        return False
+        # It went before our goodbye, since its controller said one too. What it may have left is found by the marker.
+        pass
     finally:
         connection.close()
-    return True
+    return b'"state": "ended"' not in data
+
+
+def op_drop(request):
+    """Remove a run's directory where its keeper has gone: of a run that never started, or where asked of one that ended."""
+    root = root_directory(request["root"])
+    directory = inside(root, "runs/" + request["run"])
+    deadline = time.monotonic() + 3.0
+    while keeper_lives(directory) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    ended = os.path.exists(os.path.join(directory, "exit.json"))
+    gone = os.path.isdir(directory) and not keeper_lives(directory) and not bearers(request["run"])
+    gone = gone and (request["finished"] or not ended)
+    if gone:
+        shutil.rmtree(directory)
+    reply(dropped=gone)
 
 
 def op_left(request):
@@ -816,6 +861,8 @@ def op_tail(request):
     path = os.path.join(directory, "logs", inside("", request["file"]))
     offset = request["offset"]
     while True:
+        # Asked before reading, so that what is written between the two is read in the next turn.
+        lives = keeper_lives(directory)
         data = read_slice(path, offset, CHUNK)
         if data:
             reply(offset=offset, bytes=len(data))
@@ -823,11 +870,25 @@ def op_tail(request):
             sys.stdout.buffer.flush()
             offset += len(data)
             continue
-        if not request["follow"] or not keeper_lives(directory):
+        if not request["follow"] or not lives:
             break
         if select.select([0], [], [], 0.2)[0] and not os.read(0, 4096):
             break
     reply(done=True, offset=offset)
+
+
+def op_program(request):
+    """Run a staged program under this interpreter to its end, and report how it ended and what it said last."""
+    root = root_directory(request["root"])
+    argv = [sys.executable, "-I", "-S", inside(root, request["program"])] + request["argv"]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=request["limit_s"], cwd=root
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused("run_timeout", "%s: not over within %g s" % (request["program"], request["limit_s"]))
+    texts = [stream[-TAIL_BYTES:].decode("utf-8", "replace") for stream in (done.stdout, done.stderr)]
+    reply(code=done.returncode, out=texts[0], err=texts[1])
 
 
 def op_facts(request):
@@ -860,8 +921,19 @@ def op_facts(request):
         facts["interface"] = interface_facts(request["interface"])
     if request.get("data_dir"):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
+        facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
     reply(facts=facts)
+
+
+def data_set_digest(directory):
+    """Return what a data set made by make_dataset.py says its digest is, None where there is no such set."""
+    try:
+        found = json.loads(read_slice(os.path.join(directory, "dataset.json"), 0, CHUNK).decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    digest = found.get("sha256") if isinstance(found, dict) else None
+    return digest[:64] if isinstance(digest, str) else None
 
 
 def program_digest(path):

@@ -54,8 +54,10 @@ def bench(
     sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A knob of the framework.")] = None,
     run_file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="YAML with choices; options win.")] = None,
     baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g where no usable one exists.")] = True,
-    lease: Annotated[float, typer.Option("--lease", min=2, help="Seconds a node runs on without a controller.")] = 60.0,
-    grace: Annotated[float, typer.Option("--stop-grace", min=0, help="Seconds from terminate to kill.")] = 5.0,
+    lease: Annotated[
+        float, typer.Option("--lease", min=2, max=86400, help="Seconds a node runs on without a controller.")
+    ] = 60.0,
+    grace: Annotated[float, typer.Option("--stop-grace", min=0, max=600, help="Seconds from terminate to kill.")] = 5.0,
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
@@ -73,6 +75,12 @@ def bench(
 
     if order not in ("interleaved", "random"):
         raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
+    if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
+        raise ConfigError(
+            "expected --shape alone, or --ladder, or --nodes and --gpus", where="--shape" if shape else "--ladder"
+        )
+    if not words(framework):
+        raise ConfigError("expected at least one framework, got none", where="--framework")
     folders = {name: open_framework(name, templates) for name in words(framework)}
     choices = _run_file(run_file)
     lists: dict[str, tuple[Any, ...]] = {
@@ -101,7 +109,7 @@ def bench(
         from orchestrator.history import usable_baseline
 
         for spec in missing_baselines(wanted):
-            found = usable_baseline(selection.project.runs, spec, folders[spec.framework].framework, selection.hosts, count)
+            found = usable_baseline(selection.project.runs, spec, folders[spec.framework], selection.hosts, count)
             borrowed += found
             extra += () if found else (spec,)
     planned = _planned((*extra, *wanted), folders, count, order)

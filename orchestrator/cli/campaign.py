@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,11 @@ def conduct(
             interrupt,
             observe,
             ports(random.SystemRandom().choice),
+            selection.inventory.secrets,
         )
         errors = campaign.execute(planned)
-    _table(bench, as_json)
+    with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
+        _table(bench, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
 
@@ -76,11 +79,13 @@ def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
 
     def act(number: int, _: object) -> None:
         if interrupt.signal:
-            text = "left at once; the nodes end the run by themselves. To finish: orch cancel && orch collect"
-            os.write(2, f"\norch: {text} {bench.path}\n".encode())
+            path = shlex.quote(str(bench.path))
+            finish = f"orch cancel {path} && orch collect {path}"
+            show = "\x1b[?25h" if os.isatty(2) else ""  # the live block had hidden the cursor
+            _say(f"{show}\norch: left at once; the nodes end the run by themselves. To finish: {finish}\n")
             os._exit(128 + number)
         interrupt.signal = number
-        os.write(2, b"\norch: stopping on every node, then collecting; once more to leave at once\n")
+        _say("\norch: stopping on every node, then collecting; once more to leave at once\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, act) for number in numbers}
@@ -89,6 +94,12 @@ def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    """Write to standard error from a signal handler; the terminal may be what has just gone."""
+    with suppress(OSError):
+        os.write(2, text.encode())
 
 
 def _table(bench: BenchDir, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from orchestrator.cli.results import Bench, find_bench
 if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
-    from orchestrator.rundir import BenchDir
+    from orchestrator.rundir import BenchDir, RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,6 +29,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each
     from orchestrator.hostset import fold
+    from orchestrator.report.text import visible
     from orchestrator.rundir import BenchDir as Benches
 
     selection = select(hosts, exclude)
@@ -46,12 +47,12 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         for run in answer["runs"]:
             by_run.setdefault(run, []).append(host)
     for run, names in by_run.items():
-        typer.echo(f"running  {run}  on {fold(names)}")
+        typer.echo(f"running  {visible(run)}  on {fold(names)}")
     if not by_run:
         typer.echo(f"nothing of ours runs on {fold(answers)}" if answers else "no node answers")
     for host, answer in answers.items():
         if answer["owner"]:
-            typer.echo(f"held     {host}  by {answer['owner']}")
+            typer.echo(f"held     {host}  by {visible(answer['owner'])}")
     for bench_id, counts in states.items():
         typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     if errors:
@@ -65,9 +66,18 @@ def _counts(bench: BenchDir) -> dict[str, int]:
     from collections import Counter
 
     written = bench.runs()
-    counts = Counter((run.manifest().get("outcome") or {}).get("state", "open") for run in written)
+    counts = Counter(map(_state, written))
     counts["planned"] = len(bench.bench()["runs"]) - len(written)
     return {state: count for state, count in counts.items() if count}
+
+
+def _state(run: RunDir) -> str:
+    from orchestrator.errors import DataError
+
+    try:
+        return str((run.manifest().get("outcome") or {}).get("state", "open"))
+    except DataError:
+        return "damaged"
 
 
 def logs(
@@ -109,6 +119,11 @@ def logs(
         raise ConfigError(f"expected a rank from 0 to {placement['world_size'] - 1}, got {rank}", where="--rank")
     name = f"rank-{rank}.{'err' if err else 'out'}"
     if is_complete(chosen, slot["host"]):
+        names = [path.name for path in chosen.logs(slot["host"])]
+        if name not in names:
+            # Programs that are not ours, and launchers that fail early, speak on the node's own streams.
+            wanted, name = name, "node.err" if err else "node.out"
+            typer.echo(f"{slot['host']} has no {wanted}; this is {name}, and there are {', '.join(names)}", err=True)
         show(chosen.log_path(slot["host"], name).read_bytes())
         return
     inventory = open_inventory(directory.bench()["inventory"])
@@ -128,9 +143,11 @@ def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.errors import Faults, RunError
     from orchestrator.fanout import each
     from orchestrator.hostset import fold
+    from orchestrator.report.text import visible
 
-    runs: list[str | None] = [run.run_id for run in find_bench(bench).runs()] if bench else [None]
-    selection = select(hosts, exclude)
+    named = find_bench(bench) if bench else None
+    runs: list[str | None] = [run.run_id for run in named.runs()] if named else [None]
+    selection = select(hosts or (named.bench()["inventory"] if named else ""), exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         for run in runs:
@@ -138,7 +155,7 @@ def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
             errors += failed.values()
             stopped = {name: answer["stopped"] for name, answer in answers.items() if answer["stopped"]}
             for name in sorted({name for names in stopped.values() for name in names}):
-                typer.echo(f"stopped {name} on {fold(host for host, names in stopped.items() if name in names)}")
+                typer.echo(f"stopped {visible(name)} on {fold(host for host, names in stopped.items() if name in names)}")
             errors += [
                 RunError(f"still there after a kill: {answer['left']}", kind="rank_failed", host=name)
                 for name, answer in answers.items()

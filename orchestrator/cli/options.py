@@ -45,6 +45,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
     ``hosts`` is a file, or an expression over the project's inventory, or else addresses that no inventory knows.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.hostset import expand
     from orchestrator.library import open_inventory
     from orchestrator.project import Project
 
@@ -59,7 +60,9 @@ def select(hosts: str, exclude: str = "") -> Selection:
                 inventory.select(hosts)
                 source, why, expression = known, known_why, hosts
             except ConfigError:
-                if hosts.startswith("@"):
+                # A word that the inventory half knows is a slip; only what it knows nothing of are addresses of their own.
+                known_names = {name for host in inventory.hosts for name in (host.name, host.address)}
+                if "@" in hosts or known_names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
     chosen = inventory.select(expression, exclude)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -30,18 +30,27 @@ def progress(planned: Sequence[PlannedRun]) -> Iterator[Observer]:
     if not console.is_terminal:
         yield lambda event, fields: _plain(view, view.take(event, fields))
         return
-    with Live(view, console=console, refresh_per_second=4, transient=True) as live:
+    live = Live(view, console=console, refresh_per_second=4, transient=True)
 
-        def observe(event: str, fields: Mapping[str, Any]) -> None:
-            for line in view.take(event, fields):
+    def observe(event: str, fields: Mapping[str, Any]) -> None:
+        lines = view.take(event, fields)
+        # The terminal may be gone; showing never decides anything.
+        with suppress(OSError):
+            for line in lines:
                 live.console.print(line, markup=False, highlight=False)
 
+    live.start()
+    try:
         yield observe
+    finally:
+        with suppress(OSError):
+            live.stop()
 
 
 def _plain(view: _View, lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
 
 
 class _View:
@@ -63,7 +72,7 @@ class _View:
         match event:
             case "checks":
                 return [
-                    f"{check.host}: {check.name}: {check.found}; expected {check.expected}. {check.hint}"
+                    f"{check.host}: {check.name}: {visible(check.found)}; expected {check.expected}. {check.hint}"
                     for check in fields["checks"]
                     if check.verdict == "warning"
                 ]

@@ -49,11 +49,12 @@ def find_bench(name: str) -> BenchDir:
 def collect(
     bench: Bench = "",
     accept_new: AcceptNew = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then remove what is here and whole from the nodes.")] = False,
     as_json: Json = False,
 ) -> None:
     """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
     from orchestrator.cluster import Cluster
-    from orchestrator.collect import is_complete
+    from orchestrator.collect import is_complete, settle
     from orchestrator.errors import DataError, Faults
     from orchestrator.fanout import each
     from orchestrator.library import open_inventory
@@ -64,7 +65,7 @@ def collect(
     record = directory.bench()
     runs = {run: hosts_of(run) for run in directory.runs() if run.run_id not in record["borrowed"]}
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
-    wanted = {host for hosts in missing.values() for host in hosts}
+    wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report = []
     errors = []
     if wanted:
@@ -77,6 +78,10 @@ def collect(
                 found, failed = each(reached, partial(_collect, cluster, run))
                 report += [(run.run_id, collected) for collected in found.values()]
                 errors += list(failed.values())
+            for run, hosts in runs.items():
+                settle(run, hosts)
+                whole = [host for host in hosts if prune and host in cluster.nodes and is_complete(run, host)]
+                errors += each(whole, partial(_drop, cluster, run.run_id))[1].values()
     if as_json:
         print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
     else:
@@ -101,6 +106,10 @@ def _collect(cluster: Cluster, run: RunDir, host: str) -> Collected:
     from orchestrator.collect import collect_host
 
     return collect_host(cluster.nodes[host], run)
+
+
+def _drop(cluster: Cluster, run_id: str, host: str) -> None:
+    cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)
 
 
 def hosts_of(run: RunDir) -> list[str]:

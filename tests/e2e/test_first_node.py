@@ -81,7 +81,12 @@ def test_the_others_wait_and_end_with_the_first(controller: Controller, template
 
 def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(controller: Controller, templates: Path) -> None:
     process = controller.start(*bench(templates, "--set", "pause_s=3"))
-    judge.wait_for(lambda: len([one for one in judge.ours(controller.lab) if one.node == "node2"]) > 1, 20, "nothing on node2")
+    waiting = "node2", "launch.sh"
+
+    def launched() -> set[tuple[str, str]]:
+        return {(one.node, one.cmdline.rpartition(" ")[2]) for one in judge.ours(controller.lab)}
+
+    judge.wait_for(lambda: waiting in launched(), 20, "nothing is launched on node2")
     marker = f"ORCH_RUN_ID={controller.runs[-1].name}"
     # As mpirun's ssh does it: no descendant of the node runner, known by the run's marker alone.
     ssh(controller.lab, "node2", f"{marker} setsid -f sleep 1000 </dev/null >/dev/null 2>&1")
