@@ -1,0 +1,138 @@
+"""The main job over real SSH: deploy, bench, collect, summarize, and what each leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import judge
+from tests.e2e.rig import ORCH, QUICK, SMALL, Controller, outer_environment
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
+    for node in controller.lab.nodes:
+        shutil.rmtree(node.home / ".orch-node", ignore_errors=True)
+    first = controller.orch("deploy", "-f", "simulated")
+    assert first.code == 0 and "bytes to node[1-4]" in first.out, first
+    again = controller.orch("deploy", "-f", "simulated")
+    assert again.code == 0 and "simulated: already on node[1-4]" in again.out, again
+
+    bench = controller.orch(
+        "bench", *SMALL, "--baseline", "--nodes", "2,4", "--repeats", "2", "--set", "compute_ms=20", "--steps", "8",
+        "--warmup-steps", "2",
+    )  # fmt: skip
+    assert bench.code == 0, bench
+    assert [line.split()[0] for line in bench.out.splitlines() if "n2g" in line or "1n1g  " in line] == ["1n1g", "2n2g", "4n2g"]
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in controller.runs]
+    assert [f"{m['spec']['nodes']}n{m['spec']['gpus']}g r{m['repeat']}" for m in manifests] == [
+        "1n1g r1", "2n2g r1", "4n2g r1", "1n1g r2", "2n2g r2", "4n2g r2",
+    ]  # fmt: skip
+    for manifest in manifests:
+        assert manifest["outcome"]["state"] == "finished" and manifest["outcome"]["error"] is None
+        assert all(state == {"checked": True, "left": []} for state in manifest["outcome"]["clean"].values())
+        assert sorted(manifest["facts"]) == [slot["host"] for slot in manifest["placement"]["slots"]]
+    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
+    assert judge.ours(controller.lab) == []
+
+    collect = controller.orch("collect")
+    assert (collect.code, collect.out) == (0, f"bench {controller.bench.name}: 6 of 6 runs were here and whole\n")
+    forms = {form: controller.orch("summarize", "--format", form) for form in ("table", "markdown", "csv", "json")}
+    assert {form: done.code for form, done in forms.items()} == dict.fromkeys(forms, 0)
+    rows = forms["json"].json["rows"]
+    assert [(row["shape"], row["n"], row["failed"]) for row in rows] == [("1n1g", 2, 0), ("2n2g", 2, 0), ("4n2g", 2, 0)]
+    assert rows[0]["speedup"] == 1 and all(row["simulated"] for row in rows)
+    assert 1 < rows[1]["speedup"] < rows[2]["speedup"] < 8.5
+    table = {row["nodes"] + "x" + row["gpus"]: row for row in csv.DictReader(io.StringIO(forms["csv"].out))}
+    assert {shape: row["median_speed"] for shape, row in table.items()} == {
+        f"{row['nodes']}x{row['gpus']}": f"{row['median_speed']:.2f}" for row in rows
+    }
+    assert forms["markdown"].out.count("| 4n2g |") == 1 and "SIMULATED" in forms["table"].out.upper()
+    assert forms["table"].out == bench.out
+
+
+def test_the_summary_needs_nothing_but_the_run_directory(controller: Controller, tmp_path: Path) -> None:
+    assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
+    shown = controller.orch("summarize", "--json")
+    elsewhere = tmp_path / "laptop"
+    shutil.copytree(controller.bench, elsewhere / "copied")
+    shutil.rmtree(controller.project / "runs")
+    done = subprocess.run(
+        ["unshare", "--net", *ORCH, "summarize", "copied", "--json"],
+        cwd=elsewhere, env=outer_environment(elsewhere), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, shown.out), done.stderr
+
+
+def test_the_skew_of_the_start_is_recorded_and_true_within_its_bound(controller: Controller) -> None:
+    assert controller.orch("bench", *QUICK, "--nodes", "4", "--repeats", "3").code == 0
+    for run in controller.runs:
+        start = json.loads((run / "manifest.json").read_text())["start"]
+        # The nodes of a lab share one clock, so their own start times are comparable as they stand.
+        truth = [host["started_mono_s"] for host in start["hosts"].values()]
+        assert sorted(start["hosts"]) == ["node1", "node2", "node3", "node4"]
+        assert abs(start["skew_s"] - (max(truth) - min(truth))) <= 2 * start["bound_s"] + 1e-4, start
+        assert 0 <= start["skew_s"] < 0.1 and 0 < start["bound_s"] < 0.05
+
+
+def test_each_rank_ran_once_with_its_own_number(controller: Controller) -> None:
+    assert controller.orch("bench", *QUICK, "--nodes", "3").code == 0
+    seen = []
+    for index, host in enumerate(("node1", "node2", "node3")):
+        record = controller.exit_record(host)
+        assert (record["state"], record["code"], record["node_rank"], record["reason"]) == ("finished", 0, index, "")
+        seen += [(rank["rank"], rank["local_rank"], rank["code"], rank["signal"]) for rank in record["ranks"]]
+    assert seen == [(0, 0, 0, None), (1, 1, 0, None), (2, 0, 0, None), (3, 1, 0, None), (4, 0, 0, None), (5, 1, 0, None)]
+
+
+def test_a_second_bench_borrows_the_first_ones_baseline(controller: Controller) -> None:
+    common = ("bench", *QUICK, "--baseline", "--gpus", "1")
+    assert controller.orch(*common, "--nodes", "2").code == 0
+    first = controller.bench
+    base = next(run for run in controller.runs if "1n1g" in run.name)
+    second = controller.orch(*common, "--nodes", "3")
+    assert second.code == 0 and controller.bench != first
+    record = json.loads((controller.bench / "bench.json").read_text())
+    assert record["borrowed"] == [base.name] and len(record["runs"]) == 2
+    rows = controller.orch("summarize", "--json").json["rows"]
+    assert [row["shape"] for row in rows] == ["1n1g", "3n1g"] and rows[1]["speedup"] is not None
+    assert controller.orch("collect").code == 0
+    shutil.rmtree(first)
+    assert controller.orch("summarize", "--json").json["rows"] == rows
+
+    changed = controller.orch(*common, "--nodes", "2", "--set", "seed=1")
+    assert changed.code == 0
+    assert json.loads((controller.bench / "bench.json").read_text())["borrowed"] == []
+
+
+def test_everything_we_write_is_private(controller: Controller) -> None:
+    program = ("sh", "-c", 'umask 0; exec "$@"', "sh", *ORCH)
+    done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=program), 60)
+    assert done.code == 0, done
+    homes = [controller.lab.node(name).home / ".orch-node" for name in ("node1", "node2")]
+    for top in (controller.project / "runs", *homes):
+        for path in (top, *top.rglob("*")):
+            assert path.lstat().st_mode & 0o077 == 0, (oct(path.lstat().st_mode), path)
+    assert not list(homes[0].glob(f"runs/{controller.runs[-1].name}/env.sh")), "the variables are gone after the run"
+
+
+def test_a_real_network_on_two_nodes_with_torch(controller: Controller) -> None:
+    pytest.importorskip("torch")
+    controller.environment["OMP_NUM_THREADS"] = "1"
+    done = controller.orch(
+        "bench", "resnet50", "--nodes", "2", "--gpus", "1", "--steps", "3", "--warmup-steps", "1", "--repeats", "1",
+        "--no-baseline", timeout_s=100,
+    )  # fmt: skip
+    assert done.code == 0, done
+    row = controller.orch("summarize", "--json").json["rows"][0]
+    assert (row["framework"], row["shape"], row["world_size"], row["n"]) == ("pytorch", "2n1g", 2, 1)
+    assert not row["simulated"] and row["median_speed"] > 0 and "torch" in row["hardware"]
+    facts = controller.manifest()["facts"]
+    assert facts["node1"]["framework"]["torch"] == facts["node2"]["framework"]["torch"]

@@ -1,0 +1,758 @@
+"""The node runner on its own, spoken to as ssh would: what it refuses, what it starts, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import judge
+
+RUNNER = Path(__file__).parents[1] / "remote" / "noderun.py"
+BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away need root")
+pytestmark = pytest.mark.timeout(60)
+
+
+def _old_interpreters() -> list[str]:
+    """Return an interpreter of each version from 3.6 on that this machine has, this one included."""
+    folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
+    folders += sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
+    found: dict[tuple[int, int], str] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("python3.*")) if folder.is_dir() else []:
+            match = re.fullmatch(r"python3\.(\d+)", path.name)
+            if match and int(match[1]) >= 6 and os.access(path, os.X_OK):
+                probe = [str(path), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
+                done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
+                if done.returncode == 0:
+                    major, minor = map(int, done.stdout.split())
+                    found.setdefault((major, minor), str(path))
+    found.setdefault(sys.version_info[:2], sys.executable)
+    return [path for _, path in sorted(found.items())]
+
+
+@dataclass(slots=True)
+class Line:
+    """One call of the runner through a pair of pipes: events come out, orders go in."""
+
+    process: subprocess.Popen[bytes]
+    buffer: bytearray = field(default_factory=bytearray)
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def order(self, do: str, **fields: Any) -> None:
+        self.send(json.dumps({**fields, "do": do}).encode() + b"\n")
+
+    def read_line(self, within_s: float = 10.0) -> dict[str, Any]:
+        while b"\n" not in self.buffer:
+            self.more(within_s)
+        line, _, rest = bytes(self.buffer).partition(b"\n")
+        self.buffer[:] = rest
+        value: dict[str, Any] = json.loads(line)
+        return value
+
+    def read(self, count: int) -> bytes:
+        while len(self.buffer) < count:
+            self.more(10.0)
+        data = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return data
+
+    def more(self, within_s: float) -> None:
+        assert self.process.stdout
+        ready = select.select([self.process.stdout], [], [], within_s)[0]
+        assert ready, f"nothing within {within_s:g} s, so far {bytes(self.buffer)!r}"
+        data = os.read(self.process.stdout.fileno(), 65536)
+        assert data, f"the line ended, after {bytes(self.buffer)!r}"
+        self.buffer += data
+
+    def wait_for(self, event: str, within_s: float = 10.0) -> dict[str, Any]:
+        """Return the next event of that name; others are passed over."""
+        deadline = time.monotonic() + within_s
+        while True:
+            found = self.read_line(max(0.1, deadline - time.monotonic()))
+            if found.get("event") == event or (event == "error" and "error" in found):
+                return found
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+        self.process.wait(10)
+
+
+@dataclass(slots=True)
+class Machine:
+    """A work directory and the runner over it: a node without the network."""
+
+    root: Path
+    python: str = sys.executable
+    lines: list[Line] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+    def call(self, op: str, **request: Any) -> Line:
+        """Start one operation; the answer's mark is taken off."""
+        source = RUNNER.read_bytes()
+        argv = [self.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={"PATH": os.environ["PATH"]},
+        )
+        line = Line(process)
+        self.lines.append(line)
+        header = {"root": str(self.root), **request, "op": op, "nonce": "n0nce"}
+        line.send(source + json.dumps(header).encode() + b"\n")
+        assert line.read(len(b"ORCH n0nce\n")) == b"ORCH n0nce\n"
+        return line
+
+    def ask(self, op: str, **request: Any) -> dict[str, Any]:
+        """Return the one line that answers an operation."""
+        line = self.call(op, **request)
+        answer = line.read_line(30.0)
+        line.close()
+        return answer
+
+    def put(self, *files: tuple[str, bytes, int]) -> dict[str, Any]:
+        """Send files as (path, content, mode); return the last answer."""
+        listing = [
+            {"path": path, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "mode": mode}
+            for path, content, mode in files
+        ]
+        line = self.call("put", files=listing)
+        answer = line.read_line()
+        if "missing" in answer:
+            try:
+                for index in answer["missing"]:
+                    line.send(files[index][1])
+            except BrokenPipeError:
+                pass
+            answer = line.read_line()
+        line.close()
+        return answer
+
+    def stage(self, run: str, script: str) -> dict[str, str]:
+        """Put the runner and a launch script in place; return the digests of the run's files."""
+        if run not in self.runs:
+            self.runs.append(run)
+        answer = self.put(
+            ("payload/x/noderun.py", RUNNER.read_bytes(), 0o600),
+            (f"runs/{run}/launch.sh", script.encode(), 0o700),
+            (f"runs/{run}/env.sh", b"export SECRET=1\n", 0o600),
+        )
+        assert answer == {"done": True}, answer
+        return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
+
+    def keeper(self, run: str, *, start: bool = True) -> Line:
+        line = self.call("line", run=run, noderun="payload/x/noderun.py", start=start, wait_s=5)
+        assert line.read_line()["event"] == "hello"
+        return line
+
+    def arm(self, line: Line, run: str, files: dict[str, str], **changes: Any) -> None:
+        order = {
+            "run_id": run, "node_rank": 0, "argv": ["/bin/bash", "launch.sh"], "files": files, "ports": [], "lease_s": 20,
+            "limit_s": 60, "grace_s": 0.5, "output_limit_bytes": 1 << 30, "owner": {"user": "me", "run_id": run},
+        }  # fmt: skip
+        line.order("arm", **(order | changes))
+
+    def start(self, run: str, script: str, **changes: Any) -> Line:
+        """Stage, arm and start a run; return the line to its keeper."""
+        files = self.stage(run, script)
+        line = self.keeper(run)
+        self.arm(line, run, files, **changes)
+        line.wait_for("armed")
+        line.order("go", at=None)
+        line.wait_for("started")
+        return line
+
+    def close(self) -> None:
+        """End every line, and find nothing of any run left."""
+        for line in self.lines:
+            line.process.kill()
+            for stream in (line.process.stdin, line.process.stdout, line.process.stderr):
+                assert stream
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+            line.process.wait(10)
+        deadline = time.monotonic() + 3
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, "processes of the test's runs were left"
+
+    def left(self) -> list[int]:
+        return [pid for run in self.runs for pid in (*bearing(run), *keepers(self.folder(run)))]
+
+    def folder(self, run: str) -> Path:
+        return self.root / "runs" / run
+
+    def wait_for_log(self, run: str, name: str, content: bytes) -> None:
+        """Wait until a log holds exactly this."""
+        path = self.folder(run) / "logs" / name
+        judge.wait_for(lambda: path.exists() and path.read_bytes() == content, 5, f"{path} does not come")
+
+    def record(self, run: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.folder(run) / "exit.json").read_text())
+        return value
+
+
+def bearing(run: str) -> list[int]:
+    """Return the processes whose environment names the run, by our own look into /proc; defunct ones have none."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if f"ORCH_RUN_ID={run}\0".encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def keepers(folder: Path) -> list[int]:
+    """Return the keepers of a run directory."""
+    mark = f"\0keep\0{folder}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path / "work")
+    yield made
+    made.close()
+
+
+RUN = f"run-{os.getpid()}"
+SLEEP = "#!/bin/bash\nexec sleep 1000\n"
+
+
+def rank(code: str, number: int = 0) -> str:
+    """Return the lines of a launch script that start Python code as a rank."""
+    wrapper = f"{sys.executable} -I -S ../../payload/x/noderun.py rank --"
+    return f"RANK={number} LOCAL_RANK={number} {wrapper} {sys.executable} -c '{code}'"
+
+
+# ------------------------------------------------------------------ every Python
+
+
+@pytest.mark.parametrize("python", _old_interpreters(), ids=lambda path: Path(path).name + "@" + Path(path).parent.parent.name)
+def test_the_runner_works_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "work", python)
+    assert machine.put(("a/b.txt", b"text", 0o640)) == {"done": True}
+    facts = machine.ask(
+        "facts", python=python, probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=20, ports=[], interface="lo",
+        data_dir=str(tmp_path),
+    )["facts"]  # fmt: skip
+    asked = [python, "-c", "import platform; print(platform.python_version())"]
+    expected = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
+    assert facts["runner_python"] == expected.stdout.strip() and facts["framework"] == {"x": 1}
+    assert facts["interface"]["mtu"] > 0 and facts["data_dir"] is True and facts["cores"] >= 1
+    assert facts["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    line = machine.start(f"{RUN}-py", rank("print(1)"))
+    assert line.wait_for("ended")["record"]["state"] == "finished"
+    line.order("bye")
+    line.close()
+    assert b"".join(one.process.stderr.read() for one in machine.lines if one.process.stderr) == b""
+    machine.close()
+
+
+# ------------------------------------------------------------------ files
+
+
+def test_files_arrive_whole_with_their_mode_and_are_not_sent_twice(machine: Machine) -> None:
+    files = (("payload/a/x.py", b"\0\xff\r\n" * 1000, 0o700), ("runs/r/env.sh", b"", 0o600))
+    assert machine.put(*files) == {"done": True}
+    assert (machine.root / "payload/a/x.py").read_bytes() == files[0][1]
+    assert [oct((machine.root / path).stat().st_mode & 0o7777) for path, _, _ in files] == ["0o700", "0o600"]
+    assert oct(machine.root.stat().st_mode & 0o777) == oct((machine.root / "runs/r").stat().st_mode & 0o777) == "0o700"
+    before = (machine.root / "payload/a/x.py").stat().st_ino
+    listing = [{"path": p, "bytes": len(c), "sha256": hashlib.sha256(c).hexdigest(), "mode": m} for p, c, m in files]
+    assert machine.ask("put", files=listing)["missing"] == []
+    assert (machine.root / "payload/a/x.py").stat().st_ino == before
+
+
+def test_a_transfer_that_breaks_off_leaves_no_file_and_no_rest(machine: Machine) -> None:
+    listing = [{"path": "payload/x", "bytes": 1000, "sha256": "0" * 64, "mode": 0o600}]
+    line = machine.call("put", files=listing)
+    line.read_line()
+    line.send(b"half")
+    assert line.process.stdin
+    line.process.stdin.close()
+    assert line.read_line()["error"]["kind"] == "transfer_corrupt"
+    assert list((machine.root / "payload").iterdir()) == []
+
+
+def test_bytes_that_are_not_what_was_announced_are_refused(machine: Machine) -> None:
+    listing = [{"path": "payload/x", "bytes": 4, "sha256": "0" * 64, "mode": 0o600}]
+    line = machine.call("put", files=listing)
+    line.read_line()
+    line.send(b"abcd")
+    error = line.read_line()["error"]
+    assert error["kind"] == "transfer_corrupt" and "0" * 64 in error["message"]
+    assert list((machine.root / "payload").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "a/../../x",
+        "/etc/x",
+        "a//b",
+        "",
+        ".",
+        "..",
+        "a/.hidden",
+        "-rf",
+        "a/-b",
+        "a b",
+        "a\nb",
+        "a\x00b",
+        "ü",
+        "a/",
+        "x" * 200,
+    ],
+)
+def test_names_that_leave_the_work_directory_or_hide_in_it_are_refused(machine: Machine, path: str) -> None:
+    answer = machine.put((path, b"x", 0o600))
+    assert answer["error"]["kind"] == "unsafe_path"
+    assert not (machine.root.parent / "x").exists()
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(machine: Machine, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    machine.put(("payload/y", b"", 0o600))
+    (machine.root / "payload" / "x").symlink_to(target)
+    assert machine.put(("payload/x", b"new", 0o600)) == {"done": True}
+    assert target.read_text() == "mine" and not (machine.root / "payload/x").is_symlink()
+
+
+def _link(root: Path) -> None:
+    (root.parent / "elsewhere").mkdir()
+    root.symlink_to(root.parent / "elsewhere")
+
+
+def _file(root: Path) -> None:
+    root.write_text("")
+
+
+def _writable(root: Path) -> None:
+    root.mkdir()
+    root.chmod(0o777)
+
+
+def _foreign(root: Path) -> None:
+    root.mkdir(mode=0o700)
+    os.chown(root, 12345, 12345)
+
+
+@pytest.mark.parametrize("plant", [_link, _file, _writable, pytest.param(_foreign, marks=NEEDS_ROOT)])
+def test_a_work_directory_that_somebody_else_prepared_is_refused(machine: Machine, plant: Callable[[Path], None]) -> None:
+    plant(machine.root)
+    answer = machine.put(("x", b"x", 0o600))
+    assert answer["error"]["kind"] == "node_unfit" and str(machine.root) in answer["error"]["message"]
+
+
+@NEEDS_ROOT
+def test_a_full_disk_is_said_with_path_and_numbers_and_leaves_nothing(machine: Machine) -> None:
+    machine.root.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    try:
+        error = machine.put(("payload/big", os.urandom(2 << 20), 0o600))["error"]
+        assert error["kind"] == "storage_full"
+        assert f"{machine.root}/payload/big" in error["message"]
+        assert re.search(r"needed 2097152 bytes, free \d+", error["message"])
+        assert list((machine.root / "payload").iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+
+
+# ------------------------------------------------------------------ the life of a run
+
+
+def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
+    code = 'import os; print("out"); os.write(2, bytes(range(256)))'
+    line = machine.start(RUN, "#!/bin/bash\nset -e\necho node\n. ./env.sh\n" + rank(code))
+    events = [line.wait_for("rank"), line.wait_for("ended")]
+    assert (events[0]["rank"], events[0]["code"], events[0]["signal"]) == (0, 0, None)
+    record = machine.record(RUN)
+    assert events[1]["record"] == record
+    assert (record["state"], record["code"], record["signal"], record["reason"]) == ("finished", 0, None, "")
+    assert record["started_mono_s"] <= record["ranks"][0]["started_mono_s"] <= record["ended_mono_s"]
+    logs = {path.name: path.read_bytes() for path in (machine.folder(RUN) / "logs").iterdir()}
+    assert logs == {"node.out": b"node\n", "node.err": b"", "rank-0.out": b"out\n", "rank-0.err": bytes(range(256))}
+    assert record["files"] == {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in logs.items()
+    }
+    assert not (machine.folder(RUN) / "env.sh").exists(), "the variables are gone after the run"
+    line.order("bye")
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 2, "the keeper stays")
+    assert (machine.folder(RUN) / "keeper.err").read_bytes() == b""
+
+
+def test_every_file_and_folder_of_a_run_is_private(machine: Machine) -> None:
+    machine.start(RUN, rank("print(1)")).wait_for("ended")
+    assert [path for path in machine.root.rglob("*") if path.lstat().st_mode & 0o077] == []
+
+
+def test_the_start_is_at_the_agreed_instant(machine: Machine) -> None:
+    files = machine.stage(RUN, "#!/bin/bash\ntrue\n")
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    line.wait_for("armed")
+    at = time.monotonic() + 0.5
+    line.order("go", at=at)
+    assert at <= line.wait_for("started")["mono"] < at + 0.2
+    line.wait_for("ended")
+
+
+@pytest.mark.parametrize("stop_first", [False, True])
+def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, stop_first: bool) -> None:
+    files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    line.wait_for("armed")
+    if stop_first:
+        line.order("stop", reason="never mind")
+    line.close()
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
+    assert not (machine.folder(RUN) / "started").exists() and not (machine.folder(RUN) / "exit.json").exists()
+
+
+def test_an_altered_file_is_not_executed(machine: Machine) -> None:
+    files = machine.stage(RUN, SLEEP)
+    (machine.folder(RUN) / "launch.sh").write_text(SLEEP.replace("1000", "1001"))
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    error = line.wait_for("error")
+    assert error["kind"] == "transfer_corrupt" and "launch.sh" in error["message"]
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
+
+
+def test_a_port_that_is_taken_is_refused_when_armed(machine: Machine) -> None:
+    files = machine.stage(RUN, SLEEP)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        line = machine.keeper(RUN)
+        machine.arm(line, RUN, files, ports=[server.getsockname()[1]])
+        error = line.wait_for("error")
+        assert (error["kind"], error["port"]) == ("port_busy", server.getsockname()[1])
+    line.close()
+
+
+def test_beats_are_answered_with_the_clock_and_the_log_from_an_offset(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\necho abcdef\nexec sleep 1000\n")
+    machine.wait_for_log(RUN, "node.out", b"abcdef\n")
+    before = time.monotonic()
+    line.order("beat", n=7, tail={"file": "node.out", "offset": 2})
+    beat = line.wait_for("beat")
+    assert (beat["n"], beat["state"], beat["data"], beat["offset"]) == (7, "running", "Y2RlZgo=", 2)
+    assert before <= beat["mono"] <= time.monotonic()
+    line.order("stop", reason="enough: said the test")
+    record = line.wait_for("ended")["record"]
+    assert (record["state"], record["signal"], record["reason"]) == ("stopped", "SIGTERM", "enough: said the test")
+
+
+def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine) -> None:
+    line = machine.start(RUN, SLEEP, lease_s=1.0)
+    begin = time.monotonic()
+    line.close()
+    judge.wait_for(lambda: not bearing(RUN), 3.0, "it outlived its lease")
+    assert time.monotonic() - begin > 0.8
+    judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 2, "no record")
+    assert machine.record(RUN)["reason"] == "lease_expired: nobody renewed the run for 1 s"
+    assert machine.record(RUN)["state"] == "stopped"
+
+
+def test_beats_renew_the_lease_on_a_second_line_as_well(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\nsleep 2.5\n", lease_s=1.0)
+    line.close()
+    line = machine.keeper(RUN, start=False)
+    event = {"event": "beat"}
+    while event["event"] == "beat":
+        line.order("beat", n=1)
+        event = line.read_line()
+        time.sleep(0.1)
+    assert machine.record(RUN)["state"] == "finished"
+
+
+def test_a_run_ends_at_its_time_limit(machine: Machine) -> None:
+    line = machine.start(RUN, SLEEP, limit_s=0.5)
+    assert line.wait_for("stopping")["reason"] == "run_timeout: longer than 0.5 s"
+    assert line.wait_for("ended")["record"]["state"] == "stopped"
+
+
+def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\nexec yes\n", output_limit_bytes=1 << 20)
+    assert line.wait_for("stopping")["reason"] == "output_limit: more than 1048576 bytes of logs"
+    record = line.wait_for("ended", 20)["record"]
+    assert record["files"]["node.out"]["bytes"] == (machine.folder(RUN) / "logs/node.out").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "expected"),
+    [
+        ("import sys; sys.exit(3)", "exit code 3", (3, None)),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL", (None, "SIGKILL")),
+        ("import os; os.abort()", "SIGABRT", (None, "SIGABRT")),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 3)", "signal 37", (None, "signal 37")),
+    ],
+)
+def test_a_rank_that_ends_badly_is_told_at_once_and_stops_the_node(
+    machine: Machine, code: str, how: str, expected: tuple[int | None, str | None]
+) -> None:
+    waiting = "until [ -e ranks/0.json ]; do sleep 0.01; done\n"
+    script = "#!/bin/bash\n" + rank("import time; time.sleep(1000)", 0) + " &\n" + waiting + rank(code, 1) + " &\nwait\n"
+    line = machine.start(RUN, script)
+    event = line.wait_for("rank")
+    assert (event["rank"], event["code"], event["signal"]) == (1, *expected)
+    record = line.wait_for("ended", 5)["record"]
+    assert (record["state"], record["reason"]) == ("failed", f"rank_failed: rank 1 ended with {how}")
+    assert [(r["rank"], r["signal"]) for r in record["ranks"]] == [(0, "SIGTERM"), (1, expected[1])]
+    assert bearing(RUN) == []
+
+
+def test_a_program_that_does_not_exist_is_an_error_of_its_rank(machine: Machine) -> None:
+    line = machine.start(RUN, rank("").replace(f"{sys.executable} -c ''", "/no/such/program"))
+    assert line.wait_for("rank")["code"] == 127
+    line.wait_for("ended")
+    assert (machine.folder(RUN) / "logs/rank-0.err").read_text() == "/no/such/program: No such file or directory\n"
+
+
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(1000)"
+
+
+def test_a_deaf_workload_is_killed_after_the_grace(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\n" + rank(DEAF))
+    machine.wait_for_log(RUN, "rank-0.out", b"1\n")
+    begin = time.monotonic()
+    line.order("stop", reason="now")
+    record = line.wait_for("ended", 5)["record"]
+    assert 0.5 <= time.monotonic() - begin < 1.5
+    assert record["ranks"][0]["signal"] == "SIGKILL" and bearing(RUN) == []
+
+
+ESCAPED = """\
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        open("escaped", "w").write(str(os.getpid()))
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+while not os.path.exists("escaped"): time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["with-its-marker", "without-its-marker"])
+def test_what_a_workload_leaves_behind_as_a_daemon_is_ended_with_it(machine: Machine, marked: bool) -> None:
+    code = (
+        ESCAPED
+        if marked
+        else "import os; os.environ.pop('ORCH_RUN_ID'); os.execv('" + sys.executable + "', ['x', 'escape.py'])"
+    )
+    machine.put((f"runs/{RUN}/escape.py", ESCAPED.encode(), 0o600))
+    machine.put((f"runs/{RUN}/first.py", code.encode(), 0o600))
+    line = machine.start(RUN, f"#!/bin/bash\nexec {sys.executable} first.py\n")
+    record = line.wait_for("ended", 5)["record"]
+    assert record["state"] == "finished"
+    escaped = int((machine.folder(RUN) / "escaped").read_text())
+    judge.wait_for(lambda: not Path(f"/proc/{escaped}").exists(), 1.0, "the daemon lives on")
+
+
+def test_the_group_of_a_leader_that_died_is_emptied(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\nsleep 1000 & sleep 1000 &\nkill -9 $$\n")
+    record = line.wait_for("ended", 5)["record"]
+    assert (record["state"], record["signal"]) == ("failed", "SIGKILL") and bearing(RUN) == []
+
+
+def test_a_process_of_the_same_name_that_is_not_ours_is_left_alone(machine: Machine) -> None:
+    others = [
+        subprocess.Popen(["sleep", "1000"]),
+        subprocess.Popen(["sleep", "1000"], env={"ORCH_RUN_ID": f"{RUN}-another", "PATH": os.environ["PATH"]}),
+    ]
+    try:
+        line = machine.start(RUN, SLEEP)
+        line.order("stop", reason="now")
+        line.wait_for("ended")
+        assert machine.ask("stop", run=RUN, grace_s=0.2, reason="now") == {"stopped": [], "left": []}
+        assert [other.poll() for other in others] == [None, None]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+# ------------------------------------------------------------------ locks
+
+
+def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_keeper(machine: Machine) -> None:
+    first = machine.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+    files = machine.stage(f"{RUN}-b", SLEEP)
+    second = machine.keeper(f"{RUN}-b")
+    machine.arm(second, f"{RUN}-b", files)
+    error = second.wait_for("error")
+    owner = json.loads(error["owner"])
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert json.loads(machine.ask("status")["owner"])["user"] == "alice"
+    judge.wait_for(lambda: not keepers(machine.folder(f"{RUN}-b")), 3, "the refused keeper stays")
+
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGKILL)
+    third = machine.keeper(f"{RUN}-b")
+    machine.arm(third, f"{RUN}-b", files)
+    third.wait_for("armed")
+    third.close()
+    # What the killed keeper left running is ended by its marker.
+    assert len(bearing(f"{RUN}-a")) == 1
+    assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
+    assert bearing(f"{RUN}-a") == []
+    first.close()
+
+
+def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(tmp_path: Path, machine: Machine) -> None:
+    one, other = machine, Machine(tmp_path / "other")
+    early, late = f"{RUN}-1", f"{RUN}-2"
+    held = {}
+    for run, node in ((early, one), (late, other)):
+        files = node.stage(run, SLEEP)
+        held[run] = node.keeper(run)
+        node.arm(held[run], run, files)
+        held[run].wait_for("armed")
+    wanted = {}
+    for run, node in ((early, other), (late, one)):
+        files = node.stage(run, SLEEP)
+        wanted[run] = node.keeper(run)
+        node.arm(wanted[run], run, files)
+    assert wanted[late].wait_for("error")["kind"] == "node_busy"
+    for line in (held[late], wanted[late]):  # as a controller does that was refused
+        line.close()
+    wanted[early].wait_for("armed", 5)
+    for line in (held[early], wanted[early]):
+        line.close()
+    other.close()
+
+
+def test_stop_ends_every_run_and_says_which(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\n" + rank(DEAF))
+    machine.wait_for_log(RUN, "rank-0.out", b"1\n")
+    status = machine.ask("status")
+    assert status["runs"][RUN] == len(bearing(RUN)) >= 2
+    assert machine.ask("left", run=RUN)["keeper"] is True
+    answer = machine.ask("stop", run=RUN, grace_s=0.5, reason="cancelled")
+    assert answer == {"stopped": [RUN], "left": []}
+    assert (machine.record(RUN)["state"], machine.record(RUN)["reason"]) == ("stopped", "cancelled")
+    status = machine.ask("status")
+    assert RUN not in status["runs"] and status["owner"] is None
+    assert machine.ask("left", run=RUN) == {"left": [], "keeper": False}
+    line.close()
+
+
+# ------------------------------------------------------------------ logs
+
+
+def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+    line = machine.call("get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits))
+    found: dict[str, bytes] = {}
+    while not (head := line.read_line()).get("done"):
+        data = zlib.decompress(line.read(head["bytes"]))
+        assert head["offset"] == have.get(head["name"], 0) + len(found.get(head["name"], b""))
+        found[head["name"]] = found.get(head["name"], b"") + data
+    head["record"] = line.read(head["bytes"])
+    line.close()
+    return found, head
+
+
+def test_logs_come_from_the_offsets_asked_for_and_the_record_comes_last(machine: Machine) -> None:
+    machine.start(RUN, "#!/bin/bash\nhead -c 700000 /dev/zero | tr '\\0' x\n" + rank("print(123)")).wait_for("ended")
+    found, head = fetched(machine, {})
+    assert {name: len(data) for name, data in found.items()} == {"node.out": 700000, "rank-0.out": 4}
+    assert head["sizes"] == {"node.out": 700000, "node.err": 0, "rank-0.out": 4, "rank-0.err": 0}
+    assert json.loads(head["record"]) == machine.record(RUN)
+    found, _ = fetched(machine, {"node.out": 699990, "rank-0.out": 4})
+    assert found == {"node.out": b"x" * 10}
+    found, head = fetched(machine, {}, max_bytes=5, max_files=3)
+    assert found["node.out"] == b"xxxxx" and head["left_out"] == 1
+
+
+def test_links_pipes_and_odd_names_among_the_logs_are_neither_opened_nor_named(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    line = machine.start(RUN, SLEEP)
+    logs = machine.folder(RUN) / "logs"
+    (logs / "rank-7.out").symlink_to(tmp_path / "secret")
+    os.mkfifo(logs / "rank-8.out")
+    (logs / "-rf").write_text("x")
+    (logs / "a b").write_text("x")
+    (logs / "folder").mkdir()
+    line.order("stop", reason="now")
+    record = line.wait_for("ended")["record"]
+    found, head = fetched(machine, {})
+    assert set(record["files"]) == set(head["sizes"]) == {"node.out", "node.err"} and found == {}
+
+
+def test_a_run_that_is_not_there_is_said_to_be_absent(machine: Machine) -> None:
+    machine.put(("x", b"", 0o600))
+    assert machine.ask("get", run="nothing", have={}, max_bytes=1, max_files=1) == {"absent": True}
+    assert machine.ask("get", run="../x", have={}, max_bytes=1, max_files=1)["error"]["kind"] == "unsafe_path"
+
+
+def test_a_log_is_followed_until_the_run_ends(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\nfor i in 1 2 3; do echo $i; sleep 0.2; done\n")
+    tail = machine.call("tail", run=RUN, file="node.out", offset=0, follow=True)
+    line.wait_for("ended")
+    line.order("bye")
+    text = b""
+    while not (head := tail.read_line()).get("done"):
+        text += tail.read(head["bytes"])
+    assert text == b"1\n2\n3\n" and head["offset"] == 6
+
+
+def test_no_keeper_is_an_answer_and_no_wait(machine: Machine) -> None:
+    machine.stage(RUN, SLEEP)
+    line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5)
+    assert line.read_line(1.0)["error"]["kind"] == "node_lost"
+
+
+def test_a_work_directory_with_a_long_path_works(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / ("d" * 120) / "work")
+    machine.root.parent.mkdir()
+    line = machine.start(RUN, rank("print(1)"))
+    assert line.wait_for("ended")["record"]["state"] == "finished"
+    machine.close()

@@ -1,0 +1,258 @@
+"""Texts for nodes: every value arrives unchanged, and a template gets at nothing but the values that it is given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import ConfigError, OrchError
+from orchestrator.framework import ConfigFile, Framework, LogGrammar
+from orchestrator.inventory import Host
+from orchestrator.library import frameworks, open_framework
+from orchestrator.render import Plan, env_file, folded, payload_path, render
+from orchestrator.spec import RunSpec
+from orchestrator.topology import place
+
+# What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
+TEXTS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs",)), max_size=60)
+ODD = ["", " ", "-n", "a b", "$HOME", "$(id)", "`id`", "';id;'", '"', "\\", "a\nb", "a\n", "*", "~", "ünï", "!!", "\x1b[2J"]
+ODD.append("x" * 4096)
+FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+FRAMEWORK = Framework(
+    name="echo", title="echo", folder="templates/echo", digest="0" * 64, launch="every_node", batch_size_is="device",
+    models={"resnet50": {}}, dtypes={"cuda": {"fp32": "float"}}, loaders=("synthetic",), defaults={}, device_defaults={},
+    options={}, env={}, files=(ConfigFile("launch.sh.j2", "launch.sh", "sh", 0o700),), payload=(), probe="",
+    log=LogGrammar(files=("rank-0.out",), patterns=()),
+)  # fmt: skip
+
+
+def rendered(template: str, options: dict[str, Any], *, target: str = "sh", nodes: int = 1, **sources: str) -> Plan:
+    spec = RunSpec("echo", "resnet50", nodes, 2, "cuda", 128, "fp32", "synthetic", 20, 5, 60.0, options)
+    hosts = [Host(f"gpu{n}", f"10.11.0.{n}", gpus=2, vars={"thing": options.get("value")}) for n in range(2, 2 + nodes)]
+    framework = replace(FRAMEWORK, files=(ConfigFile("launch.sh.j2", "launch.sh", target, 0o700),))
+    placement = place(spec, hosts, 20000)
+    named = {"launch.sh.j2": template} | {name.replace("_", ".", 1): text for name, text in sources.items()}
+    by_name = {host.name: host for host in hosts}
+    return render(framework, named, spec, placement, by_name, run_id="r", repeat=1, payload={"noderun.py": "0"})
+
+
+def text_of(plan: Plan) -> str:
+    return plan.nodes[0].files[-1].content
+
+
+def words_of(script: str, folder: Path) -> list[str]:
+    """Run a script and return the words that its ``printf '%s\\0'`` got."""
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=30, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+def with_examples(function: Any) -> Any:
+    for text in ODD:
+        function = example(text)(function)
+    return function
+
+
+@with_examples
+@given(TEXTS)
+@FAST
+def test_a_value_reaches_the_program_unchanged_through_a_shell_script(tmp_path: Path, value: str) -> None:
+    template = "printf '%s\\0' {{ options.value }} --flag={{ host_vars.thing }} {{ options.several }} \"$PWD\"\n"
+    script = text_of(rendered(template, {"value": value, "several": [value, "x", value]}))
+    assert words_of(script, tmp_path) == [value, f"--flag={value}", value, "x", value, str(tmp_path)]
+
+
+@given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,9}\Z"), TEXTS, max_size=4))
+@FAST
+def test_the_environment_of_a_host_reaches_the_program_unchanged(tmp_path: Path, values: dict[str, str]) -> None:
+    values = {f"MY_{name}": value for name, value in values.items()}
+    script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values)) + "printf '%s\\0'"
+    script += "".join(f' "${{{name}}}"' for name in values)
+    assert words_of(script, tmp_path) == (list(values.values()) or [""])
+
+
+@with_examples
+@given(TEXTS)
+@FAST
+def test_a_value_survives_json_and_yaml(value: str) -> None:
+    options = {"value": value, "list": [value, 1, True, None]}
+    template = '{"a": {{ options.value }}, "b": {{ options.list }}, "n": {{ spec.nodes }}}'
+    expected = {"a": value, "b": [value, 1, True, None], "n": 1}
+    assert json.loads(text_of(rendered(template, options, target="json"))) == expected
+    if value.isprintable():  # YAML forbids some control characters even inside quotes
+        assert yaml.safe_load(text_of(rendered(template, options, target="yaml"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [(True, "true"), (False, "false"), (None, "''"), (0.1, "0.1"), (-1.0, "-1.0"), (7, "7"), ([], ""), (("a b", 1), "'a b' 1")],
+)
+def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> None:
+    assert text_of(rendered("x{{ options.value }}", {"value": value})) == f"x{printed}"
+
+
+@pytest.mark.parametrize(
+    ("template", "line", "words"),
+    [
+        ("a\n{{ nothing }}\n", 2, "'nothing' is undefined"),
+        ("a\n\n{{ options.nothing }}\n", 3, "has no attribute 'nothing'"),
+        ("{% if host_vars.nowhere %}x{% endif %}", 1, "'nowhere'"),
+        ("a\n{% if %}\n", 2, "Expected an expression"),
+        ("a\nb\n{{ 'x' \n", 3, ""),
+        ("{% endfor %}", 1, "endfor"),
+        ("a\n{{ ''.__class__ }}", 2, "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", 1, "unsafe"),
+        ("{{ refuse.__globals__ }}", 1, "unsafe"),
+        ("{{ refuse.__code__ }}", 1, "unsafe"),
+        ("{{ self.__init__ }}", 1, ""),
+        ("{{ options.update({'a': 1}) }}", 1, "unsafe"),
+        ("{{ addresses.append(1) }}", 1, "unsafe"),
+        ("{{ lipsum() }}", 1, "'lipsum' is undefined"),
+        ("{{ ''|attr('__class__') }}", 1, "unsafe"),
+        ("{{ '{0.__class__}'.format(1) }}", 1, "unsafe"),
+        ("{{ 1 / 0 }}", 1, "division by zero"),
+        ("{{ {}['x'] }}", 1, "no attribute 'x'"),
+        ("{{ '%d' % 'x' }}", 1, ""),
+        ("a\n{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}", 2, "recursion"),
+        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", 2, "turns of all loops"),
+        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", 2, "up to 1000000 turns"),
+        ("{% for a in range(900000) %}0123456789{% endfor %}", None, "up to 1048576 characters"),
+        ("a\n{{ 'x' * 10000000000 }}", 2, "sensible size"),
+        ("{{ [0] * 10000000000 }}", 1, "sensible size"),
+        ("{{ 9 ** 100000000 }}", 1, "sensible size"),
+        ("{% include '../secret' %}", 1, "../secret"),
+        ("{% include '/etc/passwd' %}", 1, "/etc/passwd"),
+        ("{% import 'os' as os %}", 1, "os"),
+        ("a\n{{ options.cr }}", None, "carriage return"),
+        ("a\0b", None, "NUL"),
+    ],
+)  # fmt: skip
+def test_a_template_that_cannot_be_is_an_error_with_file_and_line(template: str, line: int | None, words: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        rendered(template, {"value": 1, "cr": "a\rb"})
+    assert time.monotonic() - begin < 5
+    expected = "templates/echo/launch.sh.j2" + (f":{line}" if line else "")
+    assert (caught.value.kind, caught.value.where) == ("template_error", expected)
+    assert words in caught.value.message and caught.value.exit_code == 2
+
+
+def test_an_error_in_an_included_template_names_that_template() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rendered("a\n{% include 'part.j2' %}", {}, part_j2="b\nc\n{{ nothing }}")
+    assert caught.value.where == "templates/echo/part.j2:3"
+    with pytest.raises(ConfigError) as caught:
+        rendered("a\n{% include 'part.j2' %}", {}, part_j2="b\n{% if %}")
+    assert caught.value.where == "templates/echo/part.j2:2"
+
+
+def test_line_ends_of_another_system_do_not_reach_a_node() -> None:
+    assert text_of(rendered("a\r\nb\r\n", {})) == "a\nb\n"
+
+
+def test_a_template_can_refuse_a_combination_in_its_own_words() -> None:
+    with pytest.raises(ConfigError, match=r"--gpus: echo: expected 1") as caught:
+        rendered("{{ refuse('--gpus', 'expected 1') }}", {})
+    assert caught.value.kind == "config_invalid"
+
+
+def test_no_template_of_ours_switches_quoting_off() -> None:
+    # `raw` blocks and `safe` are the two ways around it; who adds one has to change this number and say why.
+    texts = [path.read_text() for folder in frameworks().values() for path in folder.glob("*.j2")]
+    assert texts and sum(text.count("% raw") + text.count("|safe") + text.count("| safe") for text in texts) == 0
+
+
+def test_what_is_the_same_on_several_nodes_is_shown_once() -> None:
+    plan = rendered("{{ node.node_rank // 2 }}", {}, nodes=4)
+    assert [(hosts, file.path) for hosts, file in folded(plan.nodes)] == [
+        (("gpu2", "gpu3", "gpu4", "gpu5"), "env.sh"), (("gpu2", "gpu3"), "launch.sh"), (("gpu4", "gpu5"), "launch.sh"),
+    ]  # fmt: skip
+
+
+def test_modes_and_paths_of_what_is_sent() -> None:
+    files = rendered("x", {}).nodes[0].files
+    assert [(file.path, oct(file.mode)) for file in files] == [("env.sh", "0o600"), ("launch.sh", "0o700")]
+    assert payload_path("a.py", "abc") == "payload/abc/a.py"
+
+
+MINIMAL = """\
+title: a user's own
+models: {resnet50: {}}
+dtypes: {cpu: {fp32: float}}
+loaders: [synthetic]
+defaults: {batch_size: 1, dtype: fp32, loader: synthetic, steps: 3, warmup_steps: 1, timeout_s: 9, repeats: 1}
+files: [{template: launch.sh.j2, path: launch.sh}]
+probe: print('{}')
+log: {files: [rank-0.out], patterns: ['^(?P<step>[0-9]+) (?P<step_time_s>[0-9.]+)$']}
+"""
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_a_folder_is_a_framework_without_registration(tmp_path: Path) -> None:
+    write(tmp_path / "mine", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
+    write(tmp_path / "no-framework", readme__txt="x")
+    assert set(frameworks(tmp_path)) == {"mine"} | set(frameworks())
+    folder = open_framework("mine", tmp_path)
+    assert (folder.framework.name, folder.sources) == ("mine", {"launch.sh.j2": "echo\n"})
+    assert list(folder.payload) == ["noderun.py"]
+
+
+def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:
+    write(tmp_path / "simulated", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
+    assert open_framework("simulated", tmp_path).framework.title == "a user's own"
+
+
+def test_the_digest_of_a_folder_changes_with_every_byte_in_it(tmp_path: Path) -> None:
+    write(tmp_path / "mine", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
+    before = open_framework("mine", tmp_path).framework.digest
+    write(tmp_path / "mine", launch__sh__j2="echo \n")
+    assert open_framework("mine", tmp_path).framework.digest != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "words"),
+    [
+        ("title: a user's own\n", "", "/framework.yaml:1", "title: field required, got nothing"),
+        ("title: a user's own", "titel: x\ntitle: x", "/framework.yaml:1", "titel: extra inputs are not permitted"),
+        ("loaders: [synthetic]", "loaders: synthetic", "/framework.yaml:4", "loaders: input should be a valid list"),
+        ("path: launch.sh}", "path: ../launch.sh}", "/framework.yaml:6", "files.0.path"),
+        ("path: launch.sh}", "path: launch.sh, mode: '0800'}", "/framework.yaml:6", "files.0.mode"),
+        ("(?P<step>[0-9]+)", "(?P<step>[0-9]+", "/framework.yaml:8", "a regular expression"),
+        ("(?P<step>", "(?P<stop>", "/framework.yaml:8", "with the group step and one of"),
+        ("launch.sh.j2", "absent.sh.j2", "/framework.yaml: files", "expected a template absent.sh.j2, there is none"),
+        ("probe: print('{}')", "probe: x\npayload: [absent.py]", ": ", "expected a payload file absent.py"),
+        ("title: a user's own", "title: a\ntitle: b", "/framework.yaml:2", "title"),
+        ("title: a user's own", "\ttitle: a", "/framework.yaml:1", ""),
+    ],
+)  # fmt: skip
+def test_a_fault_in_a_framework_file_is_named_with_file_line_and_key(
+    tmp_path: Path, old: str, new: str, where: str, words: str
+) -> None:
+    assert old in MINIMAL
+    write(tmp_path / "mine", framework__yaml=MINIMAL.replace(old, new), launch__sh__j2="echo\n")
+    with pytest.raises(OrchError) as caught:
+        open_framework("mine", tmp_path)
+    assert caught.value.exit_code == 2
+    assert f"{tmp_path}/mine{where}" in str(caught.value) and words in str(caught.value)
+
+
+def test_an_unknown_framework_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_framework("pytorh")
+    assert str(caught.value) == (
+        f"--framework: no framework 'pytorh'. there are {', '.join(frameworks())}; did you mean 'pytorch'?"
+    )

@@ -1,0 +1,222 @@
+"""What is measured: one straight line of precedence, an origin for every value, and refusals that name the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.bench import Request, baseline_of, missing_baselines, specs
+from orchestrator.errors import ConfigError
+from orchestrator.framework import ConfigFile, Framework, LogGrammar, Option
+from orchestrator.inventory import Host
+from orchestrator.library import FrameworkFolder
+from orchestrator.spec import RunSpec, resolve
+
+FRAMEWORK = Framework(
+    name="mill",
+    title="a mill",
+    folder="templates/mill",
+    digest="0" * 64,
+    launch="every_node",
+    batch_size_is="device",
+    models={"resnet50": {}, "vgg16": {}},
+    dtypes={"cuda": {"fp32": "float", "fp16": "half"}, "cpu": {"fp32": "float"}},
+    loaders=("synthetic", "native"),
+    defaults={
+        "batch_size": 128, "dtype": "fp32", "loader": "synthetic", "steps": 120, "warmup_steps": 20, "timeout_s": 1800,
+        "repeats": 5,
+    },
+    device_defaults={"cpu": {"batch_size": 2, "steps": 5, "warmup_steps": 1}},
+    options={
+        "image_size": Option("int", 224, minimum=32, device_default={"cpu": 32}),
+        "rate": Option("float", 0.1, minimum=0),
+        "compile": Option("bool", False),
+        "layout": Option("str", "auto", choices=("auto", "on", "off")),
+        "note": Option("str", ""),
+    },
+    env={},
+    files=(ConfigFile("launch.sh.j2", "launch.sh"),),
+    payload=(),
+    probe="print('{}')",
+    log=LogGrammar(files=("rank-0.out",), patterns=()),
+)  # fmt: skip
+FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": ""}, {"noderun.py": b""})
+SHAPE = {"nodes": 2, "gpus": 4}
+
+
+def resolved(device: str = "cuda", model: str = "resnet50", **kwargs: Any) -> RunSpec:
+    kwargs["choices"] = SHAPE | kwargs.get("choices", {})
+    return resolve(FRAMEWORK, model, device=device, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("device", "choices", "run_file", "value", "origin"),
+    [
+        ("cuda", {}, {}, 128, "mill default"),
+        ("cpu", {}, {}, 2, "mill default on cpu"),
+        ("cpu", {}, {"batch_size": 64}, 64, "run file"),
+        ("cuda", {"batch_size": 32}, {}, 32, "command line"),
+        ("cuda", {"batch_size": 32}, {"batch_size": 64}, 32, "command line"),
+        ("cuda", {"batch_size": None}, {"batch_size": 64}, 64, "run file"),
+    ],
+)
+def test_defaults_yield_to_the_run_file_and_both_to_the_command_line(
+    device: str, choices: dict[str, Any], run_file: dict[str, Any], value: int, origin: str
+) -> None:
+    spec = resolved(device, choices=choices, run_file=run_file)
+    assert (spec.batch_size, spec.origins["batch_size"]) == (value, origin)
+
+
+@pytest.mark.parametrize(
+    ("device", "sets", "run_file", "value", "origin"),
+    [
+        ("cuda", {}, {}, 224, "mill default"),
+        ("cpu", {}, {}, 32, "mill default on cpu"),
+        ("cpu", {}, {"options": {"image_size": 64}}, 64, "run file"),
+        ("cpu", {"image_size": "48"}, {"options": {"image_size": 64}}, 48, "command line"),
+    ],
+)
+def test_options_follow_the_same_line(
+    device: str, sets: dict[str, str], run_file: dict[str, Any], value: int, origin: str
+) -> None:
+    spec = resolved(device, sets=sets, run_file=run_file)
+    assert (spec.options["image_size"], spec.origins["options.image_size"]) == (value, origin)
+
+
+def test_every_value_has_an_origin() -> None:
+    spec = resolved()
+    names = {key for key in spec.as_dict() if key not in ("options", "device")}
+    assert names | {f"options.{name}" for name in FRAMEWORK.options} == set(spec.origins)
+    assert "origins" not in spec.as_dict()
+
+
+def test_what_follows_from_a_spec() -> None:
+    spec = resolved()
+    assert (spec.world_size, spec.global_batch, spec.shape) == (8, 1024, "2n4g")
+
+
+def test_origins_do_not_make_two_specs_different() -> None:
+    spec = resolved()
+    assert spec == replace(spec, origins={})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("YES", True), ("on", True), ("1", True), ("false", False), ("no", False), ("Off", False), ("0", False)],
+)
+def test_words_for_yes_and_no(text: str, value: bool) -> None:
+    assert resolved(sets={"compile": text}).options["compile"] is value
+
+
+@given(st.text(max_size=200))
+def test_a_free_text_is_taken_as_it_is(text: str) -> None:
+    assert resolved(sets={"note": text}).options["note"] == text
+
+
+@given(st.text(max_size=30))
+def test_no_text_makes_an_option_of_another_type(text: str) -> None:
+    for name, kind in (("image_size", int), ("rate", float), ("compile", bool)):
+        try:
+            value = resolved(sets={name: text}).options[name]
+        except ConfigError as error:
+            assert error.where == f"--set {name}"
+        else:
+            assert type(value) is kind
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"model": "resnet5"}, "model: mill has no model 'resnet5'. it has resnet50, vgg16; did you mean 'resnet50'?"),
+        ({"choices": {"nodes": 0}}, "--nodes: expected a whole number ≥ 1, got 0"),
+        ({"choices": {"gpus": -1}}, "--gpus: expected a whole number ≥ 1, got -1"),
+        ({"choices": {"batch_size": 0}}, "--batch-size: expected a whole number ≥ 1, got 0"),
+        ({"run_file": {"batch_size": "128"}}, "--batch-size: expected a whole number ≥ 1, got '128'"),
+        ({"run_file": {"steps": True}}, "--steps: expected a whole number ≥ 1, got True"),
+        ({"run_file": {"timeout_s": "soon"}}, "--timeout: expected seconds above 0, got 'soon'"),
+        ({"choices": {"timeout_s": 0.0}}, "--timeout: expected seconds above 0, got 0.0"),
+        ({"choices": {"timeout_s": float("nan")}}, "--timeout: expected seconds above 0, got nan"),
+        ({"choices": {"steps": 20}}, "--steps: expected more steps than the 20 warm-up steps, got 20. "
+                                     "steps counts all of them; the window is what remains after the warm-up"),
+        ({"choices": {"loader": "dali"}}, "--loader: expected one of synthetic, native for mill, got 'dali'"),
+        ({"choices": {"dtype": "fp61"}}, "--dtype: expected one of fp32, fp16 for mill on cuda, got 'fp61'. "
+                                         "did you mean 'fp16'?"),
+        ({"device": "cpu", "choices": {"dtype": "fp16"}}, "--dtype: expected one of fp32 for mill on cpu, got 'fp16'"),
+        ({"sets": {"image_size": "16"}}, "--set image_size: expected a whole number ≥ 32, got '16'"),
+        ({"sets": {"image_size": "big"}}, "--set image_size: expected a whole number ≥ 32, got 'big'"),
+        ({"sets": {"rate": "nan"}}, "--set rate: expected a number ≥ 0, got 'nan'"),
+        ({"sets": {"rate": "inf"}}, "--set rate: expected a number ≥ 0, got 'inf'"),
+        ({"sets": {"compile": "maybe"}}, "--set compile: expected true or false, got 'maybe'"),
+        ({"sets": {"layout": "of"}}, "--set layout: expected one of auto, on, off, got 'of'"),
+        ({"sets": {"imagesize": "64"}}, "--set imagesize: mill has no option 'imagesize'. it has image_size=224, rate=0.1, "
+                                        "compile=False, layout=auto, note=; did you mean 'image_size'?"),
+        ({"run_file": {"options": {"colour": 1}}}, "--set colour: mill has no option 'colour'. it has image_size=224, "
+                                                   "rate=0.1, compile=False, layout=auto, note="),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_refused_with_place_expectation_and_remedy(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(**kwargs)
+    assert str(caught.value) == message
+
+
+HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
+
+
+def shapes(request: Request, hosts: list[Host] = HOSTS) -> list[str]:
+    return [spec.shape for spec in specs(request, [FOLDER], hosts)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (Request("resnet50"), ["4n8g"]),
+        (Request("resnet50", nodes=(4,)), ["4n8g"]),
+        (Request("resnet50", nodes=(1, 2), gpus=(1, 8)), ["1n1g", "1n8g", "2n1g", "2n8g"]),
+        (Request("resnet50", gpus=(2,)), ["4n2g"]),
+        (Request("resnet50", shapes=((1, 1), (4, 8))), ["1n1g", "4n8g"]),
+        (Request("resnet50", ladder=True), ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]),
+        (Request("resnet50", ladder=True, nodes=(2,), gpus=(2,)), ["1n1g", "1n2g", "2n2g"]),
+        (Request("resnet50", nodes=(2, 2)), ["2n8g"]),
+    ],
+)
+def test_the_shapes_that_a_request_means(request_: Request, expected: list[str]) -> None:
+    assert shapes(request_) == expected
+
+
+def test_axes_make_cells_with_shapes_varying_fastest() -> None:
+    request = Request("resnet50", nodes=(1, 2), axes={"dtype": ("fp32", "fp16")})
+    made = specs(request, [FOLDER], HOSTS)
+    assert [(spec.dtype, spec.nodes) for spec in made] == [("fp32", 1), ("fp32", 2), ("fp16", 1), ("fp16", 2)]
+
+
+def test_the_smallest_host_of_those_used_sets_the_ranks_per_node() -> None:
+    mixed = [*HOSTS[:2], Host("n9", "10.0.0.9", gpus=4)]
+    assert shapes(Request("resnet50", nodes=(2,)), mixed) == ["2n8g"]
+    assert shapes(Request("resnet50", nodes=(3,)), mixed) == ["3n4g"]
+
+
+def test_hosts_with_and_without_gpus_do_not_mix_and_the_remedy_is_given() -> None:
+    with pytest.raises(ConfigError) as caught:
+        specs(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
+    assert str(caught.value) == ("--hosts: expected hosts of one kind, got n[1-4] with GPUs and c1 without. exclude one: -x c1")
+
+
+def test_unknown_numbers_of_gpus_must_be_said() -> None:
+    hosts = [Host("n1", "10.0.0.1"), Host("n2", "10.0.0.2", gpus=8)]
+    with pytest.raises(ConfigError, match=r"--gpus: the inventory does not say how many GPUs n1 has. say --gpus N"):
+        specs(Request("resnet50"), [FOLDER], hosts)
+    assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]
+
+
+def test_a_baseline_is_the_same_spec_on_one_rank_and_wanted_once() -> None:
+    wide = specs(Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS)
+    missing = missing_baselines(wide)
+    assert [(spec.shape, spec.dtype) for spec in missing] == [("1n1g", "fp32"), ("1n1g", "fp16")]
+    assert missing[0] == replace(wide[0], nodes=1, gpus=1) == baseline_of(wide[1])
+    assert missing[0].origins["nodes"] == "baseline"
+    assert missing_baselines([*missing, *wide]) == ()

@@ -1,0 +1,119 @@
+"""Where ranks live: each exactly once, on hosts that hold them, in the order of the inventory."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import bench, spec, topology
+from orchestrator.bench import ordered, run_name
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import Host
+from orchestrator.rundir import check_name
+from orchestrator.spec import RunSpec, cells
+from orchestrator.topology import ladder, place
+
+
+def wanted(nodes: int, gpus: int, device: str = "cuda") -> RunSpec:
+    return RunSpec("pytorch", "resnet50", nodes, gpus, device, 128, "fp32", "synthetic", 20, 5, 60.0, {})
+
+
+def hosts(*capacities: int | None) -> list[Host]:
+    return [Host(f"gpu{n:03d}", f"10.11.0.{n}", gpus=capacity) for n, capacity in enumerate(capacities, start=2)]
+
+
+@given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
+def test_ranks_are_exactly_zero_to_world_size(nodes: int, gpus: int, spare: int) -> None:
+    placement = place(wanted(nodes, gpus), hosts(*[gpus] * (nodes + spare)), 23456)
+    assert [rank for slot in placement.slots for rank in slot.ranks] == list(range(placement.world_size))
+    assert placement.world_size == nodes * gpus
+    assert [slot.node_rank for slot in placement.slots] == list(range(nodes))
+    assert len({slot.host for slot in placement.slots}) == nodes
+    assert all(slot.devices == ",".join(map(str, range(gpus))) for slot in placement.slots)
+    assert (placement.master_addr, placement.master_port) == (placement.slots[0].address, 23456)
+
+
+@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 12), st.integers(1, 9))
+def test_a_run_goes_to_the_first_hosts_that_fit_or_is_refused(capacities: list[int | None], nodes: int, gpus: int) -> None:
+    machines = [
+        Host(f"h{n}", f"10.0.0.{n}", gpus=0 if capacity == 0 else capacity, slots=1) for n, capacity in enumerate(capacities)
+    ]
+    fitting = [host.name for host in machines if host.capacity is None or host.capacity >= gpus]
+    try:
+        placement = place(wanted(nodes, gpus), machines, 20000)
+    except ConfigError:
+        assert len(fitting) < nodes
+    else:
+        assert [slot.host for slot in placement.slots] == fitting[:nodes]
+
+
+def test_too_few_hosts_are_counted_and_named_folded() -> None:
+    with pytest.raises(ConfigError) as caught:
+        place(wanted(5, 8), hosts(8, 8, 8, 8), 20000)
+    assert str(caught.value) == (
+        "--nodes: 5 nodes wanted, 4 selected: gpu[002-005]. select more hosts with --hosts, or lower --nodes"
+    )
+
+
+def test_too_few_gpus_are_named_with_the_hosts_that_lack_them() -> None:
+    with pytest.raises(ConfigError) as caught:
+        place(wanted(3, 8), hosts(8, 4, 8, 4), 20000)
+    assert str(caught.value) == (
+        "--gpus: 8 ranks per node wanted on 3 nodes, too few gpus on gpu[003,005]. "
+        "lower --gpus, or correct gpus: of these hosts in the inventory"
+    )
+    small = [Host("n1", "10.0.0.1", gpus=0, slots=2)]
+    with pytest.raises(ConfigError, match="too few slots on n1"):
+        place(wanted(1, 3, "cpu"), small, 20000)
+
+
+@given(st.integers(1, 1000), st.integers(1, 16))
+def test_a_ladder_goes_up_by_doubling_from_one_to_everything(nodes: int, gpus: int) -> None:
+    shapes = ladder(nodes, gpus)
+    sizes = [n * g for n, g in shapes]
+    assert (shapes[0], shapes[-1]) == ((1, 1), (nodes, gpus))
+    assert sizes == sorted(set(sizes))
+    assert all(n == 1 or g == gpus for n, g in shapes)
+    assert all(b <= 2 * a for a, b in zip(sizes, sizes[1:], strict=False))
+
+
+def test_the_ladder_of_the_reference_cluster() -> None:
+    assert ladder(4, 8) == ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))
+    assert ladder(3, 6) == ((1, 1), (1, 2), (1, 4), (1, 6), (2, 6), (3, 6))
+    assert ladder(1, 1) == ((1, 1),)
+
+
+@given(st.dictionaries(st.sampled_from(["dtype", "loader", "batch_size"]), st.lists(st.integers(), min_size=1, unique=True)),
+       st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), min_size=1, unique=True))  # fmt: skip
+def test_cells_are_every_combination_once(axes: dict[str, list[int]], shapes: list[tuple[int, int]]) -> None:
+    made = cells(axes, shapes)
+    count = len(shapes)
+    for values in axes.values():
+        count *= len(values)
+    assert len({tuple(sorted(cell.items())) for cell in made}) == len(made) == count
+    assert [(cell["nodes"], cell["gpus"]) for cell in made[: len(shapes)]] == shapes
+
+
+@given(st.integers(1, 8), st.integers(1, 6), st.sampled_from(["interleaved", "random"]), st.integers(0, 1 << 32))
+def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(count: int, repeats: int, order: str, seed: int) -> None:
+    runs = ordered(count, repeats, order, seed)
+    assert runs == ordered(count, repeats, order, seed)
+    assert [repeat for _, repeat in runs] == [repeat for repeat in range(1, repeats + 1) for _ in range(count)]
+    for repeat in range(1, repeats + 1):
+        visited = [cell for cell, number in runs if number == repeat]
+        assert sorted(visited) == list(range(count))
+        assert order == "random" or visited == list(range(count))
+
+
+def test_run_names_are_names_that_a_directory_and_a_node_take() -> None:
+    name = run_name("20260101-000000-abcd", 7, wanted(4, 8), 3)
+    assert name == "20260101-000000-abcd.007-pytorch-resnet50-4n8g-fp32-r3"
+    assert check_name(name, "here") == name
+
+
+@pytest.mark.parametrize("module", [topology, spec, bench])
+def test_examples_in_docstrings_hold(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
