@@ -20,7 +20,7 @@ from orchestrator.errors import Faults, Interrupted, OrchError, RunError, Transp
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import KeeperLine, Node, Upload, refusal
-from orchestrator.peer import Limits, Peer, close_seconds, first_cause
+from orchestrator.peer import Interrupt, Limits, Peer, close_seconds, first_cause
 from orchestrator.reattach import Search
 from orchestrator.render import NodePlan, Plan, payload_path
 
@@ -29,13 +29,6 @@ __all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]
 _SYNC_ROUNDS = 6
 _TICK_S = 0.1
 _UNSTOPPED_S = 20.0
-
-
-@dataclass(slots=True)
-class Interrupt:
-    """Set by a signal handler, looked at by the watch loop."""
-
-    signal: int = 0
 
 
 @dataclass(frozen=True, slots=True)

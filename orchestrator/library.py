@@ -69,12 +69,13 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
 
 
-def payload_bytes(name: str, folder: Path) -> bytes:
+def payload_bytes(name: str, folder: Path | None = None) -> bytes:
     """Return a payload file: from the framework's own folder, or from ``remote/``."""
-    for path in (folder / name, _beside("remote") / name):
+    remote = _beside("remote")
+    for path in (folder or remote) / name, remote / name:
         if path.is_file():
             return path.read_bytes()
-    raise ConfigError(f"expected a payload file {name}, there is none", where=f"{folder}/framework.yaml: payload")
+    raise ConfigError(f"expected a payload file {name}, there is none", where=f"{folder or remote}")
 
 
 @cache

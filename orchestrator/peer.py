@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.node import KeeperLine
 
-__all__ = ["Limits", "Peer", "close_seconds", "first_cause"]
+__all__ = ["Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
 
 _OWN_REASONS = ("lease_expired", "run_timeout", "output_limit")
 """Why a node stops a run by itself."""
@@ -32,6 +32,13 @@ class Limits:
     arm_s: float = 30.0
     ask_s: float = 20.0
     output_bytes: int = 1 << 30
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Set by a signal handler, looked at by the watch loop."""
+
+    signal: int = 0
 
 
 @dataclass(slots=True)

@@ -79,8 +79,11 @@ def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ran
         found = f"in use: {', '.join(map(str, facts['ports_busy']))}"
         checks.append(Check(host.name, "port", "failed", found, "free", "end what listens there, or let orch choose another"))
     if facts.get("data_dir") is False:
-        hint = "copy the data set there, or correct vars.data_dir"
+        hint = "copy the data set there, or correct vars.data_dir; orch dataset make writes a small one"
         checks.append(Check(host.name, "data", "failed", "missing", f"a directory {host.vars['data_dir']}", hint))
+    elif facts.get("data_dir"):
+        found = f"{host.vars['data_dir']} {(facts.get('data_set') or '')[:12]}".strip()
+        checks.append(Check(host.name, "data", "ok", found))
     for path, digest in facts.get("programs", {}).items():
         if digest is None:
             hint = "copy the program there, or correct the path in vars of this host"
@@ -178,20 +181,27 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
 
 
 def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
-    """Return an error for every node whose copy of somebody else's program is not what the first node has."""
-    copies = {host: tuple((found.get("programs") or {}).values()) for host, found in facts.items()}
-    first = next(iter(copies), "")
+    """Return an error for every node whose copy of somebody else's program, or of our data set, is not the first node's."""
+    programs = {host: tuple((found.get("programs") or {}).values()) for host, found in facts.items()}
+    data_sets = {host: found.get("data_set") for host, found in facts.items() if found.get("data_dir")}
+    errors = [("program", "the same bytes", host, first) for first, host in _others(programs) if None not in programs[host]]
+    errors += [("data", "the same data set", host, first) for first, host in _others(data_sets)]
     return [
         RunError(
-            f"program: expected the same bytes as on {first}, found others",
+            f"{name}: expected {what} as on {first}, found another",
             kind="node_unfit",
             host=host,
             phase="preflight",
             hint="copy one version to every node",
         )
-        for host, digests in copies.items()
-        if digests != copies[first] and None not in digests
+        for name, what, host, first in errors
     ]
+
+
+def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (first host, host) for every host that does not have the first one's value."""
+    first = next(iter(values), "")
+    return [(first, host) for host, value in values.items() if value != values[first]]
 
 
 def unfit(checks: Sequence[Check]) -> list[OrchError]:

@@ -1,13 +1,16 @@
-"""Train ResNet-50 v1.5 or VGG16 on synthetic data with DistributedDataParallel, and print one line per step.
+"""Train ResNet-50 v1.5 or VGG16 with DistributedDataParallel, and print one line per step.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer, nothing else. One process per device; who it is, it reads from the
-environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which torchrun sets:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer, with synthetic images nothing else. One process per device; who it is, it
+reads from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which torchrun sets:
 
     torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
     torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
 
 Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line for each step and `orch done {json}` at the end.
-Images are made once, on the device, in the type the first layer computes in: no loader and no copy is part of a step.
+Synthetic images are made once, on the device, in the type the first layer computes in: no loader and no copy is part of a
+step. The other loaders read image folders, see loaders.py beside this file: `native` is torch's DataLoader over Pillow, whose
+pixels travel as bytes and are normalised on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI. Waiting for them is part of
+a step.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ import traceback
 from collections import Counter, deque
 from contextlib import nullcontext
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -135,6 +139,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
     parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="type of gradients on the wire")
+    parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
+    parser.add_argument("--data-dir", default="", help="where class folders of JPEG files lie, in train/ or directly")
+    parser.add_argument("--workers", type=int, default=4, help="processes, with DALI threads, that load for one rank")
     parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks, at start and in a step")
     asked = parser.parse_args()
@@ -146,7 +153,7 @@ def arguments() -> argparse.Namespace:
 
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
-    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads"):
+    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers"):
         if getattr(asked, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
     if asked.image_size < 32:
@@ -162,6 +169,15 @@ def unusable(asked: argparse.Namespace) -> str:
         return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
     if asked.device == "cpu" and asked.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
+    if asked.loader != "synthetic" and not asked.data_dir:
+        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
+    if asked.loader == "dali-gpu" and asked.device == "cpu":
+        return "--loader: dali-gpu decodes on a GPU, there is none with --device cpu. take dali-cpu"
+    if asked.loader != "synthetic":
+        import loaders
+
+        if loaders.lacking(asked.loader):
+            return str(loaders.lacking(asked.loader))
     if asked.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     return ""
@@ -294,6 +310,69 @@ def synthetic(
     images = torch.randn(asked.batch_size, 3, asked.image_size, asked.image_size, device=device)
     labels = torch.randint(asked.num_classes, (asked.batch_size,), device=device)
     return images.to(HALF_TYPES.get(asked.dtype, torch.float32)).contiguous(memory_format=layout), labels
+
+
+# --- images from disk -----------------------------------------------------------------------------------------------------
+
+
+class Folder(torch.utils.data.Dataset):
+    """Image files as tensors of bytes, height x width x 3, by `Draw`."""
+
+    def __init__(self, files: list[tuple[str, int]], size: int) -> None:
+        self.files, self.size = files, size
+
+    def __getitem__(self, draw: Any) -> tuple[torch.Tensor, int]:
+        """Return pixels and label."""
+        import loaders
+
+        path, label = self.files[draw.index]
+        pixels = torch.frombuffer(bytearray(loaders.decoded(path, self.size, draw.seed)), dtype=torch.uint8)
+        return pixels.view(self.size, self.size, 3), label
+
+
+def native(asked: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches of torch's own DataLoader, normalised on the device."""
+    import loaders
+
+    files = loaders.image_files(asked.data_dir, asked.num_classes)
+    source = torch.utils.data.DataLoader(
+        Folder(files, asked.image_size),
+        batch_sampler=loaders.Batches(len(files), asked.batch_size, me.rank, me.world_size, asked.seed),
+        num_workers=asked.workers,
+        pin_memory=device.type == "cuda",
+    )
+    mean, deviation = (torch.tensor(each, device=device).view(3, 1, 1) for each in (loaders.MEAN, loaders.DEVIATION))
+    for pixels, labels in source:
+        images = pixels.to(device, non_blocking=True).permute(0, 3, 1, 2)
+        yield (images - mean) / deviation, labels.to(device, non_blocking=True)
+
+
+def dali(asked: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches of NVIDIA DALI."""
+    import loaders
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+
+    loaders.image_files(asked.data_dir, asked.num_classes)  # says what is wrong with the folder in our words
+    share = loaders.Share(asked.data_dir, asked.batch_size, asked.image_size, asked.workers, asked.seed, me.rank, me.world_size)
+    pipeline = loaders.dali_pipeline(share, asked.loader == "dali-gpu", device.index)
+    source = DALIGenericIterator(
+        [pipeline], ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.FILL, auto_reset=True
+    )
+    while True:
+        for (batch,) in source:
+            labels = batch["labels"].squeeze(-1).to(device, torch.long, non_blocking=True)
+            yield batch["images"].to(device, non_blocking=True), labels
+
+
+def batches(
+    asked: argparse.Namespace, device: torch.device, layout: torch.memory_format, me: Identity
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield this rank's images, in the type and layout of the first layer, and labels, without end."""
+    if asked.loader == "synthetic":
+        yield from repeat(synthetic(asked, device, layout, me.rank))
+    half = HALF_TYPES.get(asked.dtype, torch.float32)
+    for images, labels in {"native": native}.get(asked.loader, dali)(asked, device, me):
+        yield images.to(half).contiguous(memory_format=layout), labels
 
 
 # --- time -----------------------------------------------------------------------------------------------------------------
@@ -436,7 +515,6 @@ def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[
         devices=[{"name": name, "count": count} for name, count in counts.items()],
         global_batch=asked.batch_size * dist.get_world_size(),
         max_memory_bytes=max(one["memory_bytes"] for one in ranks),
-        loader="synthetic",
         simulated=False,
         **versions(),
     )
@@ -454,7 +532,7 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
     parallel = replica(asked, device, layout)
     model: Any = torch.compile(parallel) if asked.compile == "true" else parallel
     optimizer, kind = sgd(asked, parallel)
-    images, labels = synthetic(asked, device, layout, me.rank)
+    data = batches(asked, device, layout, me)
     samples = asked.batch_size * me.world_size
     clock = DeviceClock(asked.steps) if device.type == "cuda" else HostClock()
 
@@ -463,6 +541,7 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
     if me.rank == 0:
         say(f"step=0 t={start:.6f} step_time_s=0 samples=0 loss=nan")
     for number in range(1, asked.steps + 1):
+        images, labels = next(data)
         with forward:
             loss = cross_entropy(model(images), labels, label_smoothing=asked.label_smoothing)
         optimizer.zero_grad(set_to_none=True)

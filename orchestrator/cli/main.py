@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import bench, deploy, lab, live, published, results
+from orchestrator.cli import bench, dataset, deploy, lab, live, published, results
 from orchestrator.errors import Faults, OrchError
 
 __all__ = ["app", "main"]
@@ -27,6 +28,7 @@ app = typer.Typer(
 for module in (deploy, bench, live, results, published):
     module.add_to(app)
 app.add_typer(lab.app, name="lab")
+app.add_typer(dataset.app, name="dataset")
 
 
 def _version(asked: bool) -> None:
@@ -47,7 +49,8 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except OrchError as error:
-        report(error)
+        with suppress(OSError):  # the terminal may be what has just gone
+            report(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does; there is nobody left to tell.

@@ -1,0 +1,163 @@
+"""Images from disk for our trainers: what does not depend on the framework. Python 3.8 or newer; Pillow, or DALI, where used.
+
+A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the same without `train`. Every
+rank draws from one endless sequence, which all ranks know: the files in a new order for each epoch, back to back. Rank r of w
+takes the places r, r+w, r+2w …, so batches are always full and no two ranks see the same place.
+
+The launch script puts this file's folder on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import random
+import sys
+from typing import Any, Iterator, List, NamedTuple, Tuple
+
+MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
+DEVIATION = (0.229 * 255, 0.224 * 255, 0.225 * 255)
+AREA = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+ENDINGS = (".jpg", ".jpeg", ".png")
+
+
+def lacking(loader: str) -> str:
+    """Return what this interpreter lacks for a loader, or nothing."""
+    module, package = ("PIL", "Pillow") if loader == "native" else ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)")
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    return "" if found else f"--loader: {loader} needs {package}, which {sys.executable} has not"
+
+
+def train_folder(data_dir: str) -> str:
+    """Return the folder that holds the class folders."""
+    data_dir = os.path.expanduser(data_dir)
+    below = os.path.join(data_dir, "train")
+    return below if os.path.isdir(below) else data_dir
+
+
+def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
+    """Return (path, label) of every image, in order of name. Raises SystemExit where there is none, or one class too many."""
+    folder = train_folder(data_dir)
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError as error:
+        raise SystemExit(f"--data-dir: {folder}: {error.strerror}") from None
+    found = [
+        (os.path.join(folder, name, file), label)
+        for label, name in enumerate(names)
+        for file in sorted(os.listdir(os.path.join(folder, name)))
+        if file.lower().endswith(ENDINGS)
+    ]
+    if not found:
+        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found none. see: orch dataset make")
+    if len(names) > num_classes:
+        raise SystemExit(f"--num-classes: expected {len(names)} or more for {folder}, got {num_classes}")
+    return found
+
+
+class Draw(NamedTuple):
+    """One sample to be made: which image, and the seed of its crop."""
+
+    index: int
+    seed: int
+
+
+def draws(count: int, rank: int, world_size: int, seed: int) -> Iterator[Draw]:
+    """Yield this rank's share of the endless sequence."""
+    place, epoch = 0, 0
+    while True:
+        order = list(range(count))
+        random.Random(seed * 1_000_003 + epoch).shuffle(order)
+        for index in order:
+            if place % world_size == rank:
+                yield Draw(index, seed * 1_000_003 + place)
+            place += 1
+        epoch += 1
+
+
+class Batches:
+    """An endless sequence of lists of `Draw`s, as data loaders of frameworks take one in the place of a sampler."""
+
+    def __init__(self, count: int, batch_size: int, rank: int, world_size: int, seed: int) -> None:
+        self.batch_size = batch_size
+        self._draws = (count, rank, world_size, seed)
+
+    def __iter__(self) -> Iterator[List[Draw]]:
+        """Yield batches from the first place on."""
+        one = draws(*self._draws)
+        while True:
+            yield [next(one) for _ in range(self.batch_size)]
+
+
+def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int, int, int]:
+    """Return a random part of an image: 8 % to all of its area, up to a third wider or higher than a square."""
+    for _ in range(10):
+        area = width * height * random_.uniform(*AREA)
+        ratio = math.exp(random_.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = random_.randint(0, width - w), random_.randint(0, height - h)
+            return left, top, left + w, top + h
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def decoded(path: str, size: int, seed: int) -> bytes:
+    """Return size x size RGB pixels of a random part of an image, row by row, in half of the cases mirrored."""
+    from PIL import Image
+
+    random_ = random.Random(seed)
+    with Image.open(path) as image:
+        pixels = image.convert("RGB")
+        box = crop_box(*pixels.size, random_)
+        pixels = pixels.resize((size, size), Image.BILINEAR, box)
+    if random_.random() < 0.5:
+        pixels = pixels.transpose(Image.FLIP_LEFT_RIGHT)
+    return pixels.tobytes()
+
+
+class Share(NamedTuple):
+    """What one rank wants of a data set."""
+
+    data_dir: str
+    batch_size: int
+    image_size: int
+    workers: int
+    seed: int
+    rank: int
+    world_size: int
+
+
+def dali_pipeline(share: Share, on_gpu: bool, device_id: Any) -> Any:
+    """Return NVIDIA DALI's pipeline: read, decode, crop and resize at random, mirror, normalise; NCHW float32 and labels.
+
+    ``on_gpu``: JPEGs are decoded by nvJPEG and all that follows happens there. ``device_id`` None needs no GPU at all.
+    """
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=share.batch_size, num_threads=share.workers, device_id=device_id, seed=share.seed + share.rank)
+    def pipeline() -> Any:
+        files, labels = fn.readers.file(
+            file_root=train_folder(share.data_dir),
+            shard_id=share.rank,
+            num_shards=share.world_size,
+            random_shuffle=True,
+            pad_last_batch=True,
+            name="reader",
+        )
+        images = fn.decoders.image(files, device="mixed" if on_gpu else "cpu", output_type=types.RGB)
+        images = fn.random_resized_crop(images, size=share.image_size, random_area=AREA, random_aspect_ratio=RATIO)
+        images = fn.crop_mirror_normalize(
+            images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="CHW", mean=MEAN, std=DEVIATION
+        )
+        return images, (labels.gpu() if on_gpu else labels)
+
+    made = pipeline()
+    made.build()
+    return made

@@ -1,0 +1,557 @@
+"""Train ResNet-50 v1.5 or VGG16 with Paddle's fleet, and print one line per step.
+
+Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. One process per device; who it is, it reads from the environment:
+RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK, and what paddle.distributed.launch sets, with which they must agree:
+
+    python -m paddle.distributed.launch --ips 10.11.0.2,10.11.0.3 --host 10.11.0.2 --start_port 29500 --nnodes 2 rank.sh
+
+where rank.sh derives the four from PADDLE_TRAINER_ID and its like, and starts this file. Every rank prints one `orch rank=`
+line; rank 0 prints one `orch step=` line for each step and `orch done {json}` at the end. Synthetic images are made once, on
+the device: no loader and no copy is part of a step. The other loaders read image folders, see loaders.py beside this file:
+`native` is paddle.io over Pillow, whose pixels travel as bytes and are normalised on the device; `dali-cpu` and `dali-gpu` are
+NVIDIA DALI. Waiting for them is part of a step.
+
+Two strategies. `collective` is fleet's data parallelism: each rank has its batch, gradients are averaged. `auto` gives Paddle 3
+one sharded global batch and lets its placement rules find the communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections import Counter, deque
+from contextlib import nullcontext
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple
+
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+from paddle.distributed import fleet
+
+HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
+# Paddle's own definitions: the stride of resnet50 is in its 3x3 convolutions, which is version 1.5.
+MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.models.vgg16}
+
+
+# --- what is asked for, and who asks --------------------------------------------------------------------------------------
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line, checked."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: AMP")
+    parser.add_argument("--amp-level", choices=["O1", "O2"], default="O1", help="O2: weights in that type as well")
+    parser.add_argument("--strategy", choices=["collective", "auto"], default="collective")
+    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
+    parser.add_argument("--num-classes", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--weight-decay", type=float, default=5e-5)
+    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
+    parser.add_argument("--label-smoothing", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
+    parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
+    parser.add_argument("--data-dir", default="", help="where class folders of JPEG files lie, in train/ or directly")
+    parser.add_argument("--workers", type=int, default=4, help="processes, with DALI threads, that load for one rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
+    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    asked = parser.parse_args()
+    problem = unusable(asked)
+    if problem:
+        parser.error(problem)
+    return asked
+
+
+def unusable(asked: argparse.Namespace) -> str:
+    """Return why these arguments cannot be run, or nothing."""
+    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers"):
+        if getattr(asked, name) < 1:
+            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
+    if asked.image_size < 32:
+        return f"--image-size: expected 32 or more, got {asked.image_size}"
+    for name in ("timeout_s", "loss_scale"):
+        if getattr(asked, name) <= 0:
+            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
+    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
+        return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    if asked.device == "cpu" and asked.dtype != "fp32":
+        return f"--dtype: expected fp32 on cpu, got {asked.dtype}: Paddle's AMP has no effect there, it would stay fp32"
+    if asked.device == "cuda" and not paddle.is_compiled_with_cuda():
+        return f"--device: expected a Paddle built for CUDA, {paddle.__version__} is not"
+    if asked.loader != "synthetic" and not asked.data_dir:
+        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
+    if asked.loader == "dali-gpu" and asked.device == "cpu":
+        return "--loader: dali-gpu decodes on a GPU, there is none with --device cpu. take dali-cpu"
+    if asked.loader != "synthetic":
+        import loaders
+
+        if loaders.lacking(asked.loader):
+            return str(loaders.lacking(asked.loader))
+    if asked.strategy == "auto" and not hasattr(dist, "shard_layer"):
+        return f"--strategy: auto needs the placement rules of Paddle 3, this is {paddle.__version__}"
+    return ""
+
+
+class Identity(NamedTuple):
+    """Who this process is among all."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node_rank: int
+
+
+def identity() -> Identity:
+    """Read the environment. Raises SystemExit naming what is missing, or what Paddle's launcher sees otherwise."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this with paddle.distributed.launch")
+    values = {name: int(os.environ[name]) for name in names}
+    for ours, theirs in (("RANK", "PADDLE_TRAINER_ID"), ("WORLD_SIZE", "PADDLE_TRAINERS_NUM")):
+        if values[ours] != values[theirs]:
+            hint = "the launcher finds a node by its --host in --ips"
+            raise SystemExit(f"{theirs}: expected {values[ours]} as {ours} says, got {values[theirs]}. {hint}")
+    return Identity(values["RANK"], values["LOCAL_RANK"], values["WORLD_SIZE"], values["NODE_RANK"])
+
+
+def device_name(device: str) -> str:
+    """Return what the device calls itself."""
+    if device == "cuda":
+        return str(paddle.device.cuda.get_device_name())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"cpu {models[0] if models else platform.machine()}"
+
+
+def join(asked: argparse.Namespace, world_size: int) -> str:
+    """Take this rank's device, meet the other ranks; return the backend. Fleet refuses a world of one, which needs it not."""
+    # Read when the process group is made; gloo has a limit of its own, 30 s.
+    os.environ["PADDLE_PG_TIMEOUT"] = str(int(asked.timeout_s * 1000))
+    if asked.device == "cpu":
+        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
+        paddle.set_device("cpu")
+    else:
+        paddle.set_device(f"gpu:{dist.ParallelEnv().device_id}")
+    if world_size > 1:
+        strategy = fleet.DistributedStrategy()
+        strategy.fuse_grad_size_in_MB = asked.bucket_cap_mb
+        fleet.init(is_collective=True, strategy=strategy)
+    # The launcher's copy of its whole environment, secrets too; fleet has read it by now, and keeps it in memory.
+    Path(os.environ.get("PADDLE_BACKUP_ENV_PATH", os.devnull)).write_text("{}")
+    return {"cuda": "nccl", "cpu": "gloo"}[asked.device]
+
+
+# --- one step -------------------------------------------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """What a step is made of."""
+
+    model: Any
+    optimizer: Any
+    scaler: Any
+    cast: Any
+    """Makes the context of the forward pass."""
+
+
+def parts(asked: argparse.Namespace, world_size: int) -> Parts:
+    """Return the model, made alike on all ranks, with what trains it. A single rank has nobody to share with."""
+    collective, auto = (asked.strategy == name and world_size > 1 for name in ("collective", "auto"))
+    paddle.seed(asked.seed)
+    model = MODELS[asked.model](num_classes=asked.num_classes)
+    initialise(model)
+    if auto:
+        model = dist.shard_layer(model, mesh(), whole_on_every_rank)
+    optimizer = paddle.optimizer.Momentum(
+        asked.learning_rate, asked.momentum, parameters=model.parameters(), weight_decay=asked.weight_decay
+    )
+    half = HALF_TYPES.get(asked.dtype)
+    if half and asked.amp_level == "O2":
+        model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=half)
+    scaler = paddle.amp.GradScaler(init_loss_scaling=asked.loss_scale) if asked.dtype == "fp16" else None
+    if auto and scaler:
+        scaler = dist.shard_scaler(scaler)
+    if collective:
+        model = fleet.distributed_model(model)
+        optimizer = fleet.distributed_optimizer(optimizer)
+    return Parts(model, optimizer, scaler, lambda: autocast(asked, half))
+
+
+def autocast(asked: argparse.Namespace, half: Any) -> Any:
+    """Return the context of one forward pass."""
+    return paddle.amp.auto_cast(level=asked.amp_level, dtype=half) if half else nullcontext()
+
+
+def initialise(model: nn.Layer) -> None:
+    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head."""
+    for layer in model.sublayers():
+        if isinstance(layer, nn.Conv2D):
+            fan_out = layer.weight.shape[0] * layer.weight.shape[2] * layer.weight.shape[3]
+            layer.weight.set_value(paddle.randn(layer.weight.shape) * (2.0 / fan_out) ** 0.5)
+        elif isinstance(layer, nn.Linear):
+            layer.weight.set_value(paddle.randn(layer.weight.shape) * 0.01)
+
+
+def mesh() -> Any:
+    """Return all ranks as one axis."""
+    return dist.ProcessMesh(list(range(dist.get_world_size())), dim_names=["data"])
+
+
+def whole_on_every_rank(_: str, layer: nn.Layer, where: Any) -> None:
+    """Place a layer's weights and statistics on all ranks."""
+    for name, parameter in layer._parameters.items():
+        if parameter is not None:
+            layer.add_parameter(name, dist.shard_tensor(parameter, where, [dist.Replicate()]))
+    for name, buffer in layer._buffers.items():
+        if buffer is not None:
+            layer._buffers[name] = dist.shard_tensor(buffer, where, [dist.Replicate()])
+
+
+def synthetic(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield images and labels that never change, other ones on each rank."""
+    paddle.seed(asked.seed + 1 + me.rank)
+    images = paddle.randn([asked.batch_size, 3, asked.image_size, asked.image_size])
+    labels = paddle.randint(0, asked.num_classes, [asked.batch_size, 1])
+    return repeat((images, labels))
+
+
+class Folder(paddle.io.Dataset):  # type: ignore[misc]
+    """Image files as arrays of bytes, height x width x 3, by `Draw`."""
+
+    def __init__(self, files: list[tuple[str, int]], size: int) -> None:
+        super().__init__()
+        self.files, self.size = files, size
+
+    def __getitem__(self, draw: Any) -> tuple[Any, Any]:
+        """Return pixels and label."""
+        import loaders
+        import numpy
+
+        path, label = self.files[draw.index]
+        pixels = numpy.frombuffer(loaders.decoded(path, self.size, draw.seed), numpy.uint8)
+        return pixels.reshape(self.size, self.size, 3), numpy.array([label], numpy.int64)
+
+    def __len__(self) -> int:
+        """Return the number of files, which the endless sequence does not ask for."""
+        return len(self.files)
+
+
+class Endless(paddle.io.BatchSampler):  # type: ignore[misc]
+    """The `Batches` of loaders.py; Paddle takes nothing but a sampler of its own kind."""
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.batch_size = source, source.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield lists of `Draw`s."""
+        return iter(self.source)
+
+    def __len__(self) -> int:
+        """Return what stands for no end."""
+        return sys.maxsize
+
+
+def native(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of Paddle's own DataLoader, normalised on the device."""
+    import loaders
+
+    files = loaders.image_files(asked.data_dir, asked.num_classes)
+    order = loaders.Batches(len(files), asked.batch_size, me.rank, me.world_size, asked.seed)
+    source = paddle.io.DataLoader(Folder(files, asked.image_size), batch_sampler=Endless(order), num_workers=asked.workers)
+    mean, deviation = (paddle.to_tensor(each).reshape([3, 1, 1]) for each in (loaders.MEAN, loaders.DEVIATION))
+    for pixels, labels in source:
+        yield (pixels.transpose([0, 3, 1, 2]).astype("float32") - mean) / deviation, labels
+
+
+def dali(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of NVIDIA DALI."""
+    import loaders
+
+    loaders.image_files(asked.data_dir, asked.num_classes)  # says what is wrong with the folder in our words
+    share = loaders.Share(asked.data_dir, asked.batch_size, asked.image_size, asked.workers, asked.seed, me.rank, me.world_size)
+    device_id = dist.ParallelEnv().device_id if asked.device == "cuda" else None
+    pipeline = loaders.dali_pipeline(share, asked.loader == "dali-gpu", device_id)
+    if asked.loader == "dali-cpu":
+        # Not through DALI's iterator for Paddle: that one wants a GPU even where nothing is on it.
+        while True:
+            images, labels = (paddle.to_tensor(made.as_array()) for made in pipeline.run())
+            yield images, labels.astype("int64")
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.paddle import DALIGenericIterator
+
+    source = DALIGenericIterator(
+        [pipeline], ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.FILL, auto_reset=True
+    )
+    while True:
+        for (batch,) in source:
+            yield paddle.to_tensor(batch["images"]), paddle.to_tensor(batch["labels"]).astype("int64")
+
+
+def batches(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield this rank's images and labels, without end."""
+    source = {"synthetic": synthetic, "native": native}.get(asked.loader, dali)(asked, me)
+    if asked.strategy == "collective" or me.world_size == 1:
+        return source
+    from paddle.distributed.auto_parallel.api import dtensor_from_local
+
+    whole, parts_of = mesh(), [dist.Shard(0)]
+    return (tuple(dtensor_from_local(one, whole, parts_of) for one in pair) for pair in source)  # type: ignore[misc]
+
+
+def unsharded(model: nn.Layer, images: Any) -> str:
+    """Return the first kind of layer that makes whole copies of a sharded batch, or nothing: data parallelism ends there."""
+    found: list[str] = []
+
+    def look(layer: nn.Layer, _: Any, output: Any) -> None:
+        if not output.placements[0].is_shard(0):
+            found.append(type(layer).__name__)
+
+    hooks = [layer.register_forward_post_hook(look) for layer in model.sublayers() if not list(layer.children())]
+    with paddle.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return found[0] if found else ""
+
+
+def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> Any:
+    """Take one step; return its loss, on the device."""
+    with whole.cast():
+        output = whole.model(images)
+        loss = nn.functional.cross_entropy(output, labels, label_smoothing=asked.label_smoothing)
+    if whole.scaler is None:
+        loss.backward()
+        whole.optimizer.step()
+    else:
+        whole.scaler.scale(loss).backward()
+        whole.scaler.step(whole.optimizer)
+        whole.scaler.update()
+    whole.optimizer.clear_grad()
+    return loss.detach()
+
+
+# --- time -----------------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss."""
+
+    number: int
+    t: float
+    seconds: float
+    loss: float
+
+
+class HostClock:
+    """Time of steps that are over when the call returns, as on a CPU."""
+
+    def start(self) -> float:
+        """Return the monotonic clock before the first step."""
+        self.t = time.monotonic()
+        return self.t
+
+    def mark(self, number: int, loss: Any) -> list[Step]:
+        """Note the end of a step; return the steps that are over by now."""
+        before, self.t = self.t, time.monotonic()
+        return [Step(number, self.t, self.t - before, float(loss))]
+
+    def rest(self) -> list[Step]:
+        """Return the steps not yet returned."""
+        return []
+
+
+class DeviceClock:
+    """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
+
+    Behind step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own
+    time since then. The loss travels behind its step into pinned memory.
+    """
+
+    def __init__(self) -> None:
+        self.queued: deque[tuple[int, Any, Any]] = deque()
+
+    def start(self) -> float:
+        """Wait until the device is idle; return the monotonic clock."""
+        paddle.device.synchronize()
+        self.last = self._event()
+        self.last.synchronize()
+        self.t = time.monotonic()
+        return self.t
+
+    def mark(self, number: int, loss: Any) -> list[Step]:
+        """Note the end of a step, to come; return the steps that are over by now."""
+        on_host = loss._copy_to(paddle.CUDAPinnedPlace(), False)
+        self.queued.append((number, self._event(), on_host))
+        return [self._oldest()] if len(self.queued) > 2 else []
+
+    def rest(self) -> list[Step]:
+        """Wait for the device; return the steps not yet returned."""
+        return [self._oldest() for _ in range(len(self.queued))]
+
+    def _event(self) -> Any:
+        event = paddle.device.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _oldest(self) -> Step:
+        number, event, loss = self.queued.popleft()
+        event.synchronize()
+        seconds = self.last.elapsed_time(event) / 1000.0
+        self.last, self.t = event, self.t + seconds
+        return Step(number, self.t, seconds, float(loss))
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """Print a line now, in one write: a run may be stopped at any time."""
+    sys.stdout.write(f"orch {line}\n")
+    sys.stdout.flush()
+
+
+def say_steps(steps: list[Step], samples: int) -> None:
+    """Print the lines of finished steps."""
+    for step in steps:
+        say(f"step={step.number} t={step.t:.6f} step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.4f}")
+
+
+def gather(facts: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+    """Return what every rank says of itself, in order of rank."""
+    if world_size == 1:
+        return [facts]
+    text = json.dumps(facts).encode()
+    if len(text) > 1024:
+        raise ValueError(f"facts of a rank: expected 1024 bytes at most, got {len(text)}")
+    everyone: list[Any] = []
+    dist.all_gather(everyone, paddle.to_tensor(list(text.ljust(1024)), dtype="int64"))
+    return [json.loads(bytes(one.tolist())) for one in everyone]
+
+
+def prove_world(me: Identity) -> None:
+    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
+    total = paddle.to_tensor([me.rank, 1], dtype="int64")
+    if me.world_size > 1:
+        dist.all_reduce(total)
+    expected = [me.world_size * (me.world_size - 1) // 2, me.world_size]
+    if total.tolist() != expected or dist.get_world_size() != me.world_size:
+        group = dist.get_world_size()
+        raise RuntimeError(f"ranks: expected sum and count {expected}, got {total.tolist()} in a group of {group}")
+
+
+def memory_bytes(device: str) -> int:
+    """Return the most memory this rank held: of the GPU's, or resident."""
+    if device == "cuda":
+        return int(paddle.device.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that may change the speed; None for what is not there."""
+    asked = {name: str(getattr(paddle.version, name, lambda: "False")()) for name in ("cuda", "cudnn", "nccl")}
+    found = {name: None if text in ("False", "0", "None") else text for name, text in asked.items()}
+    return {"framework": "paddle", "framework_version": paddle.__version__, "python": platform.python_version(), **found}
+
+
+def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of the run for its last line."""
+    facts: dict[str, Any] = dict(vars(asked))
+    counts = Counter(one["device"] for one in ranks)
+    facts.update(
+        world_size=dist.get_world_size(),
+        ranks=sorted(one["rank"] for one in ranks),
+        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
+        devices=[{"name": name, "count": count} for name, count in counts.items()],
+        global_batch=asked.batch_size * dist.get_world_size(),
+        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
+        simulated=False,
+        **versions(),
+    )
+    facts.update(found)
+    return facts
+
+
+# --- from top to bottom ---------------------------------------------------------------------------------------------------
+
+
+def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
+    """Take all steps, rank 0 printing them; return what was found out on the way."""
+    whole = parts(asked, me.world_size)
+    data = batches(asked, me)
+    samples = asked.batch_size * me.world_size
+    clock = DeviceClock() if asked.device == "cuda" else HostClock()
+    if asked.strategy == "auto" and me.world_size > 1:
+        layer = unsharded(whole.model, next(data)[0])
+        if layer:
+            raise SystemExit(
+                f"--strategy: auto is refused: Paddle {paddle.__version__} has no placement rule for {layer} and would copy the"
+                " whole global batch to every rank there, each computing all of it. take collective"
+            )
+
+    prove_world(me)  # also the barrier before the first step: from here on, all ranks are ready
+    start = clock.start()
+    if me.rank == 0:
+        say(f"step=0 t={start:.6f} step_time_s=0 samples=0 loss=nan")
+    for number in range(1, asked.steps + 1):
+        images, labels = next(data)
+        finished = clock.mark(number, take(asked, whole, images, labels))
+        if me.rank == 0:
+            say_steps(finished, samples)
+    finished = clock.rest()
+    if me.rank == 0:
+        say_steps(finished, samples)
+
+    # Statistics of BatchNorm are parameters as well, in Paddle; they are not trained.
+    parameters = sum(p.size for p in whole.model.parameters() if not p.stop_gradient)
+    return {
+        "parameters": parameters,
+        "gradient_bytes": parameters * (2 if asked.amp_level == "O2" and asked.dtype in HALF_TYPES else 4),
+        "optimizer": "momentum",
+        "loss_scale": float(whole.scaler._scale) if whole.scaler else None,
+    }
+
+
+def main() -> None:
+    """Join, train, prove, report."""
+    asked = arguments()
+    me = identity()
+    backend = join(asked, me.world_size)
+    name, host = device_name(asked.device), socket.gethostname()
+    say(
+        f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
+        f" host={host} pid={os.getpid()} device={name}"
+    )
+    found = train(asked, me)
+    prove_world(me)
+    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(asked.device)}, me.world_size)
+    if me.rank == 0:
+        say("done " + json.dumps(closing(asked, ranks, {"backend": backend, **found}), sort_keys=True))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Leave at once: an orderly exit would wait for collectives that the other ranks may never join.
+        os._exit(1)
