@@ -9,11 +9,12 @@ DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
 
-.PHONY: help demo test check lint format types unit packages clean
+.PHONY: help demo test frameworks check lint format types unit clean
 
 help:
 	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
 	@echo "make test     set up, lint, check types, run every test"
+	@echo "make frameworks  install TensorFlow, Paddle and DALI (4 GB) beside PyTorch, and run the tests that train with them"
 	@echo "make check    lint, types and tests, without setting anything up"
 	@echo "make clean    remove .venv, the demo and what builds left"
 
@@ -31,6 +32,16 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	@$(MAKE) --no-print-directory check
+
+# Versions that install together; a test that needs one of them is skipped by make test.
+FRAMEWORKS := $(TORCH) numpy Pillow paddlepaddle==3.3.1 tensorflow-cpu==2.21.0 nvidia-dali-cuda120==2.4.0
+
+frameworks: $(VENV)/.test
+	@test -x $(BIN)/../frameworks/bin/python || $(PYTHON) -m venv $(VENV)/frameworks
+	@echo "== pip install into $(VENV)/frameworks: $(FRAMEWORKS) (long)"
+	@$(BIN)/../frameworks/bin/pip install --quiet $(FRAMEWORKS)
+	ORCH_TEST_PYTHON=$(CURDIR)/$(VENV)/frameworks/bin/python $(BIN)/python -m pytest -q \
+		tests/test_trainers_paddle.py tests/test_trainers_tensorflow.py tests/test_loaders.py
 
 check: lint types unit
 

@@ -17,7 +17,7 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.lab import faults
 from tests import judge
-from tests.e2e.rig import LONG, QUICK, SMALL, Controller
+from tests.e2e.rig import LONG, QUICK, SMALL, Controller, outer_environment
 
 pytestmark = pytest.mark.timeout(120)
 GRACE_S = 0.5  # as LONG says
@@ -47,6 +47,48 @@ def test_one_signal_stops_everywhere_and_brings_the_logs_home(controller: Contro
     assert record["state"] == "stopped" and "interrupted" in record["reason"]
     again = controller.orch("collect")
     assert (again.code, again.out.splitlines()[1:]) == (0, []), again
+
+
+def test_a_terminal_that_closes_ends_the_run_everywhere_although_nothing_can_be_shown(controller: Controller) -> None:
+    """The program runs on a terminal of its own, whose other end goes away: a hang-up, and every later write fails."""
+    host, terminal = os.openpty()
+    become = (
+        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = ["bench", *LONG, "--nodes", "4", "--gpus", "1"]
+    process = subprocess.Popen(
+        labs.argv_inside(controller.lab, [sys.executable, "-c", become, *controller.program, *words]),
+        cwd=controller.project,
+        env=outer_environment(controller.project) | dict(labs.environment(controller.lab)),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        text=True,
+    )
+    controller.started.append(process)
+    os.close(terminal)
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    controller.wait_for_step(3)
+    os.close(host)
+    judge.wait_until_clean(controller.lab, GRACE_S + 2.0)
+    assert process.wait(10) == 129
+    assert controller.manifest()["outcome"]["state"] == "interrupted"
+    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
+
+
+def test_a_signal_between_two_runs_is_no_success(controller: Controller) -> None:
+    process = controller.start("bench", *QUICK, "--nodes", "2", "--repeats", "30")
+    judge.wait_for(lambda: any(event["event"] == "finished" for event in seen(controller)), 20, "no run has finished")
+    os.kill(process.pid, signal.SIGINT)
+    done = controller.end(process, 20)
+    assert done.code == 130, done
+    assert judge.ours(controller.lab) == []
+    assert len(controller.runs) < 30
+
+
+def seen(controller: Controller) -> list[dict[str, object]]:
+    """Return the events so far, none while there is no bench yet."""
+    return controller.events() if list(controller.project.glob("runs/*/events.jsonl")) else []
 
 
 def test_a_second_signal_leaves_at_once_and_its_advice_works(controller: Controller) -> None:
