@@ -21,7 +21,7 @@ from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport import Channel, Transport
 
-__all__ = ["KeeperLine", "Node", "Upload", "Wanted"]
+__all__ = ["KeeperLine", "Node", "Upload", "Wanted", "owner_words"]
 
 # One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it.
 _BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
@@ -274,12 +274,12 @@ def refusal(fields: Any, host: str) -> OrchError:
     kind = str(values.get("kind", "node_unfit"))
     message = str(values.get("message", "refused without a reason"))
     if values.get("owner"):
-        message += f": {_owner(str(values['owner']))}"
+        message += f": {owner_words(str(values['owner']))}"
     maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
     return maker(message, kind=kind, host=host)
 
 
-def _owner(text: str) -> str:
+def owner_words(text: str) -> str:
     """Return the owner record of a node's lock in words, or as it stands where it is not one of ours."""
     try:
         value = json.loads(text)

@@ -144,7 +144,12 @@ def _disk_check(host: Host, facts: Mapping[str, Any]) -> Check:
     free = int(facts["disk_free_bytes"])
     verdict = "ok" if free >= _LEAST_DISK else "failed"
     hint = "" if verdict == "ok" else "free some, or set vars.workdir to another disk"
-    return Check(host.name, "disk", verdict, f"{free >> 20} MiB free in {facts['workdir']}", f"{_LEAST_DISK >> 20} MiB", hint)
+    return Check(host.name, "disk", verdict, f"{_room(free)} free in {facts['workdir']}", f"{_LEAST_DISK >> 20} MiB", hint)
+
+
+def _room(size_bytes: int) -> str:
+    """Say a size as coarsely as it matters, so that nodes alike are folded although one has just written a log."""
+    return f"{size_bytes >> 30} GiB" if size_bytes >= 10 << 30 else f"{size_bytes >> 20} MiB"
 
 
 def _interface_check(host: Host, facts: Mapping[str, Any]) -> Check | None:

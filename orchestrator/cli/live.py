@@ -29,6 +29,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each
     from orchestrator.hostset import fold
+    from orchestrator.node import owner_words
     from orchestrator.report.text import visible
     from orchestrator.rundir import BenchDir as Benches
 
@@ -52,7 +53,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         typer.echo(f"nothing of ours runs on {fold(answers)}" if answers else "no node answers")
     for host, answer in answers.items():
         if answer["owner"]:
-            typer.echo(f"held     {host}  by {visible(answer['owner'])}")
+            typer.echo(f"held     {host}  by {visible(owner_words(answer['owner']))}")
     for bench_id, counts in states.items():
         typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     if errors:
