@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -51,11 +51,20 @@ def main() -> None:
     except OrchError as error:
         with suppress(OSError):  # the terminal may be what has just gone
             report(error)
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End with this status and no other: text that a gone reader cannot take would make the interpreter end with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
 
 
 def report(error: OrchError) -> None:
