@@ -45,7 +45,7 @@ def kill(lab: Lab, name: str) -> None:
 
 
 def _end(lab: Lab, node: LabNode) -> None:
-    end_all(lambda: {pid: one.name for pid, one in members(lab, node).items()})
+    end_all(lambda: members(lab, node))
 
 
 def boot(lab: Lab, name: str) -> None:

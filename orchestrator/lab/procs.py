@@ -103,21 +103,23 @@ def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
     return found
 
 
-def end_all(members: Callable[[], dict[int, str]], *, timeout_s: float = 10.0) -> dict[int, str]:
-    """Kill what ``members`` finds until it finds nothing; return everything found, by process id.
+def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0) -> dict[int, Stat]:
+    """Kill what ``members`` finds until it finds nothing and all it ever found is gone; return that, by process id.
 
     The processes are stopped before they are killed, so that none of them forks a child that the listing has missed.
+    One that is on its way out shows no environment and no namespaces, by which ``members`` would know it, while the kernel
+    may still be ending a whole process namespace on its behalf: so each is waited for by its number and start time.
     Raises RunError when some do not end in time (a process waiting for a dead disk or driver cannot be killed).
     """
-    ended: dict[int, str] = {}
+    ended: dict[int, Stat] = {}
     deadline = time.monotonic() + timeout_s
-    while found := members():
+    while found := {**_alive(ended), **members()}:
         if time.monotonic() > deadline:
-            left = ", ".join(f"{name} (pid {pid})" for pid, name in found.items())
+            left = ", ".join(f"{one.name} (pid {pid})" for pid, one in found.items())
             raise RunError(f"still alive {timeout_s:g} s after SIGKILL: {left}", kind="node_busy")
         ended |= found
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in members() | found:
+            for pid in {**found, **members()}:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         time.sleep(0.002)
@@ -125,3 +127,9 @@ def end_all(members: Callable[[], dict[int, str]], *, timeout_s: float = 10.0) -
         with contextlib.suppress(ChildProcessError):  # not a child of this process: its own parent reaps it
             os.waitpid(pid, os.WNOHANG)
     return ended
+
+
+def _alive(known: Mapping[int, Stat]) -> dict[int, Stat]:
+    """Return those of these very processes that have not ended."""
+    now = ((one, stat(pid)) for pid, one in known.items())
+    return {one.pid: one for one, new in now if new and new.start_ticks == one.start_ticks and new.state not in "ZX"}

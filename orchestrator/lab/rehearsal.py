@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import loopback, namespaces
 from orchestrator.lab.description import gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
-from orchestrator.lab.procs import ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
+from orchestrator.lab.procs import Stat, ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
 
@@ -173,7 +173,7 @@ def down(directory: Path) -> list[str]:
     nodes = [f"{node.name} (pid {pid})" for node in lab.nodes if (pid := node.pid)]
     pids = {pid for node in lab.nodes if (pid := node.pid)} | {lab.holder}
     ended = end_all(partial(_members, lab, _namespaces(lab, "net"), _namespaces(lab, "pid")))
-    others = [f"{name} (pid {pid})" for pid, name in sorted(ended.items()) if pid not in pids]
+    others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in pids]
     _remove(lab.directory)
     return [*nodes, *others, str(lab.directory)]
 
@@ -184,7 +184,7 @@ def _namespaces(lab: Lab, which: str) -> frozenset[str]:
     return frozenset(namespace(pid, which) for pid in pids if pid) - {namespace(os.getpid(), which), ""}
 
 
-def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, str]:
+def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:
     """Find the lab's processes: by its marker, by its network, by the sshd configuration they were given, and their children.
 
     OpenSSH overwrites its environment with a title, so that only its arguments tell whose it is. What runs inside a node
@@ -200,7 +200,7 @@ def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[
         or (processes[pid].name.startswith("sshd") and configured in cmdline(pid))
     }
     found = descendants(belonging, processes) - ancestors(os.getpid(), processes)
-    return {pid: processes[pid].name for pid in found if not (inner and namespace(pid, "pid") in inner)}
+    return {pid: processes[pid] for pid in found if not (inner and namespace(pid, "pid") in inner)}
 
 
 def _remove(directory: Path) -> None:
