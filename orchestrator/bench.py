@@ -15,10 +15,21 @@ from orchestrator.render import Plan, render
 from orchestrator.spec import RunSpec, cells, resolve
 from orchestrator.topology import ladder, place
 
-__all__ = ["PORTS", "Request", "ordered", "plan_run", "specs"]
+__all__ = ["PORTS", "PlannedRun", "Request", "ordered", "plan_run", "specs"]
 
 PORTS = range(20000, 30000)
 """Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of a bench, before it is bound to a port."""
+
+    run_id: str
+    repeat: int
+    spec: RunSpec
+    folder: FrameworkFolder
+    bench_id: str
 
 
 @dataclass(frozen=True, slots=True)

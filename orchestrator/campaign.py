@@ -9,20 +9,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator import __version__, preflight
-from orchestrator.bench import PORTS, plan_run
+from orchestrator.bench import PORTS, PlannedRun, plan_run
 from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
-from orchestrator.fanout import each
+from orchestrator.fanout import each, each_or_raise
 from orchestrator.inventory import Host
 from orchestrator.launch import Interrupt, Launch, Limits, Outcome
 from orchestrator.library import FrameworkFolder
 from orchestrator.project import owner
+from orchestrator.reattach import find
 from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
-from orchestrator.spec import RunSpec
 
-__all__ = ["Campaign", "PlannedRun", "manifest_of"]
+__all__ = ["Campaign", "borrow", "manifest_of", "ports"]
 
 _PORT_TRIES = 3
 # What a rank says that lost another one: of ours, of gloo, of NCCL, of the kernel.
@@ -30,17 +30,6 @@ _CONSEQUENCE = re.compile(
     r"closed the connection|connection (?:was )?(?:closed|reset|refused)|broken pipe|remote process (?:has )?exited",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One run of a bench, before it is bound to a port."""
-
-    run_id: str
-    repeat: int
-    spec: RunSpec
-    folder: FrameworkFolder
-    bench_id: str
 
 
 @dataclass(slots=True)
@@ -60,15 +49,18 @@ class Campaign:
 
     def execute(self, runs: Sequence[PlannedRun]) -> list[OrchError]:
         """Execute the runs in order; return the errors of those that failed. An unreachable or unfit cluster raises at once."""
-        self.cluster.open()
-        self._preflight(runs)
+        if runs and not self.interrupt.signal:
+            self.cluster.open()
+            self._preflight(runs)
         for index, run in enumerate(runs):
+            if self.interrupt.signal:
+                break
             self.observe("run", {"index": index, "run": run})
             outcome = self._one(run)
             self.observe("run_over", {"index": index, "run": run, "outcome": outcome})
             if outcome.error:
                 self.errors.append(outcome.error)
-            if self.interrupt.signal or outcome.state == "lost":
+            if self.interrupt.signal or outcome.state == "lost" or (outcome.error and outcome.error.kind == "interrupted"):
                 break
             self.cluster.open()
         self._note_interrupt()
@@ -102,18 +94,8 @@ class Campaign:
         for attempt in range(1, _PORT_TRIES + 1):
             plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
             self._write(rundir, plan, run)
-            launch = Launch(
-                plan,
-                run.folder,
-                self.cluster,
-                limits=self.limits,
-                interrupt=self.interrupt,
-                owner=owner(),
-                journal=lambda event, **fields: self.bench.event(event, run=run.run_id, **fields),
-                observe=self.observe,
-            )
             try:
-                outcome = launch.run()
+                outcome = self._launch(plan, run).run()
                 break
             except OrchError as error:
                 busy = isinstance(error, Faults) and {each.kind for each in error.errors} == {"port_busy"}
@@ -122,6 +104,59 @@ class Campaign:
                     outcome = Outcome(state, error, None)
                     break
         return self._finish(rundir, plan, outcome)
+
+    def _launch(self, plan: Plan, run: PlannedRun) -> Launch:
+        return Launch(
+            plan,
+            run.folder,
+            self.cluster,
+            limits=self.limits,
+            interrupt=self.interrupt,
+            owner=owner(),
+            journal=lambda event, **fields: self.bench.event(event, run=run.run_id, **fields),
+            observe=self.observe,
+        )
+
+    def take_over(self, run: PlannedRun) -> Outcome | None:
+        """Bring a run to its end that a controller has left in the middle; None where it had not been started anywhere.
+
+        A run that is going on on every node is watched to its end as if nothing had happened. One that had been started on
+        some nodes only, or has lost its keeper on one, is stopped, and its outcome says so.
+        """
+        rundir = self.bench.run(run.run_id)
+        port = int(rundir.manifest()["placement"]["master_port"])
+        plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
+        names = [slot.host for slot in plan.placement.slots]
+        traces = each_or_raise(names, lambda name: find(self.cluster.nodes[name], run.run_id, timeout_s=self.limits.ask_s))
+        states = {trace.state for trace in traces.values()}
+        if states == {"nothing"}:
+            each(names, lambda name: self._drop(run.run_id, name))
+            return None
+        if states <= {"running", "ended"}:
+            self.bench.event("taken_over", run=run.run_id)
+            hosts = (self._start_of(run.run_id) or {"hosts": {}})["hosts"]
+            offsets = {host: float(one["offset_s"]) for host, one in hosts.items()}
+            return self._finish(rundir, plan, self._launch(plan, run).adopt(traces, offsets))
+        for trace in traces.values():
+            if trace.line:
+                trace.line.close()
+        each(names, lambda name: self._stop(run.run_id, name, "interrupted: its controller died while it was being started"))
+        message = "the controller died while it was being started; what ran was stopped"
+        broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
+        error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
+        return self._finish(rundir, plan, Outcome("interrupted", error, None))
+
+    def _start_of(self, run_id: str) -> dict[str, Any] | None:
+        """Return the record of a run's start from the journal, None where it did not get as far."""
+        started = [event for event in self.bench.events() if event["event"] == "started" and event.get("run") == run_id]
+        return {key: started[-1][key] for key in ("skew_s", "bound_s", "hosts")} if started else None
+
+    def _drop(self, run_id: str, host: str) -> None:
+        self.cluster.nodes[host].ask("drop", run=run_id, finished=False, timeout_s=self.limits.ask_s)
+
+    def _stop(self, run_id: str, host: str, reason: str) -> None:
+        wait_s = self.limits.ask_s + self.limits.grace_s
+        self.cluster.nodes[host].ask("stop", run=run_id, grace_s=self.limits.grace_s, reason=reason, timeout_s=wait_s)
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
@@ -139,8 +174,9 @@ class Campaign:
             self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
         error = _with_last_lines(_most_telling(outcome, rundir), rundir)
-        record = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
-        rundir.update_manifest(start=outcome.start, outcome=record)
+        record: dict[str, Any] = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
+        record |= {"longest_silence_s": dict(outcome.silences)} if outcome.silences else {}
+        rundir.update_manifest(start=outcome.start or self._start_of(plan.run_id), outcome=record)
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
             self.bench.event("collected", run=plan.run_id)
@@ -186,7 +222,12 @@ def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mappi
 
 def borrow(bench: BenchDir, run: RunDir) -> None:
     """Copy a finished run of another bench into this one, so that this directory alone carries its own baseline."""
-    shutil.copytree(run.path, bench.path / run.run_id, symlinks=True)
+    target, part = bench.path / run.run_id, bench.path / f".{run.run_id}.part"
+    if target.exists():
+        return
+    shutil.rmtree(part, ignore_errors=True)  # of a controller that died in the middle
+    shutil.copytree(run.path, part, symlinks=True)
+    part.rename(target)
     bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
 
 

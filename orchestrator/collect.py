@@ -5,17 +5,17 @@ Local names are built here from an allow-list; what a node says never names a fi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.errors import DataError, OrchError, TransportError
+from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.node import Node
 from orchestrator.rundir import RunDir
+from orchestrator.strictjson import strict_json
 
-__all__ = ["Collected", "collect_host", "exit_record", "is_complete", "settle"]
+__all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 
 _MAX_FILES = 4096
 # Above the limit at which a node stops a run for its output: a log that tripped it is seen up to a second late.
@@ -40,7 +40,7 @@ def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collect
         collected = _collect_once(node, run, timeout_s)
         wrong = _mismatches(run, host)
         if not wrong:
-            return collected
+            return replace(collected, complete=run.exit_record(host) is not None)
         if attempt == 1:
             for name in wrong:
                 path = run.log_path(host, name)
@@ -58,6 +58,7 @@ def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collect
 
 
 def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
+    """Bring what is new; whether it is whole is the caller's to say, who compares the digests."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
     received = 0
@@ -81,7 +82,7 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
 
     wanted = node.fetch(run.run_id, have, sink, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
     if wanted is None:
-        return Collected(host, 0, len(have), is_complete(run, host), "not on the node any more" if have else "nothing there")
+        return Collected(host, 0, len(have), False, "not on the node any more" if have else "nothing there")
     for name, size in wanted.sizes.items():
         if size == 0 and name not in have:
             sink(name, 0, b"")
@@ -90,7 +91,7 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
     note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
     if wanted.alive and not wanted.exit_record:
         note = "still running there"
-    return Collected(host, received, len(wanted.sizes), is_complete(run, host), note)
+    return Collected(host, received, len(wanted.sizes), False, note)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
@@ -132,14 +133,23 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
     run.update_manifest(outcome={"state": "failed" if bad else "finished", "error": error, "clean": clean})
 
 
-def exit_record(node: Node, run_id: str, *, timeout_s: float) -> tuple[Mapping[str, Any] | None, bool]:
-    """Return (the exit record that a run left on a node, or None; whether its keeper lives)."""
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a node still has of a run: its exit record, whether its keeper lives, whether anything of it was ever started."""
+
+    record: Mapping[str, Any] | None
+    alive: bool
+    started: bool
+    boot_id: str
+
+
+def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
+    """Return what a run left on a node; None where the node knows nothing of it. Raises RunError for a record that is none."""
     # Offsets beyond any file: only the record is wanted.
     wanted = node.fetch(run_id, {}, lambda *_: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
-    if wanted is None or not wanted.exit_record:
-        return None, wanted is not None and wanted.alive
-    try:
-        value = json.loads(wanted.exit_record)
-    except ValueError as error:
-        raise OrchError(f"exit record is no JSON: {error}", kind="result_invalid", host=node.host.name) from error
-    return value if isinstance(value, dict) else None, wanted.alive
+    if wanted is None:
+        return None
+    record = strict_json(wanted.exit_record, "exit.json", "result_invalid") if wanted.exit_record else None
+    if record is not None and not isinstance(record, dict):
+        raise RunError("expected an exit record, got no object", kind="result_invalid", host=node.host.name, run_id=run_id)
+    return Left(record, wanted.alive, bool(wanted.sizes), wanted.boot_id)

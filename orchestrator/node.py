@@ -45,12 +45,14 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives."""
+    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives, and
+    the kernel's identity of the node's boot."""
 
     sizes: Mapping[str, int]
     exit_record: bytes
     alive: bool
     left_out: int
+    boot_id: str
 
 
 class Node:
@@ -102,7 +104,8 @@ class Node:
                         return None
                     data = call.read(_whole(line["bytes"], _LINE_LIMIT))
                     if line.get("done"):
-                        return Wanted(line["sizes"], data, bool(line["alive"]), int(line["left_out"]))
+                        left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
+                        return Wanted(line["sizes"], data, bool(line["alive"]), left_out, boot_id)
                     size = _whole(line["raw"], 1 << 20)
                     raw = zlib.decompressobj().decompress(data, size + 1)
                     names.add(str(line["name"]))

@@ -14,7 +14,10 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.node import KeeperLine
 
-__all__ = ["Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
+__all__ = ["ANOTHER_FIRST", "Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
+
+ANOTHER_FIRST = "another node failed first"
+"""Begins the reason of a stop that the failure of another node made necessary."""
 
 _OWN_REASONS = ("lease_expired", "run_timeout", "output_limit")
 """Why a node stops a run by itself."""
@@ -28,6 +31,8 @@ class Limits:
     beat_s: float = 0.5
     lost_s: float = 3.0
     lease_s: float = 60.0
+    first_line_s: float = 600.0
+    stall_s: float = 600.0
     grace_s: float = 5.0
     arm_s: float = 30.0
     ask_s: float = 20.0
@@ -49,13 +54,15 @@ class Peer:
     ranks that failed by themselves, whether or not we had stopped the run by then.
     """
 
-    line: KeeperLine
+    name: str
+    line: KeeperLine | None
     armed: bool = False
     boot_id: str = ""
     started: float | None = None
     record: Mapping[str, Any] | None = None
     error: OrchError | None = None
     last_answer: float = 0.0
+    longest_silence_s: float = 0.0
     offset_s: float = 0.0
     round_trip_s: float = float("inf")
     sent: dict[int, float] = field(default_factory=dict)
@@ -67,6 +74,17 @@ class Peer:
     def over(self) -> bool:
         """The node has ended its part, or is given up."""
         return self.record is not None or self.error is not None
+
+    def send(self, do: str, **fields: Any) -> None:
+        """Send one order where there is a line; what is lost with one shows as an event."""
+        if self.line:
+            self.line.send(do, **fields)
+
+    def heard(self, at: float) -> None:
+        """Note a sign of life."""
+        if self.started is not None and self.last_answer:
+            self.longest_silence_s = max(self.longest_silence_s, at - self.last_answer)
+        self.last_answer = max(at, self.last_answer)
 
     def blame(self, at: float, kind: str, text: str, stopped_at: float | None) -> None:
         """Note a cause, unless it came after our stop."""
@@ -86,7 +104,7 @@ class Peer:
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
         """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
         kind, _, text = reason.partition(": ")
-        if kind != "rank_failed":
+        if kind not in ("rank_failed", ANOTHER_FIRST):
             own = kind in _OWN_REASONS
             self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
 

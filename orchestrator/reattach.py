@@ -1,24 +1,68 @@
-"""A run found again after its line broke: a new line to its keeper, or the record that it left, or the end of what it left.
+"""A run found again on a node: a line to its keeper, or the record that it left, or what it has become.
 
-This runs beside the watch loop, which decides by the silence alone when a node is lost; whatever is found here goes to it as an
-event like any other.
+`Search` does so for a line that broke, beside the watch loop, which decides by the silence alone when a node is lost; whatever
+is found goes to it as an event like any other. `find` does so once, for a controller that takes over a run from a dead one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.cluster import Cluster
-from orchestrator.collect import exit_record
+from orchestrator.collect import left_behind
 from orchestrator.errors import OrchError, RunError, TransportError
+from orchestrator.node import KeeperLine, Node
 from orchestrator.peer import Peer
 
-__all__ = ["Search"]
+__all__ = ["Search", "Trace", "find"]
 
 _PAUSE_S = 0.2
 _HELLO_S = 2.0
+_LEAVE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one node still has of a run.
+
+    ``state``: nothing (never heard of it, or nothing was started), running (there is a ``line`` to its keeper), ended (there is
+    its ``record``), or broken (it was started, and neither a keeper nor a record is left).
+    """
+
+    state: str
+    line: KeeperLine | None = None
+    record: Mapping[str, Any] | None = None
+
+
+def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
+    """Return what a node still has of a run. A keeper that has started nothing is let go, and goes."""
+    deadline = time.monotonic() + _LEAVE_S
+    while True:
+        try:
+            line = node.keeper(run_id, "", start=False, timeout_s=_HELLO_S)
+        except TransportError as error:
+            if error.kind != "node_lost" or not node.transport.alive:
+                raise
+        else:
+            if line.hello["state"] in ("running", "stopping"):
+                return Trace("running", line)
+            # Without a go-word a keeper leaves with its last line, as one does whose run is over.
+            line.send("bye")
+            line.close()
+        left = left_behind(node, run_id, timeout_s=timeout_s)
+        if left is None:
+            return Trace("nothing")
+        if left.record is not None:
+            return Trace("ended", record=left.record)
+        if not left.alive:
+            return Trace("broken" if left.started else "nothing")
+        if time.monotonic() > deadline:
+            message = f"its node runner neither answers nor leaves within {_LEAVE_S:g} s"
+            raise RunError(message, kind="node_busy", host=node.host.name, run_id=run_id, hint="orch cancel ends it")
+        time.sleep(_PAUSE_S)
 
 
 class Search:
@@ -29,7 +73,7 @@ class Search:
     ) -> None:
         self.cluster = cluster
         self.peer = peer
-        self.name = peer.line.host.name
+        self.name = peer.name
         self.run_id = run_id
         self.ask_s = ask_s
         self.deliver = deliver
@@ -55,16 +99,22 @@ class Search:
         """The node answers and no keeper does: take the exit record that it left, or end what it left running."""
         node = self.cluster.nodes[self.name]
         try:
-            record, alive = exit_record(node, self.run_id, timeout_s=self.ask_s)
-            if alive:
+            left = left_behind(node, self.run_id, timeout_s=self.ask_s)
+            if left is not None and left.alive:
                 return False  # it is there and slow to answer; the next try may find it
-            if record is not None:
-                self.deliver({"event": "ended", "record": record, "line": self.peer.line, "at": time.monotonic()})
+            if left is not None and left.record is not None:
+                self.deliver({"event": "ended", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
+                return True
+            if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
+                # Process numbers of the boot before mean nothing now; there is nothing to end.
+                self._give_up("node_rebooted", "it was started again in the middle of the run")
                 return True
             node.ask("stop", run=self.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.ask_s)
         except OrchError:
             return False
-        message = "the node runner was killed; the ranks it left were ended"
-        error = RunError(message, kind="node_lost", host=self.name, run_id=self.run_id, phase="watch")
-        self.peer.give_up(error, self.lost_at, None)
+        self._give_up("node_lost", "the node runner was killed; the ranks it left were ended")
         return True
+
+    def _give_up(self, kind: str, message: str) -> None:
+        error = TransportError if kind == "node_rebooted" else RunError
+        self.peer.give_up(error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), self.lost_at, None)

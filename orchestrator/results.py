@@ -24,7 +24,7 @@ from orchestrator.rundir import BenchDir, RunDir, check_name, read_bytes
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 
-__all__ = ["read_bench", "read_run", "store"]
+__all__ = ["read_bench", "read_run", "recorded_error", "store"]
 
 _MAX_LOG_BYTES = 1 << 30
 _PARSE_SECONDS = 60.0
@@ -79,9 +79,12 @@ def read_run(run: RunDir) -> RunResult:
     result = RunResult(run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts)
     recorded = planned.outcome.get("state")
     if recorded is not None and recorded != "finished":
-        return replace(result, state=str(recorded), error=_recorded_error(planned.outcome.get("error"), run))
+        return replace(result, state=str(recorded), error=recorded_error(planned.outcome.get("error"), run.run_id))
     try:
         return _measured(run, planned, result)
+    except ConfigError as error:  # a grammar that was sound when the run was planned
+        damaged = DataError(error.message, kind="state_damaged", where=f"{run.path / 'manifest.json'}: {error.where}")
+        return replace(result, state="damaged", error=damaged)
     except OrchError as error:
         error.run_id = run.run_id
         state = "incomplete" if recorded is None and not _ended_everywhere(run, planned) else "failed"
@@ -352,13 +355,13 @@ def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
         raise DataError(message, kind="state_damaged", where=where, run_id=run.run_id) from error
 
 
-def _recorded_error(value: Any, run: RunDir) -> OrchError:
-    """Return the error that the controller recorded, as what it was."""
+def recorded_error(value: Any, run_id: str) -> OrchError:
+    """Return an error that a controller recorded, as what it was."""
     names = ("message", "kind", "where", "hint", "host", "phase")
     known = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
     message, kind = known.pop("message", "no cause was recorded"), known.pop("kind", "rank_failed")
     branch = TransportError if kind in _TRANSPORT else DataError if kind in _DATA else RunError
-    return branch(message, kind=kind, run_id=run.run_id, **known)
+    return branch(message, kind=kind, run_id=run_id, **known)
 
 
 def _invalid(message: str, host: str = "", where: str = "", hint: str = "") -> DataError:

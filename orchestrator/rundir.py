@@ -77,11 +77,18 @@ class BenchDir:
         """Return the folder of one run; it is made by the first thing written into it."""
         return RunDir(self.path / check_name(run_id, str(self.path)))
 
-    def runs(self) -> list[RunDir]:
-        """Return the runs in execution order, without those of which nothing has been written yet."""
-        names = self.bench().get("runs", [])
+    def runs(self, *, superseded: bool = False) -> list[RunDir]:
+        """Return the runs in execution order, without those of which nothing has been written yet.
+
+        ``superseded``: with those, first, in whose place another attempt was made.
+        """
+        record = self.bench()
+        names, replaced = record.get("runs", []), record.get("superseded", {})
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise _damaged(self.path / "bench.json", "runs: expected a list of run ids")
+        if not isinstance(replaced, dict):
+            raise _damaged(self.path / "bench.json", "superseded: expected an object")
+        names = [*replaced, *names] if superseded else names
         return [run for run in map(self.run, names) if run.path.is_dir()]
 
     def event(self, name: str, /, **fields: Any) -> None:

@@ -25,7 +25,7 @@ LAYERS = {
     """,
     "shell": """
         foreign yamlfile library rundir results history project bench transport node cluster fanout preflight
-        peer reattach launch campaign collect lab
+        peer reattach watch launch campaign ownership planrecord resume collect lab
     """,
     "edge": "report cli __main__",
 }

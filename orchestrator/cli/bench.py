@@ -25,7 +25,7 @@ from orchestrator.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.campaign import PlannedRun
+    from orchestrator.bench import PlannedRun
     from orchestrator.library import FrameworkFolder
     from orchestrator.rundir import RunDir
     from orchestrator.spec import RunSpec
@@ -58,6 +58,11 @@ def bench(
         float, typer.Option("--lease", min=2, max=86400, help="Seconds a node runs on without a controller.")
     ] = 60.0,
     grace: Annotated[float, typer.Option("--stop-grace", min=0, max=600, help="Seconds from terminate to kill.")] = 5.0,
+    first_line: Annotated[
+        float, typer.Option("--first-line-timeout", min=1, help="Seconds until the first line of a log.")
+    ] = 600.0,
+    stall: Annotated[float, typer.Option("--stall-timeout", min=1, help="Seconds without a further line.")] = 600.0,
+    detach: Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")] = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
@@ -117,8 +122,10 @@ def bench(
         _show_everything(planned, selection, as_json)
         return
     from orchestrator.cli.campaign import conduct
+    from orchestrator.peer import Limits
 
-    conduct(planned, borrowed, selection, lease_s=lease, grace_s=grace, accept_new=accept_new, as_json=as_json)
+    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
+    conduct(planned, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
 
 def _run_file(path: Path | None) -> dict[str, Any]:
@@ -152,8 +159,7 @@ def _planned(cells: Sequence[RunSpec], folders: dict[str, FrameworkFolder], repe
     import secrets
     import time
 
-    from orchestrator.bench import ordered, run_name
-    from orchestrator.campaign import PlannedRun
+    from orchestrator.bench import PlannedRun, ordered, run_name
 
     bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     seed = int.from_bytes(secrets.token_bytes(4), "big")

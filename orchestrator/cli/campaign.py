@@ -8,69 +8,188 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from orchestrator.campaign import Campaign, PlannedRun, borrow, ports
+from orchestrator.bench import PlannedRun
+from orchestrator.campaign import Campaign, borrow, ports
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
 from orchestrator.cluster import Cluster
-from orchestrator.errors import Faults
-from orchestrator.launch import Interrupt, Limits
+from orchestrator.errors import Faults, OrchError, RunError
+from orchestrator.inventory import Host
+from orchestrator.ownership import Ownership, holder, take
+from orchestrator.peer import Interrupt, Limits
+from orchestrator.planrecord import bench_record, reopen
+from orchestrator.project import Project
+from orchestrator.report.text import visible
+from orchestrator.results import read_bench, recorded_error
+from orchestrator.resume import remaining
 from orchestrator.rundir import BenchDir
+from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.rundir import RunDir
 
-__all__ = ["conduct"]
+__all__ = ["conduct", "follow", "go_on"]
+
+_PROGRESS = "progress.log"
+_LOOK_S = 0.1
 
 
 def conduct(
     planned: Sequence[PlannedRun],
     borrowed: Sequence[RunDir],
     selection: Selection,
+    limits: Limits,
+    templates: Path | None,
     *,
-    lease_s: float,
-    grace_s: float,
     accept_new: bool,
     as_json: bool,
+    detach: bool,
 ) -> None:
     """Run a planned bench and print its table. Raises what the first failed run failed of."""
-    record = {
-        "bench_id": planned[0].bench_id,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "argv": sys.argv,
-        "inventory": str(Path(selection.source).absolute()) if Path(selection.source).exists() else selection.source,
-        "runs": [run.run_id for run in borrowed] + [run.run_id for run in planned],
-        "borrowed": [run.run_id for run in borrowed],
-    }
+    hosts = selection.hosts[: max(run.spec.nodes for run in planned)]
+    origins = {run.run_id: run.path.parent.name for run in borrowed}
+    secrets = selection.inventory.secrets
+    record = bench_record(planned, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
     bench = BenchDir.create(selection.project.runs, record)
-    for run in borrowed:
-        borrow(bench, run)
-    names = {slot for run in planned for slot in range(run.spec.nodes)}
-    hosts = selection.hosts[: max(names) + 1]
-    interrupt = Interrupt()
+    conductor = _Conductor(bench, hosts, selection.trust(accept_new), secrets, limits)
+
+    def owes(_: Campaign) -> Sequence[PlannedRun]:
+        for run in borrowed:
+            borrow(bench, run)
+        return planned
+
+    _begin(conductor, owes, as_json=as_json, detach=detach)
+
+
+def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool) -> None:
+    """Bring a bench to its end whose controller is gone, and print its table; errors as `conduct` would have raised them."""
+    project = Project.here(os.environ)
+
+    def owes(campaign: Campaign) -> Sequence[PlannedRun]:
+        for run_id, origin in bench.bench()["borrowed"].items():
+            borrow(bench, BenchDir(project.runs / origin).run(run_id))
+        return remaining(campaign, opened.runs, retry_failed=retry_failed)
+
+    taken = take(bench)  # before anything is read that its controller may be writing
+    opened = reopen(bench)
+    trust = Trust(store=project.known_hosts, accept_new=accept_new)
+    conductor = _Conductor(bench, opened.hosts, trust, opened.inventory.secrets, opened.limits, taken)
+    _begin(conductor, owes, as_json=as_json, detach=detach)
+
+
+def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None:
+    """Show a bench that another process conducts until it is over, and end as that would; Ctrl-C leaves it running.
+
+    ``until_begun``: only until its first run is planned. Raises RunError where its controller died.
+    """
+    shown = 0
+    while True:
+        conducted = holder(bench) is not None  # asked before reading, so that the last words are not missed
+        with suppress(FileNotFoundError):
+            data = (bench.path / _PROGRESS).read_bytes()[shown:]
+            shown += len(data)
+            typer.echo(visible(data.decode("utf-8", "replace")), nl=False, err=True)
+        over = _over(bench)
+        if over is not None and not conducted:
+            break
+        if not conducted:
+            message = "its controller died before its end"
+            raise RunError(message, kind="interrupted", where=str(bench.path), hint="orch resume goes on with it")
+        if until_begun and any(event["event"] == "planned" for event in bench.events()):
+            typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
+            return
+        time.sleep(_LOOK_S)
+    _table(bench, as_json)
+    if over["errors"]:
+        raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in over["errors"]])
+        raised.exit_code = over["code"]
+        raise raised
+
+
+def _over(bench: BenchDir) -> dict[str, Any] | None:
+    """Return the event with which a bench's newest controller ended, None where it has not."""
+    last = next((event for event in reversed(bench.events()) if event["event"] in ("begun", "over")), None)
+    return last if last and last["event"] == "over" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Conductor:
+    """What a controller needs to conduct a bench. ``taken`` is the bench, where it has been taken already."""
+
+    bench: BenchDir
+    hosts: Sequence[Host]
+    trust: Trust
+    secrets: Sequence[str]
+    limits: Limits
+    taken: Ownership | None = None
+
+    def conduct(self, owes: Callable[[Campaign], Sequence[PlannedRun]], log: TextIO) -> list[OrchError]:
+        """Run what the bench owes; write down and return the errors."""
+        interrupt = Interrupt()
+        with _signals(interrupt, self.bench), progress(log) as observe:
+            try:
+                with Cluster(self.hosts, self.trust) as cluster:
+                    choose = ports(random.SystemRandom().choice)
+                    campaign = Campaign(self.bench, self.hosts, cluster, self.limits, interrupt, observe, choose, self.secrets)
+                    runs = owes(campaign)
+                    observe("runs", {"runs": runs})
+                    errors = campaign.execute(runs)
+            except OrchError as error:
+                errors = list(error.errors) if isinstance(error, Faults) else [error]
+        code = errors[0].exit_code if errors else 0
+        self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
+        return errors
+
+
+def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], *, as_json: bool, detach: bool) -> None:
+    bench = conductor.bench
+    taken = conductor.taken or take(bench)
+    bench.event("begun", argv=sys.argv)
     typer.echo(f"bench: {bench.path}", err=True)
-    with Cluster(hosts, selection.trust(accept_new)) as cluster, _signals(interrupt, bench), progress(planned) as observe:
-        campaign = Campaign(
-            bench,
-            hosts,
-            cluster,
-            Limits(lease_s=lease_s, grace_s=grace_s),
-            interrupt,
-            observe,
-            ports(random.SystemRandom().choice),
-            selection.inventory.secrets,
-        )
-        errors = campaign.execute(planned)
+    if detach:
+        if os.fork() == 0:
+            _detached(conductor, owes, taken)
+        taken.release()
+        follow(bench, as_json=as_json, until_begun=True)
+        return
+    with open(bench.path / _PROGRESS, "a", encoding="utf-8", opener=_private) as log:
+        errors = conductor.conduct(owes, log)
+    taken.release()
     with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
         _table(bench, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
+
+
+def _detached(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], taken: Ownership) -> NoReturn:
+    """In the child: conduct the bench without a terminal. Its end is an event; what nobody foresaw is in the progress log."""
+    try:
+        os.setsid()
+        taken.sign()
+        null = os.open(os.devnull, os.O_RDWR)
+        log = _private(str(conductor.bench.path / _PROGRESS), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for target, source in ((0, null), (1, null), (2, log)):
+            os.dup2(source, target)
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            errors = conductor.conduct(owes, nowhere)
+        os._exit(errors[0].exit_code if errors else 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 @contextmanager
@@ -106,7 +225,6 @@ def _table(bench: BenchDir, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import jsonout, terminal
-    from orchestrator.results import read_bench
     from orchestrator.summary import summarize
 
     summary = summarize(read_bench(bench))

@@ -11,6 +11,8 @@ import typer
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
 from orchestrator.cli.results import Bench, find_bench
 
+_CONTROLLER_STOPS_S = 60.0
+
 if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
@@ -30,6 +32,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.fanout import each
     from orchestrator.hostset import fold
     from orchestrator.node import owner_words
+    from orchestrator.ownership import holder
     from orchestrator.report.text import visible
     from orchestrator.rundir import BenchDir as Benches
 
@@ -40,8 +43,11 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     errors |= failed
     known = [Benches.open(path.parent) for path in sorted(selection.project.runs.glob("*/bench.json"))]
     states = {bench.path.name: _counts(bench) for bench in known}
+    conducted = {bench.path.name: str(who) for bench in known if (who := holder(bench))}
     if as_json:
-        print_json({"nodes": answers, "errors": {k: e.as_dict() for k, e in errors.items()}, "benches": states})
+        print_json(
+            {"nodes": answers, "errors": {k: e.as_dict() for k, e in errors.items()}, "benches": states, "conducted": conducted}
+        )
         return
     by_run: dict[str, list[str]] = {}
     for host, answer in answers.items():
@@ -55,7 +61,10 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         if answer["owner"]:
             typer.echo(f"held     {host}  by {visible(owner_words(answer['owner']))}")
     for bench_id, counts in states.items():
-        typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        rest = f"; conducted by {conducted[bench_id]}" if bench_id in conducted else ""
+        if not rest and {"open", "planned"} & set(counts):
+            rest = f"; to go on: orch resume {bench_id}"
+        typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
     if errors:
         from orchestrator.errors import Faults
 
@@ -138,8 +147,24 @@ def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
     return cluster.nodes[host].ask("stop", run=run, reason="cancelled", grace_s=5.0, timeout_s=60)
 
 
+def _stop_controller(bench: BenchDir) -> None:
+    """Ask the controller of a bench, where it runs on this machine, to stop as a terminate signal would; wait for its end."""
+    import signal
+    import time
+
+    from orchestrator.ownership import holder
+
+    who = holder(bench)
+    if who is None or not who.signal(signal.SIGTERM):
+        return
+    typer.echo(f"asked its controller to stop: {who}")
+    deadline = time.monotonic() + _CONTROLLER_STOPS_S
+    while holder(bench) is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, bench: Bench = "") -> None:
-    """Stop everything of ours on every node, and prove that nothing is left."""
+    """Stop everything of ours on every node, or one bench and its controller, and prove that nothing is left."""
     from orchestrator.cluster import Cluster
     from orchestrator.errors import Faults, RunError
     from orchestrator.fanout import each
@@ -147,7 +172,9 @@ def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.report.text import visible
 
     named = find_bench(bench) if bench else None
-    runs: list[str | None] = [run.run_id for run in named.runs()] if named else [None]
+    if named:
+        _stop_controller(named)
+    runs: list[str | None] = [run.run_id for run in named.runs(superseded=True)] if named else [None]
     selection = select(hosts or (named.bench()["inventory"] if named else ""), exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import bench, dataset, deploy, lab, live, published, results
+from orchestrator.cli import bench, dataset, deploy, lab, live, published, results, resume
 from orchestrator.errors import Faults, OrchError
 
 __all__ = ["app", "main"]
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (deploy, bench, live, results, published):
+for module in (deploy, bench, resume, live, results, published):
     module.add_to(app)
 app.add_typer(lab.app, name="lab")
 app.add_typer(dataset.app, name="dataset")

@@ -6,13 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from orchestrator.campaign import PlannedRun
+from orchestrator.bench import PlannedRun
 from orchestrator.hostset import fold
 from orchestrator.logparse import parse
 from orchestrator.report.text import visible
@@ -23,17 +23,24 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 
 
 @contextmanager
-def progress(planned: Sequence[PlannedRun]) -> Iterator[Observer]:
-    """Yield the observer that shows a bench."""
+def progress(log: TextIO) -> Iterator[Observer]:
+    """Yield the observer that shows a bench; its lines go to ``log`` as well, for `orch attach`."""
     console = Console(stderr=True)
-    view = _View(planned)
+    view = _View()
     if not console.is_terminal:
-        yield lambda event, fields: _plain(view, view.take(event, fields))
+
+        def plain(event: str, fields: Mapping[str, Any]) -> None:
+            lines = view.take(event, fields)
+            _write(log, lines)
+            _write(sys.stderr, lines)
+
+        yield plain
         return
     live = Live(view, console=console, refresh_per_second=4, transient=True)
 
     def observe(event: str, fields: Mapping[str, Any]) -> None:
         lines = view.take(event, fields)
+        _write(log, lines)
         # The terminal may be gone; showing never decides anything.
         with suppress(OSError):
             for line in lines:
@@ -47,17 +54,17 @@ def progress(planned: Sequence[PlannedRun]) -> Iterator[Observer]:
             live.stop()
 
 
-def _plain(view: _View, lines: Sequence[str]) -> None:
+def _write(stream: TextIO, lines: Sequence[str]) -> None:
     with suppress(OSError):
         for line in lines:
-            print(line, file=sys.stderr, flush=True)
+            print(line, file=stream, flush=True)
 
 
 class _View:
     """What is known of a bench at this moment, and how it looks."""
 
-    def __init__(self, planned: Sequence[PlannedRun]) -> None:
-        self.planned = planned
+    def __init__(self) -> None:
+        self.planned: Sequence[PlannedRun] = ()
         self.began = time.monotonic()
         self.done = 0
         self.run: PlannedRun | None = None
@@ -76,6 +83,11 @@ class _View:
                     for check in fields["checks"]
                     if check.verdict == "warning"
                 ]
+            case "runs":
+                self.planned = fields["runs"]
+            case "taking_over":
+                self.run, self.run_began = fields["run"], time.monotonic()
+                return [f"taking over {fields['run'].run_id}"]
             case "run":
                 self.run, self.run_began, self.step, self.speed, self.log = fields["run"], time.monotonic(), 0, 0.0, b""
                 self.states = {}
@@ -83,6 +95,9 @@ class _View:
             case "started":
                 self.states = dict.fromkeys(fields["hosts"], "running")
                 return [f"  started on {fold(fields['hosts'])}, skew {fields['skew_s'] * 1e3:.1f} ms"]
+            case "taken_over":
+                self.states = dict.fromkeys(fields["hosts"], "running")
+                return [f"  found on {fold(fields['hosts'])}, going on with it"]
             case "stopping":
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
                 return [f"  stopping everywhere: {visible(fields['reason'])}"]

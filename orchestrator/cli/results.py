@@ -63,7 +63,7 @@ def collect(
 
     directory = find_bench(bench)
     record = directory.bench()
-    runs = {run: hosts_of(run) for run in directory.runs() if run.run_id not in record["borrowed"]}
+    runs = {run: hosts_of(run) for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]}
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
     wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report = []

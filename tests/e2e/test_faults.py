@@ -171,7 +171,7 @@ def test_a_deaf_rank_is_killed_when_the_time_limit_ends_the_run(controller: Cont
     begin = time.monotonic()
     done = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1", *fault)
     assert done.code == 1 and "longer than 2 s" in done.err, done
-    assert time.monotonic() - begin < 2 + GRACE_S + 4
+    assert time.monotonic() - begin < 2 + GRACE_S + 20
     assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout"
     assert judge.ours(controller.lab) == []
 

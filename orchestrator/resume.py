@@ -1,0 +1,53 @@
+"""What a bench still owes when its controller is gone: runs to bring to their end, runs to repeat, runs to start.
+
+A run counts when it finished, or failed of itself. One that ended because its controller or a node went away measured nothing;
+it stays where it is, and a fresh attempt takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.bench import PlannedRun
+from orchestrator.campaign import Campaign
+from orchestrator.planrecord import supersede
+from orchestrator.results import recorded_error
+
+__all__ = ["counts", "remaining"]
+
+_OF_ITSELF = ("rank_failed", "run_timeout", "output_limit")
+
+
+def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_failed: bool = False) -> list[PlannedRun]:
+    """Bring every run that was under way to its end, and return those that are still to be run, in order.
+
+    Errors of runs that count are noted in the campaign, as the controller before would have done. Raises OrchError where
+    a node of a run that was under way cannot be reached.
+    """
+    found = []
+    for run_id, run in runs.items():
+        directory = campaign.bench.run(run_id)
+        if not (directory.path / "manifest.json").exists():
+            found.append(run)
+            continue
+        outcome = directory.manifest().get("outcome")
+        if outcome is None:
+            campaign.cluster.open()
+            campaign.observe("taking_over", {"run": run})
+            if campaign.take_over(run) is None:
+                found.append(run)
+                continue
+            if campaign.interrupt.signal:
+                return []
+            outcome = directory.manifest()["outcome"]
+        if not counts(outcome) or (retry_failed and outcome["state"] != "finished"):
+            found.append(supersede(campaign.bench, run))
+        elif outcome["state"] != "finished":
+            campaign.errors.append(recorded_error(outcome.get("error"), run_id))
+    return found
+
+
+def counts(outcome: Mapping[str, Any]) -> bool:
+    """Claim that a recorded outcome says something about what was measured."""
+    return outcome.get("state") == "finished" or (outcome.get("error") or {}).get("kind") in _OF_ITSELF

@@ -1,0 +1,88 @@
+"""A bench that is left alone, looked at again, stopped from elsewhere, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from orchestrator.lab import faults
+from tests import judge
+from tests.e2e.rig import LONG, SMALL, Controller
+
+SLOW = ("--set", "compute_ms=200", "--steps", "20", "--warmup-steps", "1", "--set", "peer_timeout_s=30")
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_detached_bench_goes_on_and_attach_ends_as_it_does(controller: Controller) -> None:
+    words = ("--set", "fail_at_step=30", "--set", "fail_rank=1", "--set", "fail_mode=exit3", "--repeats", "2")
+    begun = controller.orch("bench", *LONG, "--nodes", "2", "--gpus", "1", "--detach", *words)
+    assert begun.code == 0 and f"orch attach {controller.bench.name}" in begun.err, begun
+    assert "conducted by" in controller.orch("status").out
+    done = controller.orch("attach")
+    assert done.code == 1 and "orch: node2: rank 1 ended with exit code 3" in done.err, done
+    assert "[2/2]" in done.err and "failed in" in done.err and "2n1g" in done.out, done
+    assert judge.ours(controller.lab) == []
+    again = controller.orch("attach", "--json")
+    assert again.code == 1 and [row["failed"] for row in again.json["rows"]] == [2]
+
+
+def test_a_detached_bench_that_cannot_begin_says_so_at_once(controller: Controller) -> None:
+    done = controller.orch("bench", "resnet50", "-f", "tensorflow", "--nodes", "2", "--no-baseline", "--detach")
+    assert done.code == 1 and "expected tensorflow importable" in done.err, done
+
+
+def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fresh_attempt(controller: Controller) -> None:
+    words = (*SMALL, *SLOW, "--nodes", "2", "--repeats", "2")
+    assert controller.orch("bench", *words, "--detach").code == 0
+    judge.wait_for(lambda: any(event["event"] == "started" for event in controller.events()), 20, "nothing started")
+    cancel = controller.orch("cancel", controller.bench.name)
+    assert cancel.code == 0 and "asked its controller to stop" in cancel.out, cancel
+    assert judge.ours(controller.lab) == []
+    assert controller.orch("attach").code == 143
+    (cut,) = controller.runs
+    before = {path: path.read_bytes() for path in cut.rglob("*") if path.is_file()}
+
+    done = controller.orch("resume")
+    assert done.code == 0, done
+    record = json.loads((controller.bench / "bench.json").read_text())
+    assert record["superseded"] == {cut.name: f"{cut.name}-a2"} and len(record["runs"]) == 2
+    assert {path: path.read_bytes() for path in before} == before, "the run that was cut short was touched"
+    assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
+    prune = controller.orch("collect", "--prune")
+    assert prune.code == 0, prune
+    assert not list((controller.lab.node("node1").home / ".orch-node" / "runs").glob(f"{controller.bench.name}*"))
+
+
+def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Controller) -> None:
+    process = controller.start("bench", *SMALL, *SLOW, "--nodes", "2", "--repeats", "2")
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    controller.wait_for_step(2)
+    faults.crash(controller.lab, "node2")
+    done = controller.end(process, 30)
+    assert done.code == 3 and "node2: no sign of life" in done.err, done
+    down = controller.orch("resume")
+    assert down.code == 3 and "node2" in down.err, down
+    faults.boot(controller.lab, "node2")
+    done = controller.orch("resume")
+    assert done.code == 0, done
+    assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
+
+
+def test_attach_says_when_the_controller_has_died_and_can_be_left(controller: Controller) -> None:
+    process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1", "--lease", "3")
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    follower, second = controller.start("attach"), controller.start("attach")
+    controller.wait_for_step(3)
+    assert second.stderr and second.stderr.readline().startswith("[1/1] ")
+    os.kill(second.pid, signal.SIGINT)
+    left = controller.end(second, 10)
+    assert left.code == 130 and "left it running" in left.err, left
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    done = controller.end(follower, 10)
+    assert done.code == 1 and "its controller died" in done.err and "orch resume" in done.err, done
+    judge.wait_until_clean(controller.lab, 3.0 + 2.0 + 0.5)
