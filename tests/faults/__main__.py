@@ -1,0 +1,98 @@
+"""Run rows of the fault suite many times and print what was counted.
+
+    python -m tests.faults [ROW…] [--trials N] [--jobs N] [--seed N] [--json FILE] [--list]
+
+A row is named whole (``N1``) or by how it begins (``N``). Every job has a lab of its own. The exit status is 1 where a trial
+failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+from orchestrator import lab as labs
+from tests.faults import worker
+from tests.faults.suite import ROWS, Result, Row, select
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Run rows of the fault suite and print what was counted.")
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    parser.add_argument("--trials", type=int, help="trials of each row, in place of its own number")
+    parser.add_argument("--jobs", type=int, default=2, help="labs side by side")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
+    parser.add_argument("--json", type=Path, help="write every trial to this file")
+    parser.add_argument("--list", action="store_true", help="list the rows and leave")
+    options = parser.parse_args()
+    chosen = select(options.rows)
+    if options.list:
+        for one in chosen:
+            print(f"{one.name:4} {one.trials:4} x  {one.fault}")
+        return 0
+    reasons = {one.name: reason for one in chosen if (reason := one.skip())}
+    for name, reason in reasons.items():
+        print(f"{name} is not run: {reason}")
+    chosen = [one for one in chosen if one.name not in reasons]
+    print(f"seed {options.seed}, {options.jobs} labs", flush=True)
+    results = list(_run(chosen, options.trials, options.jobs, options.seed))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
+    print(table(chosen, results))
+    return 0 if all(one.passed for one in results) else 1
+
+
+def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Iterable[Result]:
+    """Yield the result of every trial as it comes, with a line for each failure and each finished row."""
+    base = Path(tempfile.mkdtemp(prefix="faults-"))
+    open_trials = {one.name: trials or one.trials for one in chosen}
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.start_lab, initargs=(str(base),)) as pool:
+            wanted = [(one.name, number) for one in chosen for number in range(1, open_trials[one.name] + 1)]
+            futures = [pool.submit(worker.trial, str(base), name, number, seed) for name, number in wanted]
+            for future in as_completed(futures):
+                result = future.result()
+                open_trials[result.row] -= 1
+                if not result.passed:
+                    print(f"FAILED {result.row} trial {result.number}: {result.text}", flush=True)
+                if not open_trials[result.row]:
+                    print(f"{result.row} done", flush=True)
+                yield result
+    finally:
+        for directory in base.glob("lab-*"):
+            labs.down(directory)
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def table(chosen: Sequence[Row], results: Sequence[Result]) -> str:
+    """Return a line for each row: trials, passes, worst times in seconds, what was left, what was lost."""
+    lines = [f"{'row':4} {'trials':>6} {'passed':>6} {'detect':>7} {'stop':>7} {'left':>5} {'lost':>6}  fault"]
+    for one in chosen:
+        mine = [result for result in results if result.row == one.name]
+        detect = max((result.detected_s for result in mine if result.detected_s is not None), default=None)
+        stop = max((result.stopped_s for result in mine if result.stopped_s is not None), default=None)
+        counts = len(mine), sum(result.passed for result in mine)
+        sums = sum(result.leftovers for result in mine), sum(result.lost_bytes for result in mine)
+        worst = f"{_seconds(detect):>7} {_seconds(stop):>7}"
+        lines.append(f"{one.name:4} {counts[0]:6} {counts[1]:6} {worst} {sums[0]:5} {sums[1]:6}  {one.fault}")
+    return "\n".join(lines)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    assert ROWS
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""One trial of every row that fits, with all other tests; ``make faults`` runs them as often as they ought to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import lab as labs
+from orchestrator.lab import Lab
+from tests.faults import rows  # noqa: F401 - importing them enters the rows
+from tests.faults.suite import ROWS, run_trial
+
+
+@pytest.fixture(scope="module")
+def fault_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    directory = tmp_path_factory.mktemp("faults") / "lab"
+    yield labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)
+    labs.down(directory)
+
+
+@pytest.mark.parametrize("name", [one.name for one in ROWS.values() if one.short])
+@pytest.mark.timeout(300)
+def test_row(fault_lab: Lab, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+    if reason := ROWS[name].skip():
+        pytest.skip(reason)
+    result = run_trial(name, 1, 1, fault_lab, tmp_path / "trial", full=False)
+    assert result.passed, f"{ROWS[name].fault}: {result.text}"
