@@ -1,19 +1,29 @@
 """How fast logs are understood, for each framework folder, beside the least that anyone would do with the same bytes.
 
-    python benchmarks/parse.py [--mib 8] [--rounds 5]
+    python benchmarks/parse.py [--mib 8] [--rounds 5] [--folder NAME …]
+    python benchmarks/parse.py --memory --mib 1024
 
 Two logs per folder: one of 150-byte lines that say nothing, and one of nothing but the step lines of the folder's sample log.
 The baselines run on the same bytes in turn with ours, round by round: counting `splitlines`, and `re.search` of the folder's
 patterns on each decoded line, whose matches are thrown away. Rates are the best of the rounds in MiB per second of processor
 time, which other work on the machine disturbs least; a ratio is our rate over the baseline's: above 1 we are faster.
+
+With --memory each log is understood once, in a process of its own, which prints the most memory that it ever had (VmHWM, so
+all of Python with it). The lines that say nothing are one file; the step lines are files of 16 MiB read one after another, as
+a file of more than 400,000 steps is refused. Files are mapped, and pages behind the reader given back; a caller that
+hands over bytes has these in memory besides.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import re
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator import library
@@ -21,6 +31,7 @@ from orchestrator.framework import LogGrammar
 from orchestrator.logparse import parse
 
 MIB = 1 << 20
+FILE_MIB = 16
 TEMPLATES = Path(__file__).parent.parent / "templates"
 NOISE = b"2026-01-01 00:00:00,000 worker loaded shard %07d of the training set from /data/train, 1024 records, queue depth 16"
 
@@ -30,18 +41,64 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=8, help="size of each log")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", action="append", help="of these framework folders only")
+    parser.add_argument("--memory", action="store_true", help="measure memory instead")
+    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     size = int(asked.mib * MIB)
+    names = asked.folder or list(library.frameworks())
+    if asked.file:
+        understood(asked.file, library.open_framework(names[0]).framework.log, size)
+    elif asked.memory:
+        memory(names, size)
+    else:
+        speed(names, size, asked.rounds)
+
+
+def speed(names: list[str], size: int, rounds: int) -> None:
+    """Print rates beside those of the baselines."""
     print(f"{'folder':20} {'log':8} {'parse':>9} {'splitlines':>11} {'ratio':>6} {'re.search':>10} {'ratio':>6}   MiB/s")
-    for name in library.frameworks():
-        sample = (TEMPLATES / name / "sample.log").read_bytes()
-        grammar = library.open_framework(name).framework.log
-        for kind, data in (("noise", noise(size)), ("matching", matching(sample, grammar, size))):
-            ours, split, search = rates(data, grammar, asked.rounds)
+    for name in names:
+        for kind, data in logs(name, size, size):
+            ours, split, search = rates(data, library.open_framework(name).framework.log, rounds)
             print(
                 f"{name:20} {kind:8} {ours:9.1f} {split:11.1f} {ours / split:6.2f} {search:10.1f} {ours / search:6.1f}",
                 flush=True,
             )
+
+
+def memory(names: list[str], size: int) -> None:
+    """Print what a process needs that does nothing else, for each log."""
+    print(f"{'folder':20} {'log':8} {'MiB':>6} {'files':>6} {'peak MiB':>9} {'MiB/s':>8} {'steps':>9}")
+    for name in names:
+        for kind, data in logs(name, size, min(size, FILE_MIB * MIB)):
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(data)
+                file.flush()
+                argv = [sys.executable, __file__, "--file", file.name, "--folder", name, "--mib", str(size / MIB)]
+                said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+            print(f"{name:20} {kind:8} {said}", flush=True)
+
+
+def understood(path: Path, grammar: LogGrammar, size: int) -> None:
+    """Understand a file as often as it goes into ``size``; print the most memory that this process had, speed and steps."""
+    files = done = steps = 0
+    began = time.process_time()
+    while done < 0.99 * size:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            steps += len(parse(mapped, grammar, lambda mapped=mapped: mapped.madvise(mmap.MADV_DONTNEED)).samples)  # type: ignore[misc]
+            files, done = files + 1, done + len(mapped)
+    seconds = time.process_time() - began
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    print(f"{done / MIB:6.0f} {files:6} {peak:9.1f} {done / MIB / seconds:8.1f} {steps:9}")
+
+
+def logs(name: str, noise_size: int, matching_size: int) -> Iterator[tuple[str, bytes]]:
+    """The two logs of a folder."""
+    yield "noise", noise(noise_size)
+    sample = (TEMPLATES / name / "sample.log").read_bytes()
+    yield "matching", matching(sample, library.open_framework(name).framework.log, matching_size)
 
 
 def noise(size: int) -> bytes:

@@ -11,19 +11,20 @@ line end in 100 MB. Unknown lines never fail; a matched value that is no number 
 
 from __future__ import annotations
 
+import gc
 import math
-import re
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
-from itertools import chain, islice, repeat
+from dataclasses import dataclass, fields
+from itertools import islice, repeat
+from mmap import mmap
+from operator import eq, le, lt, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.framework import LogGrammar
-from orchestrator.logpattern import Reader, compiled
-from orchestrator.logtext import LONG_LINE, blocks, cleaned, is_clean
+from orchestrator.logpattern import Reader, columns, compiled
+from orchestrator.logtext import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
 from orchestrator.strictjson import strict_json
 
 __all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse"]
@@ -31,14 +32,13 @@ __all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse"]
 LINE_LIMIT = 64 * 1024
 """Bytes of one line that patterns see."""
 _LONG_LINES_IN_ALL = 4 * 1024 * 1024
-_MAX_SAMPLES = 2_000_000
+_MAX_SAMPLES = 400_000
+"""Of one file, which take some 110 MiB."""
 _MAX_WARNINGS = 20
 _ABSURD = 1e15
+_NO_STEP = "values without a step of their own were left out"  # the line with the step is damaged or missing
 
 _VALUES = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
-# mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
-_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
-_CLOCK = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,9 @@ class StepSample:
     samples: int | None = None
 
 
+_SLOTS = tuple((field.name, getattr(StepSample, field.name).__set__) for field in fields(StepSample))
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """What one file says: samples in order of step, each step once, (rank, world_size) of each rank line, the closing facts."""
@@ -65,7 +68,7 @@ class Parsed:
     warnings: tuple[str, ...]
 
 
-def parse(data: bytes, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
+def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
     """Return what ``data`` says under ``grammar``. An unterminated last line is ignored: a number may be cut in it.
 
     ``check`` is called now and then and may raise, which is how a caller with a clock limits the time of a file.
@@ -73,7 +76,8 @@ def parse(data: bytes, grammar: LogGrammar, check: Callable[[], None] = lambda: 
     """
     collector = _Collector(grammar)
     long_bytes = 0
-    for start, stop, is_long in blocks(data, max(data.rfind(b"\n"), data.rfind(b"\r"), 0)):
+    newline = data.rfind(b"\n")
+    for start, stop, is_long in blocks(data, max(newline, data.rfind(b"\r", newline + 1), 0)):
         check()
         if not is_long:
             collector.lines(data[start:stop])
@@ -91,12 +95,57 @@ def combine(series: Sequence[Sequence[StepSample]]) -> tuple[StepSample, ...]:
 
     A step counts only where as many ranks spoke as at most steps, so that a cut rank takes its steps with it.
     """
+    if len(series) == 1 and _in_order([sample.step for sample in series[0]], lt):
+        return tuple(series[0])
     by_step: dict[int, list[StepSample]] = {}
     for sample in (sample for one in series for sample in one):
         by_step.setdefault(sample.step, []).append(sample)
     counts = Counter(len(samples) for samples in by_step.values())
     voices = max(counts, key=lambda count: (counts[count], count), default=0)
     return tuple(_average(samples) for _, samples in sorted(by_step.items()) if len(samples) == voices)
+
+
+class _Voice:
+    """What one rank said so far: its steps, and their values by name. Columns, as millions of objects keep Python busy."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: dict[str, list[Any]] = {}
+
+    def add(self, steps: Sequence[int], values: Mapping[str, Iterable[Any]]) -> None:
+        for name, column in values.items():
+            self._column(name).extend(column)
+        self.steps += steps
+
+    def complete(self, values: Mapping[str, Any]) -> bool:
+        """Add values to the last step; False where it has one of them already."""
+        columns = [self._column(name) for name in values]
+        if any([column[-1] is not None for column in columns]):
+            return False
+        for column, value in zip(columns, values.values(), strict=True):
+            column[-1] = value
+        return True
+
+    def samples(self, start: int, stop: int) -> list[StepSample]:
+        """Return rows. The constructor of a frozen class takes twice as long as its slots one after another."""
+        columns = {"step": self.steps} | {name: self._column(name) for name in self.values}
+        # Many new objects make the collector look again and again for garbage, which none of them is.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            made = list(map(object.__new__, repeat(StepSample, stop - start)))
+        finally:
+            if collects:
+                gc.enable()
+        for name, put in _SLOTS:
+            deque(map(put, made, columns[name][start:stop] if name in columns else repeat(None)), maxlen=0)
+        return made
+
+    def _column(self, name: str) -> list[Any]:
+        """Return the values of a name, as long as there are steps."""
+        column = self.values.setdefault(name, [])
+        column += repeat(None, len(self.steps) - len(column))
+        return column
 
 
 class _Collector:
@@ -109,7 +158,7 @@ class _Collector:
         self.readers = [reader for reader in (*self.patterns, self.rank, self.closing_line) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
-        self.voices: dict[int | None, list[StepSample]] = {}
+        self.voices: dict[int | None, _Voice] = defaultdict(_Voice)
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
         self.ranks: list[tuple[int, int | None]] = []
@@ -127,10 +176,10 @@ class _Collector:
             return
         text = cleaned(raw)
         readers = [reader for reader in self.readers if reader.literal in text]
-        if len(readers) == 1 and readers[0] in self.patterns and self._columns(readers[0], text):
+        if not readers or (all(reader in self.patterns for reader in readers) and self._columns(readers, text)):
             return
         literals = [reader.literal for reader in readers]
-        for line in filter(None, text.split("\n") if readers else ()):
+        for line in filter(None, text.split("\n")):
             for literal in literals:
                 if literal in line:
                     self.line(line, cut=False)
@@ -138,52 +187,55 @@ class _Collector:
 
     def line(self, text: str, cut: bool) -> None:
         """Take one line; ``cut`` where its rest is missing, so that a match up to its end may hold half a number."""
-        if "]<std" not in text:
-            return self._piece(None, text, len(text) if cut else -1)
-        pieces = _RANK_TAG.split(text)
-        tags: list[int | None] = [None, *(int(tag) for tag in pieces[1::2])]
-        for tag, piece in zip(tags, pieces[::2], strict=True):
-            self._piece(tag, piece, len(piece) if cut and piece is pieces[-1] else -1)
-        return None
+        pieces = tagged(text) if TAG_END in text else [(None, text)]
+        for number, (tag, piece) in enumerate(pieces, start=1):
+            self._piece(tag, piece, len(piece) if cut and number == len(pieces) else -1)
 
-    def _columns(self, reader: Reader, text: str) -> bool:
-        """Take a block whose lines one pattern reads, a column of values at a time. False, and nothing taken, where a line
-        has less than a step and all its values as plain numbers: that is for `line`."""
-        groups = reader.pattern.groupindex
-        names = [name for name in _VALUES if name in groups]
-        by_tag = _by_tag([line for line in text.split("\n") if line and reader.literal in line])
-        if not names or "step" not in groups:
-            return False
+    def _columns(self, readers: Sequence[Reader], text: str) -> bool:
+        """Take a block, a column of values at a time. False, and nothing taken, where a line of it has less than a step and
+        all its values as plain numbers, or where only the order of lines tells what belongs together: that is for `line`."""
         days = self.days.copy()
-        found: list[tuple[int | None, list[int], dict[str, list[Any]]]] = []
-        for tag, lines in by_tag.items():
-            rows = list(chain.from_iterable(map(reader.pattern.findall, lines)))
-            try:
-                steps = _wholes(reader.column(rows, "step"))
-                values = {name: self._values(tag, name, reader.column(rows, name)) for name in names}
-            except ValueError:
-                self.days = days
-                return False
-            found.append((tag, [step + self.shift for step in steps], values))
-        for tag, steps, values in found:
-            if steps:
-                # The first may complete the step before it; each of the others follows one that lacks nothing.
-                self._take(tag, steps[0], {name: column[0] for name, column in values.items()})
-                self._count(len(steps) - 1)
-                columns: list[Iterable[Any]] = [values.get(name, repeat(None)) for name in _VALUES]
-                self.voices[tag].extend(islice(map(StepSample, steps, *columns), 1, None))
+        try:
+            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text).items()]
+        except ValueError:
+            self.days = days
+            return False
+        for tag, leading, steps, values in tables:
+            voice = self.voices[tag]
+            if leading and not voice.complete(leading):
+                self.warn(_NO_STEP)
+            # The first may complete the step before it; each of the others follows one that lacks nothing.
+            again = bool(steps) and steps[:1] == voice.steps[-1:]
+            done = int(again and voice.complete({name: column[0] for name, column in values.items()}))
+            self._count(len(steps) - done)
+            voice.add(steps[done:], {name: islice(column, done, None) for name, column in values.items()})
         return True
 
-    def _values(self, tag: int | None, name: str, texts: Sequence[str]) -> list[Any]:
-        """Return the values of a column, all of them. Raises ValueError where one is no number."""
-        if name == "samples":
-            return _wholes(texts)
-        if name != "timestamp" or not texts or ":" not in texts[0]:
-            return list(map(float, texts))
-        values = [self._value(tag, name, text) for text in texts]
-        if None in values:
-            raise ValueError(name)
-        return values
+    def _table(
+        self, tag: int | None, readers: Sequence[Reader], lines: Sequence[str]
+    ) -> tuple[Mapping[str, Any], Sequence[int], Mapping[str, Sequence[Any]]]:
+        """Return what lines say of the step before them, their own steps, and the values of these. Raises ValueError."""
+        leading, texts = columns(readers, lines)
+        steps = [step + self.shift for step in wholes(texts.pop("step", []))]
+        all_steps = self.voices[tag].steps[-1:] + steps
+        if len(steps) == len(all_steps) and leading:
+            raise ValueError("no step that values could belong to")
+        if (len(readers) > 1 or not texts) and any(map(eq, all_steps, all_steps[1:])):
+            raise ValueError("a step twice, and lines that may complete the first or be the second")
+        before = {name: value for name, text in leading.items() for value in self._values(tag, name, [text])}
+        return before, steps, {name: self._values(tag, name, column) for name, column in texts.items()}
+
+    def _values(self, tag: int | None, name: str, texts: Sequence[str | None]) -> list[Any]:
+        """Return the values of a column, None where it has no text. Raises ValueError where one is no number."""
+        there = [text for text in texts if text is not None]
+        if name == "timestamp" and there and ":" in there[0]:
+            values: list[Any] = [self._value(tag, name, text) for text in there]
+            if None in values:
+                raise ValueError(name)
+        else:
+            values = wholes(there) if name == "samples" else list(map(float, there))
+        found = iter(values)
+        return values if len(there) == len(texts) else [None if text is None else next(found) for text in texts]
 
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
         found = [
@@ -193,7 +245,7 @@ class _Collector:
             for match in reader.pattern.finditer(text)
             if match.end() != cut_at
         ]
-        for match in sorted(found, key=re.Match.start) if len(found) > 1 else found:
+        for match in sorted(found, key=methodcaller("start")) if len(found) > 1 else found:
             self._sample(tag, match.groupdict())
         for match in self.rank.pattern.finditer(text) if self.rank and self.rank.literal in text else ():
             if match.end() != cut_at:
@@ -203,7 +255,7 @@ class _Collector:
             self._closing(match["json"])
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:
-        rank, world_size = _whole(groups.get("rank")), _whole(groups.get("world_size"))
+        rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
         if rank is None or len(self.ranks) >= _MAX_SAMPLES:
             self.warn("a rank line without a usable rank")
         else:
@@ -223,12 +275,12 @@ class _Collector:
         self.closing = value
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
-        voice = self.voices.setdefault(tag, [])
+        voice = self.voices[tag]
         # A pattern without a step (a monitor's line below the line of its epoch) speaks of the step before it.
         if groups.get("step") is None:
-            step = voice[-1].step if voice else None
+            step = voice.steps[-1] if voice.steps else None
         else:
-            printed = _whole(groups["step"])
+            printed = whole(groups["step"])
             step = None if printed is None else printed + self.shift
         texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
         values = {name: self._value(tag, name, text) for name, text in texts}
@@ -236,18 +288,16 @@ class _Collector:
             self.warn("step lines with a value that is no number were left out")
             return
         if not self._take(tag, step, values, own=groups.get("step") is not None):
-            # The line with the step it belongs to is damaged or missing.
-            self.warn("values without a step of their own were left out")
+            self.warn(_NO_STEP)
 
     def _take(self, tag: int | None, step: int, values: Mapping[str, Any], own: bool = True) -> bool:
         """Add values to the last step if it is this one and lacks them, else as a step; False where it is not their own."""
-        voice = self.voices.setdefault(tag, [])
-        if voice and (last := voice[-1]).step == step and not any([getattr(last, name) is not None for name in values]):
-            voice[-1] = StepSample(step, *[values.get(name, getattr(last, name)) for name in _VALUES])
+        voice = self.voices[tag]
+        if voice.steps[-1:] == [step] and voice.complete(values):
             return True
         if own:
             self._count(1)
-            voice.append(StepSample(step, **values))
+            voice.add([step], {name: [value] for name, value in values.items()})
         return own
 
     def _count(self, more: int) -> None:
@@ -257,7 +307,7 @@ class _Collector:
 
     def _value(self, tag: int | None, name: str, text: str) -> Any:
         if name == "samples":
-            return _whole(text)
+            return whole(text)
         if name == "timestamp" and ":" in text:
             return self._clock(tag, text)
         try:
@@ -267,63 +317,68 @@ class _Collector:
 
     def _clock(self, tag: int | None, text: str) -> float | None:
         """Return the seconds of a clock as printed. One without a date gains a day where it falls by more than 12 hours."""
-        match = _CLOCK.fullmatch(text.strip())
-        if not match:
+        found = clock(text)
+        if not found:
             return None
-        year, month, day, hours, minutes, seconds, fraction = match.groups()
-        of_day = int(hours) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction or 0}")
-        if year:
-            try:
-                return date(int(year), int(month), int(day)).toordinal() * 86400 + of_day
-            except ValueError:
-                return None
+        day, of_day = found
+        if day is not None:
+            return day * 86400 + of_day
         before, days = self.days.get(tag, (of_day, 0))
         days += of_day < before - 43200
         self.days[tag] = (of_day, days)
         return days * 86400 + of_day
 
     def parsed(self) -> Parsed:
-        spoken = {tag: voice for tag, voice in self.voices.items() if voice}
+        spoken = {tag: voice for tag, voice in self.voices.items() if voice.steps}
         if self.scope == "process":
             series = [one for voice in spoken.values() for one in self._complete(voice, slack=1)]
             samples = combine(series)
+        elif not spoken:
+            samples = ()
         else:
             # Ranks of a run that print the global rate all say the same: one is taken, never the sum.
-            first = min(spoken, key=lambda tag: (tag is not None, tag or 0), default=None)
-            last_of_step = {sample.step: sample for sample in self._complete(spoken[first], slack=0)[-1]} if spoken else {}
-            samples = tuple(last_of_step.values())
+            first = min(spoken, key=lambda tag: (tag is not None, tag or 0))
+            taken = self._complete(spoken[first], slack=0)[-1]
+            in_order = _in_order([sample.step for sample in taken], lt)
+            samples = tuple(taken if in_order else {sample.step: sample for sample in taken}.values())
         return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings))
 
-    def _complete(self, voice: Sequence[StepSample], slack: int) -> list[list[StepSample]]:
+    def _complete(self, voice: _Voice, slack: int) -> list[list[StepSample]]:
         """Split where the step goes back, and return the last attempt that gets as far as any.
 
         Untagged ranks appended to one another look like attempts over the same steps; where lines speak of one process
         each, all of them are returned. Interleaved ranks are a step apart at most, hence ``slack``.
         """
-        attempts = _attempts(voice, slack)
-        ends = [max(sample.step for sample in attempt) for attempt in attempts]
+        starts = _attempts(voice.steps, slack)
+        attempts = list(zip(starts, [*starts[1:], len(voice.steps)], strict=True))
+        ends = [max(voice.steps[start:stop]) for start, stop in attempts]
         reached = max(ends)
         whole = [attempt for attempt, end in zip(attempts, ends, strict=True) if end == reached]
-        alike = [attempt for attempt in whole if attempt[0].step == whole[-1][0].step]
+        alike = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
         if self.scope == "process" and len(alike) == len(attempts) > 1:
             self.warn(f"{len(attempts)} series of the same steps in one file were taken as {len(attempts)} ranks")
-            return alike
+            return [voice.samples(*attempt) for attempt in alike]
         if len(attempts) > 1:
             self.warn(f"the step goes back {len(attempts) - 1} times: the last attempt that reaches step {reached} is taken")
-        return whole[-1:]
+        return [voice.samples(*whole[-1])]
 
 
-def _attempts(voice: Sequence[StepSample], slack: int) -> list[list[StepSample]]:
-    attempts: list[list[StepSample]] = []
-    highest = -1
-    for sample in voice:
-        if not attempts or sample.step < highest - slack:
-            attempts.append([])
-            highest = sample.step
-        attempts[-1].append(sample)
-        if sample.step > highest:
-            highest = sample.step
-    return attempts
+def _attempts(steps: Sequence[int], slack: int) -> list[int]:
+    """Return where attempts begin: at the first step, and where one is lower than one before it by more than ``slack``."""
+    if _in_order(steps, le):
+        return [0]
+    starts, highest = [0], steps[0]
+    for row, step in enumerate(steps):
+        if step < highest - slack:
+            starts.append(row)
+            highest = step
+        elif step > highest:
+            highest = step
+    return starts
+
+
+def _in_order(steps: Sequence[int], compare: Callable[[int, int], bool]) -> bool:
+    return all(map(compare, steps, islice(steps, 1, None)))
 
 
 def _average(samples: Sequence[StepSample]) -> StepSample:
@@ -343,28 +398,3 @@ def _average(samples: Sequence[StepSample]) -> StepSample:
         else:
             values[name] = math.fsum(found) / len(found)
     return StepSample(samples[0].step, **values)
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
-
-
-def _by_tag(lines: Sequence[str]) -> Mapping[int | None, Sequence[str]]:
-    """Return what each rank says, for several may have written to a line."""
-    if not any("]<std" in line for line in lines):
-        return {None: lines}
-    found: dict[int | None, list[str]] = {}
-    for line in lines:
-        first, *tagged = _RANK_TAG.split(line)
-        if first:
-            found.setdefault(None, []).append(first)
-        for tag, piece in zip(tagged[::2], tagged[1::2], strict=True):
-            found.setdefault(int(tag), []).append(piece)
-    return found
-
-
-def _wholes(texts: Sequence[str]) -> list[int]:
-    joined = "".join(texts)
-    if texts and (not (joined.isascii() and joined.isdigit()) or max(map(len, texts)) > 15):
-        raise ValueError("not whole numbers")
-    return list(map(int, texts))

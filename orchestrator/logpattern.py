@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["Reader", "compiled"]
+__all__ = ["Reader", "columns", "compiled"]
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+]|\{\d*,?\d*\}|[()]|.", re.DOTALL)
 _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
@@ -27,13 +28,64 @@ class Reader:
     pattern: re.Pattern[str]
     literal: str
 
-    def column(self, rows: Sequence[Any], name: str) -> Sequence[str]:
+    def column(self, rows: list[Any], name: str) -> list[str]:
         """Return what a group took in each of the rows of ``findall``. Raises ValueError where it took nothing in one."""
         at = self.pattern.groupindex[name] - 1
         texts = rows if self.pattern.groups == 1 else [row[at] for row in rows]
         if not all(texts):
             raise ValueError(name)
         return texts
+
+
+def columns(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[dict[str, str], dict[str, list[Any]]]:
+    """Return what lines say, as text by group: of the step before the first of them, and a row per step after it.
+
+    Matches of a pattern without a step speak of the step before them. Raises ValueError where that is not plain: where a group
+    took nothing, two patterns read one line, or a value of a step is said twice.
+
+    >>> two = compiled("0", "at (?P<step>[0-9]+)", ("step",)), compiled("1", "in (?P<seconds>[0-9]+)", ("seconds",))
+    >>> columns(two, ["in 3", "at 7", "at 8", "in 5"])
+    ({'seconds': '3'}, {'step': ['7', '8'], 'seconds': [None, '5']})
+    """
+    if len(readers) == 1 and {"step"} < readers[0].pattern.groupindex.keys():
+        found = _rows(readers[0], [line for line in lines if readers[0].literal in line])
+        return {}, {name: [*readers[0].column(found, name)] for name in readers[0].pattern.groupindex}
+    of_each, whose = _rows_of_each(readers, lines)
+    # Row 0 is the step before.
+    places = list(accumulate(("step" in readers[number].pattern.groupindex for number in whose), initial=0))[1:]
+    table: dict[str, list[str | None]] = {}
+    for number, reader in enumerate(readers):
+        mine = [place for place, speaker in zip(places, whose, strict=True) if speaker == number]
+        for name in reader.pattern.groupindex:
+            column = table.setdefault(name, [None] * (max(places, default=0) + 1))
+            before = column.count(None)
+            for place, text in zip(mine, reader.column(of_each[number], name), strict=True):
+                column[place] = text
+            if before - column.count(None) != len(mine):
+                raise ValueError("a value is said twice")
+    if places.count(0) > 1:
+        raise ValueError("two matches before the first step")
+    leading = {name: column[0] for name, column in table.items() if column[0] is not None}
+    return leading, {name: column[1:] for name, column in table.items()}
+
+
+def _rows(reader: Reader, lines: Iterable[str]) -> list[Any]:
+    return list(chain.from_iterable(map(reader.pattern.findall, lines)))
+
+
+def _rows_of_each(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list[Any]], list[int]]:
+    """Return the rows of each reader, and the reader of each row in the order of the lines."""
+    of_each: list[list[Any]] = [[] for _ in readers]
+    whose: list[int] = []
+    for line in lines:
+        before = len(whose)
+        for number, reader in enumerate(readers):
+            if reader.literal in line and (found := reader.pattern.findall(line)):
+                if len(whose) > before:
+                    raise ValueError("two patterns read one line")
+                of_each[number] += found
+                whose += [number] * len(found)
+    return of_each, whose
 
 
 def compiled(where: str, pattern: str, groups: Sequence[str]) -> Reader:

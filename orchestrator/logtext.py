@@ -1,32 +1,42 @@
-"""From the bytes of a log to text that patterns can read: blocks of whole lines, without escapes and control characters.
+"""From the bytes of a log to text that patterns can read, blocks of whole lines without escapes and control characters, and
+from text to numbers.
 
 >>> cleaned(b"\\x1b[32mstep\\x1b[0m=1")
 'step=1'
 >>> list(blocks(b"a\\r\\nb\\n" + b"c" * 5000 + b"\\n", 5005))
 [(0, 5, False), (5, 5005, True)]
+>>> by_rank("one\\n[1,7]<stdout>:two[1,3]<stdout>:three\\n[1,7]<stdout>:four\\nfive\\n")
+{None: ['one', 'five', ''], 7: ['two', 'four'], 3: ['three']}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from functools import lru_cache
+from mmap import mmap
 
-__all__ = ["LONG_LINE", "blocks", "cleaned", "is_clean"]
+__all__ = ["LONG_LINE", "TAG_END", "blocks", "by_rank", "cleaned", "clock", "is_clean", "tagged", "whole", "wholes"]
 
 LONG_LINE = 4 * 1024
 """A line of more bytes is a block of its own."""
 _BLOCK = 64 * 1024
+TAG_END = "]<std"
+"""In the tag of each rank, so text without it has none."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _CONTROL_BYTES = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
-# Every branch begins with a plain character, which lets the search skip to it; none goes past the end of a line.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]",
-)
+# Begins with a plain character, which lets the search skip to it; no branch goes past the end of a line.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_RARE_ESCAPES = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|{_ESCAPES.pattern}")
+# mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
+_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+_CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 
 
-def blocks(data: bytes, end: int) -> Iterator[tuple[int, int, bool]]:
+def blocks(data: bytes | mmap, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield (start, stop, False) of blocks of whole lines, and (start, stop, True) of each line over `LONG_LINE`.
 
     ``data[end]`` is the last line end. A line is short if a line end follows within a window, so few bytes are looked at.
@@ -59,4 +69,64 @@ def is_clean(raw: bytes) -> bool:
 def cleaned(raw: bytes) -> str:
     """Return the text of lines without escapes and control characters."""
     text = raw.decode("utf-8", "replace")
-    return text if is_clean(raw) else _CONTROLS.sub("", _ESCAPES.sub("", text))
+    if is_clean(raw):
+        return text
+    text = (_RARE_ESCAPES if "\x9b" in text else _ESCAPES).sub("", text)
+    return text if is_clean(text.encode()) else _CONTROLS.sub("", text)
+
+
+def tagged(text: str) -> list[tuple[int | None, str]]:
+    """Return the pieces of ``text`` and the rank that a launcher put before each; None before what no tag precedes."""
+    first, *pieces = _RANK_TAG.split(text)
+    return [(None, first), *zip(map(int, pieces[::2]), pieces[1::2], strict=True)]
+
+
+def by_rank(text: str) -> Mapping[int | None, list[str]]:
+    """Return the lines of each rank; several may have written to a line, and a tag holds for no more than its line."""
+    if TAG_END not in text:
+        return {None: text.split("\n")}
+    found: dict[int | None, list[str]] = {None: []}
+    for tag, piece in tagged(text):
+        line, _, untagged = piece.partition("\n")
+        found.setdefault(tag, []).append(line)
+        if untagged:
+            found[None] += untagged.split("\n")
+    return found
+
+
+def clock(text: str) -> tuple[int | None, float] | None:
+    """Return the day, None where the clock has no date, and the seconds of the day.
+
+    >>> clock("2020-08-31 21:10:59,902"), clock("23:59:59.5"), clock("2020-02-30 00:00:00"), clock("noon")
+    ((737668, 76259.902), (None, 86399.5), None, None)
+    """
+    match = _CLOCK.fullmatch(text.strip())
+    if not match:
+        return None
+    dated, hours, minutes, seconds, fraction = match.groups()
+    of_day = int(hours) * 3600 + int(minutes) * 60 + int(seconds) + (float("0." + fraction) if fraction else 0.0)
+    if not dated:
+        return None, of_day
+    day = _day(dated)
+    return None if day is None else (day, of_day)
+
+
+@lru_cache(maxsize=64)
+def _day(text: str) -> int | None:
+    try:
+        return date(int(text[:4]), int(text[5:7]), int(text[8:])).toordinal()
+    except ValueError:
+        return None
+
+
+def whole(text: str | None) -> int | None:
+    """Return a number of up to 15 digits and of nothing else, or None."""
+    return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
+
+
+def wholes(texts: Sequence[str]) -> list[int]:
+    """Return the number of each text. Raises ValueError where one is none of up to 15 digits."""
+    joined = "".join(texts)
+    if texts and (not (joined.isascii() and joined.isdigit()) or max(map(len, texts)) > 15):
+        raise ValueError("not whole numbers")
+    return list(map(int, texts))

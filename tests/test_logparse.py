@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import doctest
 import math
+import mmap
 import random
 import re
 import time
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,7 +19,7 @@ from orchestrator import library, logparse, logpattern, logtext, strictjson
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.framework import LogGrammar
 from orchestrator.logparse import LINE_LIMIT, StepSample, combine, parse
-from orchestrator.logpattern import compiled
+from orchestrator.logpattern import columns, compiled
 from orchestrator.strictjson import strict_json
 
 OURS = LogGrammar(
@@ -306,6 +308,77 @@ def test_long_logs_of_step_lines_say_the_same_in_blocks(rules: LogGrammar, chanc
         lines.insert(chance.randrange(len(lines) + 1), piece)
     log = b"".join(lines)
     assert repr(parse(log, rules)) == repr(line_by_line(log, rules))
+
+
+SEVERAL = LogGrammar(
+    files=("x",),
+    patterns=(
+        r"step (?P<step>[0-9]+) begins",
+        r"step (?P<step>[0-9]+) ends at (?P<timestamp>[0-9.:]+)(?=\s|$)",
+        r"rate (?P<samples_per_s>[0-9.]+)/s",
+        r"took (?P<step_time_s>[0-9.]+) s, clock (?P<timestamp>[0-9.:]+)",
+    ),
+)
+
+
+EVENTS = ["step {} begins", "step {} ends at 12:00:01.5", "step {} ends at 7.5", "rate 2.5/s", "took 0.5 s, clock 23:59:59"]
+ODD_EVENTS = ["step {} fails", "rate 2.5.1/s", "took 1 s, clock 25.5", "rate 2/s step {} begins", "step {} begins\x1b[0m", ""]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "[1,0]<stdout>:", "[1,3]<stdout>:"]), st.sampled_from(EVENTS)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 1000), st.sampled_from([*EVENTS, *ODD_EVENTS]), st.integers(0, 2)), max_size=3),
+    st.integers(1, 300),
+)
+def test_patterns_that_complete_each_other_say_in_blocks_what_they_say_line_by_line(
+    round_of_lines: list[tuple[str, str]], odd: list[tuple[int, str, int]], rounds: int
+) -> None:
+    lines = [tag + event.format(step) for step in range(1, rounds + 1) for tag, event in round_of_lines]
+    for at, event, back in odd:
+        lines.insert(at, event.format(max(0, at // (len(round_of_lines) or 1) - back)))
+    log = "".join(f"{line}\n" for line in lines).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logtext, "_BLOCK", 1)
+        assert repr(parse(log, SEVERAL)) == repr(line_by_line(log, SEVERAL))
+
+
+def test_columns_refuse_what_only_the_order_of_lines_tells() -> None:
+    begins, _, rate, took = (compiled("x", text, ("step", *logparse._VALUES)) for text in SEVERAL.patterns)
+    assert columns((begins, rate), ["rate 1/s", "step 1 begins", "rate 2/s"]) == (
+        {"samples_per_s": "1"},
+        {"step": ["1"], "samples_per_s": ["2"]},
+    )
+    for lines in (
+        ["rate 1/s", "took 1 s, clock 2"],
+        ["step 1 begins", "rate 1/s", "rate 2/s"],
+        ["step 1 begins rate 1/s"],
+    ):
+        with pytest.raises(ValueError):
+            columns((begins, rate, took), lines)
+
+
+def test_two_lines_of_a_step_are_one_sample_wherever_a_block_ends() -> None:
+    lines = [f"step {step} begins\nrate {step}.5/s\n".encode() for step in range(1, 20_000)]
+    log = b"rate 7.5/s\n" + b"".join(lines) + b"rate 8.5/s\n"
+    parsed = parse(log, SEVERAL)
+    assert parsed.samples == tuple(StepSample(step, samples_per_s=step + 0.5) for step in range(1, 20_000))
+    assert len(parsed.warnings) == 2
+
+
+def test_a_file_in_memory_and_one_that_is_mapped_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(LOG + b"x" * 10_000 + b"\n" + SAMPLES)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert repr(parse(mapped, OURS)) == repr(parse(path.read_bytes(), OURS))
+
+
+def test_a_flood_of_steps_is_refused_and_not_kept() -> None:
+    line = b"orch step=%d t=1.0 step_time_s=0.5 samples=64\n"
+    log = b"".join(line % step for step in range(logparse._MAX_SAMPLES))
+    assert len(parse(log, OURS).samples) == logparse._MAX_SAMPLES
+    with pytest.raises(DataError, match="expected at most 400000 step lines in a file, found more"):
+        parse(log + line % 0, OURS)
 
 
 @settings(max_examples=200, deadline=None)
