@@ -16,6 +16,7 @@ __all__ = ["parse"]
 Device = Literal["cuda", "cpu"]
 Scalar = bool | int | float | str
 Launch = Literal["every_node", "first_node"]
+Scope = Literal["global", "node", "process"]
 Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
 _VALUES = {"timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
 
@@ -44,7 +45,8 @@ class _Log(_Strict):
     files: list[str]
     patterns: list[str]
     nodes: Literal["first", "every"] = "first"
-    scope: Literal["global", "node", "process"] = "global"
+    scope: Scope = "global"
+    scope_by: dict[str, dict[str, Scope]] = {}
     cumulative: bool = False
     counts_from: Literal[0, 1] = 1
     after_warmup: bool = False
@@ -132,6 +134,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             patterns=tuple(model.log.patterns),
             nodes=model.log.nodes,
             scope=model.log.scope,
+            scope_by=model.log.scope_by,
             cumulative=model.log.cumulative,
             counts_from=model.log.counts_from,
             after_warmup=model.log.after_warmup,

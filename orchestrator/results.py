@@ -329,7 +329,7 @@ def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
         log = manifest["framework"]["log"]
         known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
         known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-        grammar = LogGrammar(**known)
+        grammar = LogGrammar(**known).with_options(spec.options)
         texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.files, *grammar.patterns)
         if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
             raise TypeError("framework.log")

@@ -121,12 +121,14 @@ class _View:
         self.log = (self.log + data)[-65536:]
         samples = parse(self.log, self.run.folder.framework.log).samples
         if samples:
-            newest = samples[-1]
+            newest, spec = samples[-1], self.run.spec
+            speakers = {"node": spec.nodes, "process": spec.world_size}
+            scale = speakers.get(self.run.folder.framework.log.with_options(spec.options).scope, 1)
             self.step = newest.step
             if newest.samples_per_s:
-                self.speed = newest.samples_per_s
+                self.speed = newest.samples_per_s * scale
             elif newest.step_time_s and newest.samples:
-                self.speed = newest.samples / newest.step_time_s
+                self.speed = newest.samples / newest.step_time_s * scale
 
     def __rich__(self) -> Table:
         grid = Table.grid(padding=(0, 2))
