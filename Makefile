@@ -9,12 +9,14 @@ DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
 
-.PHONY: help demo test frameworks check lint format types unit clean
+.PHONY: help demo test frameworks scaling faults check lint format types unit clean
 
 help:
 	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
 	@echo "make test     set up, lint, check types, run every test"
 	@echo "make frameworks  install TensorFlow, Paddle and DALI (4 GB) beside PyTorch, and run the tests that train with them"
+	@echo "make scaling  install the same, and print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
+	@echo "make faults   break a lab in every way of docs/reliability.md, as often as it says (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make check    lint, types and tests, without setting anything up"
 	@echo "make clean    remove .venv, the demo and what builds left"
 
@@ -36,12 +38,26 @@ test: $(VENV)/.test
 # Versions that install together; a test that needs one of them is skipped by make test.
 FRAMEWORKS := $(TORCH) numpy Pillow paddlepaddle==3.3.1 tensorflow-cpu==2.21.0 nvidia-dali-cuda120==2.4.0
 
-frameworks: $(VENV)/.test
-	@test -x $(BIN)/../frameworks/bin/python || $(PYTHON) -m venv $(VENV)/frameworks
+# The interpreter that has them. One that is named, as in make scaling TRAINER=/opt/venv/bin/python, is taken as it is.
+TRAINER ?= $(CURDIR)/$(VENV)/frameworks/bin/python
+INSTALLED := $(if $(filter file,$(origin TRAINER)),$(VENV)/.frameworks)
+
+$(VENV)/.frameworks: $(VENV)/.demo
+	@test -x $(TRAINER) || $(PYTHON) -m venv $(VENV)/frameworks
 	@echo "== pip install into $(VENV)/frameworks: $(FRAMEWORKS) (long)"
-	@$(BIN)/../frameworks/bin/pip install --quiet $(FRAMEWORKS)
-	ORCH_TEST_PYTHON=$(CURDIR)/$(VENV)/frameworks/bin/python $(BIN)/python -m pytest -q \
+	@$(TRAINER) -m pip install --quiet $(FRAMEWORKS)
+	@touch $@
+
+frameworks: $(VENV)/.test $(INSTALLED)
+	ORCH_TEST_PYTHON=$(TRAINER) $(BIN)/python -m pytest -q \
 		tests/test_trainers_paddle.py tests/test_trainers_tensorflow.py tests/test_loaders.py
+
+scaling: $(VENV)/.demo $(INSTALLED)
+	@benchmarks/scaling.sh $(BIN)/orch $(TRAINER) $(DEMO)/scaling
+
+# ROWS: names of rows, or how they begin; TRIALS: in place of each row's own number.
+faults: $(VENV)/.test
+	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
 
 check: lint types unit
 
@@ -91,5 +107,5 @@ $(VENV)/.test: $(VENV)/.demo
 	@touch $@
 
 clean:
-	-@$(ORCH) lab down 2>/dev/null
+	-@$(ORCH) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -18,6 +18,8 @@ one sharded global batch and lets its placement rules find the communication.
 from __future__ import annotations
 
 import argparse
+import ctypes
+import faulthandler
 import json
 import os
 import platform
@@ -36,7 +38,10 @@ import paddle
 import paddle.distributed as dist
 from paddle import nn
 from paddle.distributed import fleet
+from paddle.distributed.collective import _set_default_store
+from paddle.framework import core
 
+FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 # Paddle's own definitions: the stride of resnet50 is in its 3x3 convolutions, which is version 1.5.
 MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.models.vgg16}
@@ -141,18 +146,53 @@ def device_name(device: str) -> str:
     return f"cpu {models[0] if models else platform.machine()}"
 
 
-def join(asked: argparse.Namespace, world_size: int) -> str:
+def flush_subnormals() -> None:
+    """Let this thread, and those it starts, take numbers too small for full precision as 0, where the processor is x86.
+
+    Images that never change are soon learnt by heart; the gradients that are left are such numbers, and each step then takes
+    five times as long. TensorFlow does the same, a GPU need not.
+    """
+    if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        return
+    mathematics = ctypes.CDLL("libm.so.6")
+    state = (ctypes.c_uint32 * 8)()  # glibc's fenv_t; MXCSR is its last word
+    mathematics.fegetenv(state)
+    state[7] |= FLUSH_TO_ZERO | DENORMALS_ARE_ZERO
+    mathematics.fesetenv(state)
+
+
+def fresh_store(me: Identity, timeout_s: float) -> Any:
+    """Return a store that holds nothing yet, at a port that rank 0 finds and tells in the one where all ranks have met."""
+    meeting, limit = core.create_or_get_global_tcp_store(), max(1, int(timeout_s))
+    host = dist.ParallelEnv().trainer_endpoints[0].rsplit(":", 1)[0]
+    if me.rank > 0:
+        return core.TCPStore(host, int(bytes(meeting.get("orch/port"))), False, me.world_size, limit)
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = int(probe.getsockname()[1])
+    store = core.TCPStore(host, port, True, 1, limit)  # a world of one: the others come when they know the port
+    meeting.set("orch/port", str(port).encode())
+    return store
+
+
+def join(asked: argparse.Namespace, me: Identity) -> str:
     """Take this rank's device, meet the other ranks; return the backend. Fleet refuses a world of one, which needs it not."""
     # Read when the process group is made; gloo has a limit of its own, 30 s.
     os.environ["PADDLE_PG_TIMEOUT"] = str(int(asked.timeout_s * 1000))
     if asked.device == "cpu":
         os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
         paddle.set_device("cpu")
+        flush_subnormals()
     else:
         paddle.set_device(f"gpu:{dist.ParallelEnv().device_id}")
-    if world_size > 1:
+    if me.world_size > 1:
         strategy = fleet.DistributedStrategy()
         strategy.fuse_grad_size_in_MB = asked.bucket_cap_mb
+        if asked.device == "cpu":
+            # Every group of gloo tells its addresses under the same keys: 0, 1 … In one store, the quicker rank of fleet's
+            # group would read its peer's address in the default group, where nobody listens any more.
+            dist.init_parallel_env()
+            _set_default_store(fresh_store(me, asked.timeout_s))
         fleet.init(is_collective=True, strategy=strategy)
     # The launcher's copy of its whole environment, secrets too; fleet has read it by now, and keeps it in memory.
     Path(os.environ.get("PADDLE_BACKUP_ENV_PATH", os.devnull)).write_text("{}")
@@ -336,7 +376,8 @@ def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> A
     """Take one step; return its loss, on the device."""
     with whole.cast():
         output = whole.model(images)
-        loss = nn.functional.cross_entropy(output, labels, label_smoothing=asked.label_smoothing)
+        # Without the last axis: of labels that have it, Paddle makes no one-hot ones to smooth.
+        loss = nn.functional.cross_entropy(output, labels.squeeze(-1), label_smoothing=asked.label_smoothing)
     if whole.scaler is None:
         loss.backward()
         whole.optimizer.step()
@@ -533,7 +574,7 @@ def main() -> None:
     """Join, train, prove, report."""
     asked = arguments()
     me = identity()
-    backend = join(asked, me.world_size)
+    backend = join(asked, me)
     name, host = device_name(asked.device), socket.gethostname()
     say(
         f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
@@ -547,6 +588,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Paddle's own handler takes memory: a rank that was taking some itself when it was told to end would hang for ever.
+    paddle.disable_signal_handler()
+    faulthandler.enable()
     try:
         main()
     except Exception:

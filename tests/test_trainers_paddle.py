@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import os
+import platform
 import re
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -20,11 +22,11 @@ FOLDER = ROOT / "templates" / "paddle"
 SMALL = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--num-classes", "10"]
 
 
-def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0) -> list[str]:
+def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0, program: Path = TRAINER) -> list[str]:
     """Run a node's ranks in ``folder`` as launch.sh does; return what each rank printed, errors where it is to fail."""
     for name in ("logs", "ranks"):
         (folder / name).mkdir()
-    words = [sys.executable, "-I", "-S", str(ROOT / "remote" / "noderun.py"), "rank", "--", PYTHON, "-u", str(TRAINER)]
+    words = [sys.executable, "-I", "-S", str(ROOT / "remote" / "noderun.py"), "rank", "--", PYTHON, "-u", str(program)]
     wrapper = folder / "rank.sh"
     wrapper.write_text(
         "#!/bin/sh\nexport LOCAL_RANK=$PADDLE_RANK_IN_NODE NODE_RANK=0 RANK=$PADDLE_RANK_IN_NODE WORLD_SIZE="
@@ -75,9 +77,60 @@ def test_the_last_line_of_a_paddle_run_is_complete(two_ranks: list[str]) -> None
     assert facts["gradient_bytes"] == 4 * facts["parameters"]
 
 
+def test_groups_of_gloo_do_not_meet_under_the_same_keys(tmp_path: Path) -> None:
+    """A rank that looks for its peer in a later group would find where that one listened for an earlier one."""
+    needs("paddle")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, train_paddle as t\n"
+        "from paddle.distributed import collective\n"
+        "t.join(t.arguments(), t.identity())\n"
+        "stores = t.core.create_or_get_global_tcp_store(), collective._default_store\n"
+        "t.prove_world(t.identity())\n"
+        "print(json.dumps([bytes(store.get('0')).hex() for store in stores]))\n"
+        "t.prove_world(t.identity())\n"
+    )
+    for text in launch(tmp_path, SMALL, nproc=2, program=program):
+        of_default_group, of_fleets_group = json.loads(text.splitlines()[-1])
+        assert of_default_group != of_fleets_group
+
+
+def test_a_paddle_rank_that_is_told_to_end_ends_at_once_and_silently(tmp_path: Path) -> None:
+    """Paddle's own handler prints pages into the log, and waits for ever where the signal came amid an allocation."""
+    needs("paddle")
+    identity = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "NODE_RANK": "0"}
+    environment = {"PATH": os.environ["PATH"], **identity, "PADDLE_TRAINER_ID": "0", "PADDLE_TRAINERS_NUM": "1"}
+    command = [PYTHON, "-u", str(TRAINER), *SMALL, "--steps", "100000"]
+    with (
+        (tmp_path / "err").open("w") as errors,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        lines += process.stdout.readlines()
+        assert process.wait(10) == -signal.SIGTERM
+    assert all(line.startswith("orch ") for line in lines), lines
+
+
+def test_numbers_too_small_for_full_precision_are_0_on_a_cpu() -> None:
+    """An image learnt by heart leaves such gradients, and with them a CPU is several times slower."""
+    if platform.machine() != "x86_64":
+        pytest.skip("nothing is changed on other processors")
+    needs("paddle")
+    code = (
+        "import train_paddle as t; a = t.paddle.full([4], 1e-20)\n"
+        "before = float((a * a)[0]); t.flush_subnormals(); print(before > 0, float((a * a)[0]))"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
+    done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True", "0.0"], done.stderr
+
+
 def test_a_single_paddle_rank_needs_no_fleet(tmp_path: Path) -> None:
     needs("paddle")
-    (text,) = launch(tmp_path, [*SMALL, "--steps", "2"], nproc=1)
+    (text,) = launch(tmp_path, [*SMALL, "--steps", "2", "--label-smoothing", "0.1"], nproc=1)
+    assert len(samples("paddle", text)) == 3
     assert (rank_lines("paddle", text), closing("paddle", text)["ranks"]) == ([(0, 1)], [0])
 
 
