@@ -15,23 +15,22 @@ __all__ = ["Placement", "Slot", "ladder", "place"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices`` of ``host``."""
+    """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices`` of ``host``.
+
+    ``devices`` is written as CUDA_VISIBLE_DEVICES takes it, one entry for each rank.
+    """
 
     host: str
     address: str
     node_rank: int
     first_rank: int
     nproc: int
+    devices: str
 
     @property
     def ranks(self) -> range:
         """The ranks on this node, in order of local_rank."""
         return range(self.first_rank, self.first_rank + self.nproc)
-
-    @property
-    def devices(self) -> str:
-        """The node's device indices as CUDA_VISIBLE_DEVICES takes them."""
-        return ",".join(map(str, range(self.nproc)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Placement:
 def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
     """Put the run's nodes on the first hosts that fit; slot 0 is the master.
 
-    Raises ConfigError where there are too few hosts, or too few GPUs on them.
+    Raises ConfigError where there are too few hosts, too few GPUs on them, or too few in their ``vars.cuda_visible_devices``.
     """
     if len(hosts) < spec.nodes:
         raise ConfigError(
@@ -65,9 +64,23 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
             hint=f"lower --gpus, or correct {unit}: of these hosts in the inventory",
         )
     slots = tuple(
-        Slot(host.name, host.address, index, index * spec.gpus, spec.gpus) for index, host in enumerate(fitting[: spec.nodes])
+        Slot(host.name, host.address, index, index * spec.gpus, spec.gpus, _devices(host, spec.gpus))
+        for index, host in enumerate(fitting[: spec.nodes])
     )
     return Placement(slots, slots[0].address, port, spec.world_size)
+
+
+def _devices(host: Host, count: int) -> str:
+    """Return the first so many devices of a host: those that its inventory lists, or 0, 1, 2 …"""
+    listed = host.vars.get("cuda_visible_devices")
+    devices = [str(index) for index in range(count)] if listed is None else str(listed).split(",")
+    if len(devices) < count:
+        raise ConfigError(
+            f"expected {count} devices or more, got {listed}",
+            where=f"vars.cuda_visible_devices of host {host.name}",
+            hint="list more, or lower --gpus",
+        )
+    return ",".join(device.strip() for device in devices[:count])
 
 
 def ladder(nodes: int, gpus: int) -> tuple[tuple[int, int], ...]:

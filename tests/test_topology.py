@@ -117,3 +117,17 @@ def test_run_names_are_names_that_a_directory_and_a_node_take() -> None:
 @pytest.mark.parametrize("module", [topology, spec, bench])
 def test_examples_in_docstrings_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("listed", "gpus", "expected"), [("4,5,6,7", 2, "4,5"), ("7, 6", 2, "7,6"), (3, 1, "3"), (None, 3, "0,1,2")]
+)
+def test_a_run_takes_the_first_devices_that_a_host_lists(listed: object, gpus: int, expected: str) -> None:
+    host = Host("a", "10.0.0.1", gpus=8, vars={} if listed is None else {"cuda_visible_devices": listed})
+    assert place(wanted(1, gpus), [host], 20000).slots[0].devices == expected
+
+
+def test_a_host_that_lists_too_few_devices_is_named() -> None:
+    host = Host("a", "10.0.0.1", gpus=8, vars={"cuda_visible_devices": "4,5"})
+    with pytest.raises(ConfigError, match="vars.cuda_visible_devices of host a: expected 4 devices or more, got 4,5"):
+        place(wanted(1, 4), [host], 20000)
