@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Callable
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab
+from orchestrator.lab import Lab, faults
+from tests import judge
+from tests.judge import Proc
 
 Answer = subprocess.CompletedProcess[bytes]
 MakeLab = Callable[..., Lab]
@@ -39,3 +41,19 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
     """Kill the client of a held line."""
     process.kill()
     process.communicate()
+
+
+def mend(lab: Lab) -> list[Proc]:
+    """Make every node of a lab answer again with nothing of ours on it; return the processes that were left, and ended."""
+    faults.heal(lab)
+    for node in lab.nodes:
+        if node.pid:
+            faults.thaw(lab, node.name)
+            faults.link(lab, node.name, up=True)
+        else:
+            faults.boot(lab, node.name)
+    rest = judge.ours(lab)
+    for name in {one.node for one in rest}:
+        faults.kill(lab, name)
+        faults.boot(lab, name)
+    return rest

@@ -3,6 +3,8 @@
 `kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the rest needs network namespaces. A crash takes the cable
 away before it kills: a node that merely dies lets the kernel say goodbye on every connection, and then the hard case,
 silence, goes untested.
+
+Where the machine has control groups, the kernel's freezer stops a node; elsewhere a signal does.
 """
 
 from __future__ import annotations
@@ -11,15 +13,31 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.lab import namespaces
+from orchestrator.lab import cgroups, namespaces
 from orchestrator.lab.procs import Stat, ancestors, descendants, end_all, environ, namespace, snapshot
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.rehearsal import argv_on, start_nodes, wait_until_answering
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["boot", "crash", "freeze", "heal", "kill", "link", "loss", "partition", "rate", "sshd_start", "sshd_stop", "thaw"]
+__all__ = [
+    "boot",
+    "cpu",
+    "crash",
+    "freeze",
+    "heal",
+    "kill",
+    "link",
+    "loss",
+    "memory",
+    "partition",
+    "rate",
+    "sshd_start",
+    "sshd_stop",
+    "thaw",
+]
 
 _NFT_TABLE = """\
 add table inet lab
@@ -45,26 +63,51 @@ def kill(lab: Lab, name: str) -> None:
 
 
 def _end(lab: Lab, node: LabNode) -> None:
+    # What the freezer holds dies only when it is thawed, and must do nothing else then.
+    _signal_all(lab, node.name, signal.SIGSTOP)
+    cgroups.thaw(lab, node.name)
     end_all(lambda: members(lab, node))
 
 
-def boot(lab: Lab, name: str) -> None:
-    """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns when it answers."""
+def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
+    """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns when it answers.
+
+    ``ahead_s`` puts its monotonic clock so far ahead of the machine's, until it ends.
+    """
     node = lab.node(name)
     if node.pid:
         raise ConfigError(f"{name} is running")
+    clock = namespaces.clock_of(node)
+    clock.unlink(missing_ok=True)
+    if ahead_s:
+        _namespaces_only(lab)
+        clock.write_text(f"monotonic {int(ahead_s)} {round(ahead_s % 1 * 1e9)}\n", encoding="ascii")
     start_nodes(lab, [node])
     wait_until_answering(lab, [node])
 
 
 def freeze(lab: Lab, name: str) -> None:
     """Stop every process of a node where it is: connections stay open, nobody answers."""
-    _signal_all(lab, name, signal.SIGSTOP)
+    if cgroups.obstacle("freezer"):
+        _signal_all(lab, name, signal.SIGSTOP)
+    else:
+        cgroups.freeze(lab, name, partial(members, lab, lab.node(name)))
 
 
 def thaw(lab: Lab, name: str) -> None:
     """Let a frozen node go on."""
+    cgroups.thaw(lab, name)
     _signal_all(lab, name, signal.SIGCONT)
+
+
+def memory(lab: Lab, name: str, limit_bytes: int) -> None:
+    """Let a node have no more memory than this; `heal` takes the limit off. Raises ConfigError where that is impossible."""
+    cgroups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
+
+
+def cpu(lab: Lab, name: str, percent: float) -> None:
+    """Let a node have no more than this share of one core; `heal` takes the limit off. Raises ConfigError as `memory` does."""
+    cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)))
 
 
 def _signal_all(lab: Lab, name: str, number: signal.Signals) -> None:
@@ -110,12 +153,20 @@ def rate(lab: Lab, name: str, limit: str | None) -> None:
             run([*begin, "qdisc", "replace", "dev", device, "root", *shape])
 
 
-def loss(lab: Lab, name: str, percent: float) -> None:
-    """Lose this share of the packets that arrive at a node, each on its own; `heal` ends it."""
+def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None:
+    """Lose this share of the packets that arrive at a node, each on its own; `heal` ends it.
+
+    ``each_way``: of those that it sends as well. They are lost on the switch, since a sender is told of what it cannot send.
+    """
     if not 0 <= percent <= 100:
         raise ConfigError(f"loss: expected a percentage, got {percent:g}")
     some = "" if percent == 100 else f"numgen random mod 10000 < {round(percent * 100)} "
     _nft(lab, name, [f"add rule inet lab in {some}drop"])
+    if each_way:
+        port = namespaces.port_of(lab.node(name))
+        table = "add table netdev lab\n"
+        chain = f"add chain netdev lab {port} {{ type filter hook ingress device {port} priority 0 ; }}\n"
+        run([*namespaces.inside(lab), find("nft"), "-f", "-"], text=f"{table}{chain}add rule netdev lab {port} {some}drop\n")
 
 
 def partition(lab: Lab, one: str, other: str) -> None:
@@ -125,8 +176,10 @@ def partition(lab: Lab, one: str, other: str) -> None:
 
 
 def heal(lab: Lab) -> None:
-    """End every loss and partition."""
+    """End every loss and partition, and every limit on memory and processor time."""
     _namespaces_only(lab)
+    cgroups.release(lab)
+    run([*namespaces.inside(lab), find("nft"), "flush", "ruleset"])
     for node in lab.nodes:
         if node.pid:
             run(argv_on(lab, node.name, [find("nft"), "flush", "ruleset"]))

@@ -22,6 +22,7 @@ __all__ = ["HOME", "interpreter_folders", "mounts", "write_etc"]
 
 HOME = "/root"
 PRIVATE = ("/dev/shm", "/home", HOME, "/run", "/tmp", "/var/tmp")
+_CGROUPS = "/sys/fs/cgroup"
 _OVERRIDDEN = ("passwd", "shadow", "hosts", "hostname", "resolv.conf")
 _TMPFS = {"/tmp": "mode=1777", "/dev/shm": "mode=1777", "/home": "mode=755", "/run": "mode=755"}
 
@@ -46,6 +47,7 @@ def mounts(lab: Lab, node: LabNode, shares: Iterable[Path]) -> list[dict[str, An
         {"type": "devpts", "source": "", "target": "/dev/pts", "options": "newinstance,ptmxmode=0666,mode=0620,gid=5"},
         {"type": "proc", "source": "", "target": "/proc", "options": ""},
         {"type": "sysfs", "source": "", "target": "/sys", "options": ""},
+        *([_bind(_CGROUPS, _CGROUPS)] if Path(_CGROUPS).is_dir() else []),
     ]
 
 

@@ -22,7 +22,7 @@ from orchestrator.lab.procs import live_pid
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["addresses", "inside", "on_node", "port_of", "start", "start_node", "switch"]
+__all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "start_node", "switch"]
 
 FIRST = ipaddress.IPv4Address("10.11.0.2")
 BRIDGE = "br0"
@@ -43,6 +43,11 @@ def _network(lab: Lab) -> ipaddress.IPv4Network:
 def port_of(node: LabNode) -> str:
     """Return the name of the bridge's port for a node, on the controller's side."""
     return "v" + node.address.rpartition("10.11.")[2].replace(".", "-")
+
+
+def clock_of(node: LabNode) -> Path:
+    """Return the file that says, in the kernel's words, how far a node's monotonic clock is from the machine's."""
+    return node.folder / "clock"
 
 
 def start(lab: Lab, shares: Sequence[Path]) -> None:
@@ -85,6 +90,7 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "address": node.address,
         "netmask": str(_network(lab).netmask),
         "pid_file": str(node.folder / "pid"),
+        "clock": str(clock_of(node)),
         "console": str(node.folder / "console.log"),
         "mounts": machine.mounts(lab, node, shares),
         "folders": ["/run/sshd", "/run/lock", "/run/user"],
@@ -149,5 +155,6 @@ def on_node(node: LabNode) -> list[str]:
     """Return the beginning of an argv that runs a program on a node, as root, in its home."""
     if not (pid := node.pid):
         raise ConfigError(f"{node.name} is down")
-    enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
-    return [*enter, "env", "-C", machine.HOME, f"HOME={machine.HOME}", "USER=root"]
+    enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid"]
+    clock = ["--time"] if clock_of(node).exists() else []
+    return [*enter, *clock, "--", "env", "-C", machine.HOME, f"HOME={machine.HOME}", "USER=root"]

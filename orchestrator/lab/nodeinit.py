@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
+CLONE_NEWTIME = 0x80
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
 IFF_UP, PR_SET_NAME = 1, 15
@@ -106,6 +107,22 @@ def start(argv: list[str], env: dict[str, str]) -> None:
     os.execve(argv[0], argv, env)
 
 
+def boot_anew() -> None:
+    """Give this boot of the node an identity of its own, in the place of the machine's."""
+    one = Path("/proc/sys/kernel/random/boot_id")
+    own = Path("/run/boot_id")
+    own.write_text(Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii"), encoding="ascii")
+    own.chmod(0o444)
+    mount(str(own), str(one), None, MS_BIND)
+
+
+def set_clock(path: Path) -> None:
+    """Let this process's children have a monotonic clock of their own where a file says how far from the machine's."""
+    if path.exists():
+        check(libc.unshare(CLONE_NEWTIME), "unshare the clock")
+        Path("/proc/self/timens_offsets").write_text(path.read_text(encoding="ascii"), encoding="ascii")
+
+
 def node_main(node: dict[str, Any]) -> NoReturn:
     """PID 1 of a node: make its view of the machine, start sshd, then only reap until asked to end."""
     # Ignoring SIGCHLD makes the kernel reap every child, orphans of others included.
@@ -118,6 +135,7 @@ def node_main(node: dict[str, Any]) -> NoReturn:
     do_mounts(node["mounts"])
     for folder in node["folders"]:
         Path(folder).mkdir(parents=True, exist_ok=True)
+    boot_anew()
     os.chdir("/")
     interface_up("lo")
     wait_for_interface("eth0", 30.0)
@@ -137,6 +155,7 @@ def spawn_node(node: dict[str, Any]) -> None:
         os.dup2(console, 1)
         os.dup2(console, 2)
         os.closerange(3, 64)
+        set_clock(Path(node["clock"]))
         check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET), "unshare")
         if os.fork():
             os._exit(0)

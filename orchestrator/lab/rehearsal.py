@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.lab import loopback, namespaces
+from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab.description import gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.procs import Stat, ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
@@ -172,6 +172,7 @@ def down(directory: Path) -> list[str]:
         return []
     nodes = [f"{node.name} (pid {pid})" for node in lab.nodes if (pid := node.pid)]
     pids = {pid for node in lab.nodes if (pid := node.pid)} | {lab.holder}
+    cgroups.release(lab)
     ended = end_all(partial(_members, lab, _namespaces(lab, "net"), _namespaces(lab, "pid")))
     others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in pids]
     _remove(lab.directory)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
-from tests import judge
+from orchestrator.lab import Lab
 from tests.e2e.rig import Controller
+from tests.faultlab import mend
 
 
 @pytest.fixture(scope="session")
@@ -30,15 +30,5 @@ def controller(shared_lab: Lab, tmp_path: Path) -> Iterator[Controller]:
     made = Controller(shared_lab, tmp_path)
     yield made
     made.let_go()
-    faults.heal(shared_lab)
-    for node in shared_lab.nodes:
-        if node.pid:
-            faults.thaw(shared_lab, node.name)
-            faults.link(shared_lab, node.name, up=True)
-        else:
-            faults.boot(shared_lab, node.name)
-    rest = judge.ours(shared_lab)
-    for node in {one.node for one in rest}:
-        faults.kill(shared_lab, node)
-        faults.boot(shared_lab, node)
+    rest = mend(shared_lab)
     assert not rest, f"left on nodes after the test, and ended with their nodes: {rest}"

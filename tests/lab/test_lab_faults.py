@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from orchestrator.lab import faults
+from orchestrator.lab import cgroups, faults
 from tests import judge
 from tests.faultlab import MakeLab, Ssh, answers, held_line, let_go
 
@@ -153,3 +154,86 @@ def test_faults_of_the_network_need_namespaces(make_lab: MakeLab) -> None:
     with pytest.raises(ConfigError, match="no node 'node9'.*nodes: node1"):
         faults.kill(lab, "node9")
     assert Path(lab.directory).exists()
+
+
+def test_every_boot_has_an_identity_of_its_own_and_a_clock_where_asked_for(make_lab: MakeLab, ssh: Ssh) -> None:
+    lab = make_lab()
+    asked = f"cat /proc/sys/kernel/random/boot_id; {sys.executable} -c 'import time; print(time.monotonic())'"
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+    def look(node: str) -> tuple[str, float]:
+        boot, clock = ssh(lab, node, asked).stdout.decode().split()
+        return boot, float(clock) - time.monotonic()
+
+    first, other = look("node1"), look("node2")
+    faults.kill(lab, "node1")
+    faults.boot(lab, "node1", ahead_s=86400.5)
+    second = look("node1")
+    faults.kill(lab, "node1")
+    faults.boot(lab, "node1")
+    third = look("node1")
+    assert len({machine, first[0], other[0], second[0], third[0]}) == 5
+    assert [round(one[1], -1) for one in (first, second, third)] == [0, 86400, 0]
+
+
+@pytest.mark.skipif(bool(cgroups.obstacle("freezer")), reason="no control groups")
+def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeLab) -> None:
+    lab = make_lab(nodes=1)
+    faults.freeze(lab, "node1")
+    state = Path(f"/proc/{lab.node('node1').pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert state != "T" and not answers(lab, "node1")
+    begin = time.monotonic()
+    faults.kill(lab, "node1")
+    assert lab.node("node1").pid == 0 and time.monotonic() - begin < 5
+    faults.boot(lab, "node1")
+    assert answers(lab, "node1", timeout_s=8)
+
+
+@pytest.mark.skipif(bool(cgroups.obstacle("memory")), reason="no control groups")
+def test_a_node_short_of_memory_loses_its_largest_program_until_the_limit_is_lifted(make_lab: MakeLab, ssh: Ssh) -> None:
+    lab = make_lab(nodes=1)
+    hog = f"{sys.executable} -c 'x = bytearray(200 << 20)'; echo $?"
+    faults.memory(lab, "node1", 100 << 20)
+    assert ssh(lab, "node1", hog).stdout == b"137\n"
+    faults.heal(lab)
+    assert ssh(lab, "node1", hog).stdout == b"0\n"
+
+
+_COUNT = """\
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    sock.bind(("", 9999))
+    sock.settimeout(2)
+    print("on", flush=True)
+    count = 0
+    try:
+        while True:
+            sock.recv(100)
+            count += 1
+    except TimeoutError:
+        print(count)
+"""
+_SEND = """\
+import socket, sys, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    for _ in range(400):
+        sock.sendto(b"x", (sys.argv[1], 9999))
+        time.sleep(0.001)
+"""
+
+
+def test_what_is_lost_each_way_is_lost_each_way(make_lab: MakeLab) -> None:
+    lab = make_lab(nodes=1)
+    ends = {"10.11.0.1": labs.argv_inside(lab, [sys.executable]), "10.11.0.2": labs.argv_on(lab, "node1", [sys.executable])}
+
+    def arrived(address: str) -> int:
+        sender = next(argv for other, argv in ends.items() if other != address)
+        with subprocess.Popen([*ends[address], "-c", _COUNT], stdout=subprocess.PIPE, text=True) as counter:
+            assert counter.stdout and counter.stdout.readline() == "on\n"
+            subprocess.run([*sender, "-c", _SEND, address], check=True, timeout=30)
+            return int(counter.stdout.readline())
+
+    faults.loss(lab, "node1", 50, each_way=True)
+    assert all(120 < arrived(address) < 280 for address in ends)
+    faults.heal(lab)
+    assert all(arrived(address) == 400 for address in ends)
