@@ -17,6 +17,7 @@ import base64
 import ctypes
 import errno
 import fcntl
+import fnmatch
 import hashlib
 import json
 import os
@@ -38,6 +39,9 @@ CHUNK = 1 << 18
 POLL_S = 0.05
 TAIL_BYTES = 16384
 STUCK_S = 10.0
+LEAST_FREE_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 18
+MAX_FILES = 4096
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,6 +58,9 @@ class Refused(Exception):
 
 def root_directory(path):
     """Return the work directory as an absolute path, made if missing. Refuses one that somebody else could write to."""
+    home = os.path.expanduser("~")
+    if path.startswith("~") and not os.path.isdir(home):
+        raise Refused("node_unfit", "work directory %s: there is no %s; make it, or set vars.workdir" % (path, home))
     path = os.path.abspath(os.path.expanduser(path))
     try:
         os.makedirs(path, 0o700, exist_ok=True)
@@ -75,12 +82,16 @@ def inside(root, relative):
     return os.path.join(root, *parts)
 
 
-def digest_of(path):
-    """Return the SHA-256 of a file as hexadecimal text."""
+def digest_of(path, size=float("inf")):
+    """Return the SHA-256 of a file, or of its first ``size`` bytes, as hexadecimal text."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+        while True:
+            block = file.read(int(min(size, 1 << 20)))
+            if not block:
+                break
             digest.update(block)
+            size -= len(block)
     return digest.hexdigest()
 
 
@@ -116,6 +127,22 @@ def log_files(directory):
         except FileNotFoundError:
             continue
     return found
+
+
+def in_order(sizes):
+    """Return names of logs, those of node and ranks first: a program that makes many files must not displace them."""
+    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-")), name))
+
+
+def odd_files(directory):
+    """Return some names in a run's log folder that are never opened nor sent: links, special files, names not allowed."""
+    found = []
+    for entry in os.scandir(os.path.join(directory, "logs")):
+        if not (NAME.match(entry.name) and entry.is_file(follow_symlinks=False)):
+            found.append(entry.name[:200])
+            if len(found) == 20:
+                break
+    return sorted(found)
 
 
 # ------------------------------------------------------------------ processes
@@ -199,6 +226,34 @@ def boot_id():
         return file.read().strip()
 
 
+def oom_kills():
+    """Return how many processes the kernel has killed for memory so far: in this process's control group, else on the node."""
+    for path in memory_counters():
+        try:
+            with open(path) as file:
+                counts = dict(line.split() for line in file if len(line.split()) == 2)
+            return int(counts["oom_kill"])
+        except (OSError, KeyError, ValueError):
+            continue
+    return 0
+
+
+def memory_counters():
+    """Return the files that may count kills for memory, the most telling first."""
+    with open("/proc/self/cgroup") as file:
+        groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
+    with open("/proc/self/mounts") as file:
+        mounts = [line.split()[1:4] for line in file]
+    found = []
+    for target, kind, options in mounts:
+        for names, group in groups:
+            if kind == "cgroup" and "memory" in names.split(",") and "memory" in options.split(","):
+                found.append(os.path.join(target, group.lstrip("/"), "memory.oom_control"))
+            elif kind == "cgroup2" and not names:
+                found.append(os.path.join(target, group.lstrip("/"), "memory.events"))
+    return found + ["/proc/vmstat"]
+
+
 # ------------------------------------------------------------------ one rank
 
 
@@ -250,7 +305,9 @@ class Keeper:
         self.killed_at = None
         self.ranks = {}
         self.record = None
-        self.over_limit_checked = 0.0
+        self.logs_checked = 0.0
+        self.progress = (0, 0.0)
+        self.oom_kills = 0
         self.connections = {}
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A relative name: the path of a socket holds 107 bytes at most, a work directory may be longer.
@@ -260,8 +317,9 @@ class Keeper:
     def serve(self):
         """Run until there is nothing left to own and nobody left to tell."""
         while self.state != "gone":
-            self.judge_lateness()
             ready = select.select([self.listener] + list(self.connections), [], [], POLL_S)[0]
+            # It is in the wait that a frozen node stands still, so lateness is judged after it and before what waited there.
+            self.judge_lateness()
             for connection in ready:
                 if connection is self.listener:
                     self.accept()
@@ -279,7 +337,7 @@ class Keeper:
         connection, _ = self.listener.accept()
         connection.settimeout(5)
         self.connections[connection] = b""
-        self.answer(connection, "hello", state=self.state, started=self.started, record=self.record)
+        self.answer(connection, "hello", state=self.state, started=self.started, record=self.record, boot_id=boot_id())
 
     def tell(self, event, **fields):
         """Send one event to everybody who is connected."""
@@ -339,6 +397,8 @@ class Keeper:
             check_port(port)
         os.makedirs("logs", 0o700, exist_ok=True)
         os.makedirs("ranks", 0o700, exist_ok=True)
+        with open("reserve", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         self.order = order
         self.state = "armed"
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
@@ -378,6 +438,7 @@ class Keeper:
         self.renewed = time.monotonic()
         if self.state != "armed":
             raise Refused("start_timeout", "go came in state %s" % self.state)
+        self.oom_kills = oom_kills()
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -393,6 +454,7 @@ class Keeper:
             data += block
         os.close(reader)
         self.started = float(data or b"nan")
+        self.progress = (0, time.monotonic())
         self.tell("started", mono=self.started)
 
     def do_stop(self, order, connection):
@@ -450,10 +512,18 @@ class Keeper:
         """Look for ranks that ended, logs that grew too long, and for the end of everything."""
         self.read_ranks()
         now = time.monotonic()
-        if now - self.over_limit_checked > 1.0:
-            self.over_limit_checked = now
-            if sum(log_files(".").values()) > self.order["output_limit_bytes"]:
+        if now - self.logs_checked > 1.0:
+            self.logs_checked = now
+            sizes = log_files(".")
+            if sum(sizes.values()) > self.order["output_limit_bytes"]:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
+            if len(sizes) > MAX_FILES:
+                self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
+            free = shutil.disk_usage(".").free
+            if free < LEAST_FREE_BYTES:
+                words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
+                self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
+            self.judge_progress(sizes, now)
         if self.main_status is not None and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
             send_signal(self.owned(), signal.SIGTERM)
@@ -467,6 +537,19 @@ class Keeper:
             elif now >= self.killed_at:
                 send_signal(left, signal.SIGKILL)
 
+    def judge_progress(self, sizes, now):
+        """Stop a run whose logs do not begin, or no longer grow; those logs that hold its samples, on nodes that have such."""
+        patterns = self.order.get("progress") or ()
+        size = sum(count for name, count in sizes.items() if any(fnmatch.fnmatch(name, one) for one in patterns))
+        known, since = self.progress
+        if size != known:
+            self.progress = (size, now)
+        elif patterns:
+            limit_s = self.order.get("stall_s" if size else "first_line_s") or 0
+            if limit_s and now - since > limit_s:
+                words = "no new line for %g s" if size else "no line within %g s of the start"
+                self.stop("run_timeout: " + words % limit_s)
+
     def read_ranks(self):
         """Take in rank records; a failed rank stops this node at once and is told at once."""
         for entry in os.scandir("ranks"):
@@ -479,11 +562,14 @@ class Keeper:
                 record = read_record(entry.path)
                 if "ended_mono_s" not in record:
                     record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
+            if record.get("signal") == "SIGKILL" and self.state == "running" and oom_kills() > self.oom_kills:
+                record.update(note="the kernel killed it for memory")
             self.ranks[entry.name] = record
             if "ended_mono_s" in record:
                 self.tell("rank", **record)
                 if record["code"] != 0 and self.state == "running":
                     how = record["signal"] or "exit code %s" % record["code"]
+                    how += ", " + record["note"] if "note" in record else ""
                     self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
 
     def stop(self, reason):
@@ -497,6 +583,16 @@ class Keeper:
             send_signal(self.owned(), signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
+
+    def digests(self):
+        """Return size and digest of every log; of much more than a run may write, those of the first bytes: a sparse file
+        of any size costs a program nothing."""
+        sizes, room, found = log_files("."), 4 * self.order["output_limit_bytes"], {}
+        for name in in_order(sizes)[:MAX_FILES]:
+            size = min(sizes[name], room)
+            room -= size
+            found[name] = {"bytes": size, "sha256": digest_of(os.path.join("logs", name), size)}
+        return found
 
     def end(self, stuck=""):
         """Write the exit record: what happened, size and digest of every log. ``stuck``: what could not be ended."""
@@ -520,11 +616,12 @@ class Keeper:
             "stopped_mono_s": self.stopped,
             "ended_mono_s": time.monotonic(),
             "boot_id": boot_id(),
+            "oom_kills": max(0, oom_kills() - self.oom_kills),
             "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
-            "files": {
-                log: {"bytes": size, "sha256": digest_of(os.path.join("logs", log))} for log, size in log_files(".").items()
-            },
+            "files": self.digests(),
         }
+        # On a disk that is full this makes the room that the record needs.
+        os.unlink("reserve")
         write_json("exit.json", self.record)
         self.state = "ended"
         self.tell("ended", record=self.record)
@@ -697,9 +794,14 @@ def op_get(request):
         return
     record = read_slice(os.path.join(directory, "exit.json"), 0, 1 << 24)
     sizes = log_files(directory)
-    for name in sorted(sizes)[: request["max_files"]]:
+    left_out = max(0, len(sizes) - request["max_files"])
+    sizes = {name: sizes[name] for name in in_order(sizes)[:MAX_FILES]}
+    kept = json.loads(record.decode())["files"] if record else {}
+    room = request["max_bytes"]
+    for name in list(sizes)[: request["max_files"]]:
         offset = request["have"].get(name, 0)
-        limit = min(sizes[name], request["max_bytes"])
+        limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
+        room -= limit
         while offset < limit:
             data = read_slice(os.path.join(directory, "logs", name), offset, min(CHUNK, limit - offset))
             if not data:
@@ -708,8 +810,8 @@ def op_get(request):
             reply(name=name, offset=offset, raw=len(data), bytes=len(packed))
             sys.stdout.buffer.write(packed)
             offset += len(data)
-    alive = keeper_lives(directory)
-    reply(done=True, sizes=sizes, alive=alive, left_out=max(0, len(sizes) - request["max_files"]), bytes=len(record))
+    more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
+    reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)
     sys.stdout.buffer.write(record)
     sys.stdout.buffer.flush()
 
@@ -728,7 +830,7 @@ def op_line(request):
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
-                raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror))
+                raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
             time.sleep(0.005)
     # Output that the controller does not take must not hold up its orders, hence two non-blocking directions.
     while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import io
 import json
 import os
 import re
@@ -517,11 +519,144 @@ def test_a_run_ends_at_its_time_limit(machine: Machine) -> None:
     assert line.wait_for("ended")["record"]["state"] == "stopped"
 
 
+LIMITS = {"first_line_s": 1.5, "stall_s": 1.5, "progress": ["rank-*.out"]}
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "reason"),
+    [
+        ("echo node\nexec sleep 1000", LIMITS, "no line within 1.5 s of the start"),
+        (rank("import time; print(1, flush=True); time.sleep(1000)"), LIMITS, "no new line for 1.5 s"),
+        (rank("import time; time.sleep(1000)"), {**LIMITS, "first_line_s": 0, "limit_s": 3.0}, "longer than 3 s"),
+        ("exec sleep 1000", {**LIMITS, "progress": [], "limit_s": 3.0}, "longer than 3 s"),
+    ],
+    ids=["silent", "stalls", "switched-off", "holds-no-samples"],
+)
+def test_a_log_that_does_not_begin_or_no_longer_grows_ends_the_run(
+    machine: Machine, script: str, limits: dict[str, Any], reason: str
+) -> None:
+    line = machine.start(RUN, f"#!/bin/bash\n{script}\n", **limits)
+    assert line.wait_for("stopping")["reason"] == f"run_timeout: {reason}"
+    assert line.wait_for("ended")["record"]["state"] == "stopped"
+
+
+def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
+    code = "import time\nfor number in range(5):\n    print(number, flush=True)\n    time.sleep(0.7)"
+    line = machine.start(RUN, f"#!/bin/bash\n{rank(code)}\n", **LIMITS)
+    record = line.wait_for("ended", 20)["record"]
+    assert (record["state"], record["reason"]) == ("finished", ""), record
+
+
+def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> None:
+    line = machine.start(RUN, SLEEP, lease_s=1.0)
+    (keeper,) = keepers(machine.folder(RUN))
+    os.kill(keeper, signal.SIGSTOP)
+    line.order("beat", n=1)
+    time.sleep(1.3)
+    line.order("beat", n=2)
+    os.kill(keeper, signal.SIGCONT)
+    assert line.wait_for("ended")["record"]["reason"] == "lease_expired: nobody renewed the run for 1 s"
+
+
+def test_every_answer_about_a_run_says_which_boot_it_is_of(machine: Machine) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    files = machine.stage(RUN, SLEEP)
+    refused = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5).read_line()["error"]
+    line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=True, wait_s=5)
+    hello = line.read_line()
+    machine.arm(line, RUN, files)
+    armed = line.wait_for("armed")
+    line.close()
+    _, head = fetched(machine, {})
+    assert [one["boot_id"] for one in (refused, hello, armed, head)] == [boot] * 4
+
+
+def test_a_home_that_is_not_there_is_refused_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    with pytest.raises(Exception, match=rf"there is no {tmp_path}/none; make it, or set vars.workdir"):
+        runner().root_directory("~/.orch-node")
+    assert list(tmp_path.iterdir()) == []
+
+
+def runner() -> Any:
+    """Return the runner as a module, to be asked for what no run here can bring about."""
+    specification = importlib.util.spec_from_file_location("noderun", RUNNER)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+V1 = "tmpfs /cg tmpfs rw 0 0\ncgroup /cg/cpu cgroup rw,cpu 0 0\ncgroup /cg/memory cgroup rw,memory 0 0\n"
+V2 = "proc /proc proc rw 0 0\ncgroup2 /cg cgroup2 rw,nsdelegate 0 0\n"
+VMSTAT = "nr_free_pages 9\noom_kill 7\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"cgroup": "4:memory:/job\n0::/\n", "mounts": V1, "/cg/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n"},
+            2,
+        ),
+        ({"cgroup": "0::/user/session\n", "mounts": V2, "/cg/user/session/memory.events": "low 0\noom 4\noom_kill 3\n"}, 3),
+        ({"cgroup": "0::/\n", "mounts": V2, "/proc/vmstat": VMSTAT}, 7),
+        ({"cgroup": "4:memory:/job\n", "mounts": V1, "/cg/memory/job/memory.oom_control": "old\n", "/proc/vmstat": VMSTAT}, 7),
+        ({"cgroup": "", "mounts": ""}, 0),
+    ],
+    ids=["v1", "unified", "root-group", "old-kernel", "nothing"],
+)
+def test_kills_for_memory_are_read_where_the_kernel_counts_them(files: dict[str, str], expected: int) -> None:
+    there = {path if path.startswith("/") else f"/proc/self/{path}": text for path, text in files.items()}
+
+    def fake_open(path: str) -> io.StringIO:
+        if path not in there:
+            raise FileNotFoundError(path)
+        return io.StringIO(there[path])
+
+    module = runner()
+    module.open = fake_open
+    assert module.oom_kills() == expected
+
+
 def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
     line = machine.start(RUN, "#!/bin/bash\nexec yes\n", output_limit_bytes=1 << 20)
     assert line.wait_for("stopping")["reason"] == "output_limit: more than 1048576 bytes of logs"
     record = line.wait_for("ended", 20)["record"]
-    assert record["files"]["node.out"]["bytes"] == (machine.folder(RUN) / "logs/node.out").stat().st_size
+    written = (machine.folder(RUN) / "logs/node.out").read_bytes()
+    kept = written[: 4 << 20]
+    assert record["files"]["node.out"] == {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
+
+
+def test_a_crowd_of_files_is_stopped_and_displaces_no_log_of_a_rank(machine: Machine) -> None:
+    crowd = 'for n in {1..4200}; do : > "logs/crowd-$n"; done; echo said; exec sleep 60\n'
+    line = machine.start(RUN, f"#!/bin/bash\n{crowd}")
+    assert line.wait_for("stopping", 20)["reason"] == "output_limit: more than 4096 files among the logs"
+    files = line.wait_for("ended", 20)["record"]["files"]
+    assert len(files) == 4096 and files["node.out"]["bytes"] == 5 and "node.err" in files
+    got = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=4096)
+    assert got.read_line()["name"] == "node.out"
+
+
+def test_a_sparse_giant_holds_nothing_up(machine: Machine) -> None:
+    line = machine.start(RUN, "#!/bin/bash\ntruncate -s 4T logs/giant; exec sleep 60\n", output_limit_bytes=1 << 20)
+    assert line.wait_for("ended", 20)["record"]["files"]["giant"]["bytes"] == 4 << 20
+    got = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=4096)
+    received = 0
+    while "done" not in (piece := got.read_line()):
+        got.read(piece["bytes"])
+        received += piece["raw"]
+    assert received == 4 << 20
+
+
+def test_what_is_no_log_is_named_and_not_sent(machine: Machine) -> None:
+    script = "#!/bin/bash\ncd logs; ln -s /etc/passwd link; mkfifo pipe; mkdir folder; : > -dash; : > '.hidden'; echo said\n"
+    record = machine.start(RUN, script).wait_for("ended")["record"]
+    assert sorted(record["files"]) == ["node.err", "node.out"]
+    got = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=4096)
+    while "done" not in (piece := got.read_line()):
+        got.read(piece["bytes"])
+    assert piece["odd"] == ["-dash", ".hidden", "folder", "link", "pipe"] and sorted(piece["sizes"]) == ["node.err", "node.out"]
 
 
 @pytest.mark.parametrize(
