@@ -59,7 +59,7 @@ def deploy(
             typer.echo(f"{name}: {max(by_host.values())} bytes to {fold(fresh)}")
         if kept:
             typer.echo(f"{name}: already on {fold(kept)}")
-    _print(checks)
+    _print(checks, facts)
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
         typer.echo(f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True)
@@ -90,7 +90,7 @@ def check(
     elif only:
         typer.echo(f"reached all {len(selection.hosts)} hosts")
     else:
-        _print(checks)
+        _print(checks, facts)
     if any(check.verdict == "failed" for check in checks):
         raise typer.Exit(3)
 
@@ -125,8 +125,12 @@ def _plain(check: Check) -> dict[str, str]:
     return asdict(check)
 
 
-def _print(checks: Sequence[Check]) -> None:
-    """Print the checks as a table in which hosts that say the same share a row."""
+def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
+    """Print the checks as a table in which hosts that say the same share a row, and then who is not like the others."""
+    from orchestrator.differences import sentences
     from orchestrator.report.checks import table
+    from orchestrator.report.text import visible
 
     table(checks)
+    for sentence in sentences(facts):
+        typer.echo(visible(sentence))

@@ -1,0 +1,71 @@
+"""A failed run explained: which of several failures was the first, what it most likely died of, and its last words.
+
+All from what came home: the clocks' verdict, the logs, the nodes' own records, and the facts in which one node is not like the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from orchestrator.diagnosis import diagnose, is_consequence
+from orchestrator.differences import sentences
+from orchestrator.errors import DataError, OrchError
+from orchestrator.rundir import RunDir
+
+__all__ = ["explained"]
+
+_READ_BYTES = 32768
+_SHOWN_LINES = 10
+_SHOWN_DIFFERENCES = 3
+
+
+def explained(
+    error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: Mapping[str, Mapping[str, Any]]
+) -> OrchError | None:
+    """Return the first cause of a run's failure with all that there is to say about it as its hint.
+
+    ``rivals`` failed so soon after ``error`` that clocks cannot tell who was first: a rank that merely complains of another
+    one is not taken, as long as there is one that does not.
+    """
+    if error is not None and rivals:
+        failures = (error, *rivals)
+        error = next((each for each in failures if not is_consequence("\n".join(_last_words(each, run)[1]))), error)
+    if error is not None and error.host and not error.hint:
+        error.hint = "\n".join(_said(error, run, facts))
+    return error
+
+
+def _said(error: OrchError, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    name, words = _last_words(error, run)
+    record: Mapping[str, Any] | None = None
+    with suppress(DataError):
+        record = run.exit_record(error.host)
+    finding = diagnose("\n".join(words), record, _rank(error))
+    if finding and finding.kind != "ended_elsewhere":
+        yield f"{finding.cause}; {finding.remedy}"
+        yield f"  {finding.line}"
+    if words:
+        yield f"last lines of {name} on {error.host}:"
+        yield from (f"  {line}" for line in words[-_SHOWN_LINES:])
+    yield from sentences(facts)[:_SHOWN_DIFFERENCES]
+
+
+def _last_words(error: OrchError, run: RunDir) -> tuple[str, list[str]]:
+    """Return the name and the last lines of the log that says most about a failure on its host; empty without any."""
+    rank = _rank(error)
+    streams = () if rank is None else (f"rank-{rank}.err", f"rank-{rank}.out")
+    for name in (*streams, "node.err", "node.out"):
+        path = run.log_path(error.host, name)
+        if path.is_file():
+            text = path.read_bytes()[-_READ_BYTES:].decode("utf-8", "replace")
+            if lines := [line for line in text.splitlines() if line.strip()]:
+                return name, lines
+    return "", []
+
+
+def _rank(error: OrchError) -> int | None:
+    words = error.message.split()
+    return int(words[1]) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else None

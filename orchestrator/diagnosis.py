@@ -1,0 +1,91 @@
+"""What a failed program died of, as far as its last lines tell: a known cause, the line that says so, and a remedy.
+
+Three kinds of lines are told apart. A cause stands for itself: no memory, a port that is taken, a library that is missing. A
+symptom is true and says too little: a collective that timed out, a transport that NCCL fell back to. A consequence only
+complains of another process: a connection that was reset blames its other end. A cause goes before a symptom and a symptom
+before a consequence; among its like the earliest line counts, because what follows it is mostly made by it.
+
+>>> found = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
+>>> found.kind, found.cause, found.line
+('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.knownfailures import CAUSE, KNOWN
+
+__all__ = ["Finding", "diagnose", "is_consequence"]
+
+_LINE_CHARACTERS = 2000
+_LINES = 400
+_SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A known way to fail: ``kind`` for programs, ``cause`` and ``remedy`` in words, ``line`` the text that it was seen in.
+
+    ``weight``: as in `orchestrator.knownfailures`, a cause weighs most and a consequence least.
+    """
+
+    kind: str
+    cause: str
+    remedy: str
+    line: str
+    weight: int
+
+
+def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | None = None) -> Finding | None:
+    """Return what the text of a log, best its end, says the program died of; None where nothing known is in it.
+
+    ``record`` is the node's exit record: what the kernel did, no log tells. ``rank`` is the rank the log is of, None for
+    the node's own streams. Reads the last 400 lines, and 2000 characters of each.
+    """
+    found: Finding | None = _killed_for_memory(record or {}, rank)
+    for line in text.splitlines()[-_LINES:]:
+        seen = _in_line(line[:_LINE_CHARACTERS])
+        if seen and (found is None or seen.weight > found.weight):
+            found = seen
+    return found
+
+
+def is_consequence(text: str) -> bool:
+    """Tell whether a text only complains of another process that went away, and names no cause of its own."""
+    found = diagnose(text)
+    return found is not None and found.kind == "ended_elsewhere"
+
+
+def _in_line(line: str) -> Finding | None:
+    for known in KNOWN:
+        if known.pattern.search(line) and not (known.unless and known.unless.search(line)):
+            return Finding(known.kind, known.cause, known.remedy, _shortened(line.strip()), known.weight)
+    return None
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Finding | None:
+    """Return a finding where the kernel killed a rank for memory: the node counted such kills, and SIGKILL ended it."""
+    kills = record.get("oom_kills")
+    if type(kills) is not int or kills <= 0:
+        return None
+    ranks = record.get("ranks")
+    entries = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
+    if rank is not None:
+        entries = [one for one in entries if one.get("rank") == rank]
+    if entries and not any(one.get("signal") == "SIGKILL" for one in entries):
+        return None
+    times = "once" if kills == 1 else f"{kills} times"
+    return Finding(
+        "host_out_of_memory",
+        "the kernel killed a process because the node had no memory left",
+        "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",
+        f"the kernel's count of out-of-memory kills rose {times} during the run",
+        CAUSE,
+    )

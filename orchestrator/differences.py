@@ -1,0 +1,148 @@
+"""In what nodes differ, from their captured facts: the value that most have, and who has another.
+
+A collective job runs at the pace of its slowest node, and fails at its oddest one; so the first question after a failure, and
+before a comparison, is which node is not like the others. What differs by nature is left out: names, clocks, what is free or
+used at the moment.
+
+>>> facts = {"n1": {"cores": 64}, "n2": {"cores": 64}, "n3": {"cores": 32}}
+>>> [str(each) for each in differences(facts)]
+['n3 differs from 2 others in cores (32 against 64)']
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.hostset import fold
+
+__all__ = ["Difference", "differences", "sentences"]
+
+_BY_NATURE = {
+    "hostname", "boot_id", "host_key", "time", "login_s", "workdir", "disk_free_bytes", "memory_free_bytes", "ports_busy",
+    "load", "uptime_s", "index", "uuid", "serial", "pci_bus_id", "used_mib", "utilization", "temperature",
+}  # fmt: skip
+_MAX_DEPTH = 4
+_MEMORY_TOLERANCE = 0.01
+_SHOWN_CHARACTERS = 60
+_MAX_DIFFERENCES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One fact that is not the same everywhere. ``expected`` is what most nodes say, ``deviating`` the hosts by other value.
+
+    ``agreeing`` counts the nodes that say ``expected``; where two values are as frequent, the first node's is taken.
+    """
+
+    fact: str
+    expected: str
+    agreeing: int
+    deviating: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __str__(self) -> str:
+        """Say it in one line, hosts folded."""
+        others = f"{self.agreeing} others" if self.agreeing > 1 else "the other"
+        return "; ".join(
+            f"{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} from {others} in "
+            f"{self.fact} ({value} against {self.expected})"
+            for value, hosts in self.deviating
+        )
+
+
+def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...]:
+    """Return what is not the same on all hosts, in the order of the facts. Facts are those that preflight captures."""
+    flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
+    names = list(dict.fromkeys(name for values in flat.values() for name in values))
+    found = (_compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names)
+    return tuple(each for each in found if each)[:_MAX_DIFFERENCES]
+
+
+def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the differences in words, one line for each group of hosts that deviate together; nothing where none does.
+
+    >>> facts = {f"node{n}": {"cores": 64, "kernel": "6.1", "gpus": [{"driver": "535.104"}]} for n in (1, 2, 3, 4)}
+    >>> facts["node3"] = {"cores": 64, "kernel": "6.8", "gpus": [{"driver": "535.54"}]}
+    >>> sentences(facts)
+    ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against 535.104)',)
+    """
+    by_hosts: dict[tuple[str, ...], list[str]] = {}
+    for each in differences(facts):
+        for value, hosts in each.deviating:
+            by_hosts.setdefault(hosts, []).append(f"{each.fact} ({value} against {each.expected})")
+    odd = {host for hosts in by_hosts for host in hosts}
+    same = len(facts) - len(odd)
+    agree = f"{same} nodes agree, " if same > 1 else ""
+    return tuple(
+        f"{agree}{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} in {', '.join(what)}"
+        for hosts, what in by_hosts.items()
+    )
+
+
+def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
+    words = {host: "nothing" if value is None else value for host, value in values.items()}
+    if name.endswith("memory_bytes"):
+        words = _alike(words)
+    counts = Counter(words.values())
+    if len(counts) < 2:
+        return None
+    expected = max(counts, key=lambda value: counts[value])  # of equals the first that was met
+    groups: dict[str, list[str]] = {}
+    for host, value in words.items():
+        if value != expected:
+            groups.setdefault(value, []).append(host)
+    deviating = tuple((_shown(value), tuple(hosts)) for value, hosts in groups.items())
+    return Difference(name, _shown(expected), counts[expected], deviating)
+
+
+def _alike(words: Mapping[str, str]) -> dict[str, str]:
+    """Take sizes of memory within a hundredth of each other for one: firmware takes a little more of it here than there."""
+    known: list[str] = []
+    found = {}
+    for host, value in words.items():
+        near = next((other for other in known if _near(value, other)), None)
+        found[host] = near or value
+        known += [] if near else [value]
+    return found
+
+
+def _near(one: str, other: str) -> bool:
+    try:
+        return abs(float(one) - float(other)) <= _MEMORY_TOLERANCE * max(float(one), float(other))
+    except ValueError:
+        return False
+
+
+def _leaves(name: str, value: Any, depth: int) -> list[tuple[str, str]]:
+    """Return (dotted name, text) of every value; lists of like entries, such as GPUs, become counts of each value."""
+    if name.rpartition(".")[2] in _BY_NATURE:
+        return []
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        parts = [_leaves(f"{name}.{key}" if name else str(key), each, depth + 1) for key, each in value.items()]
+        return [leaf for part in parts for leaf in part]
+    if (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and value
+        and all(isinstance(each, Mapping) for each in value)
+    ):
+        return _entries(name, value)
+    return [(name, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))]
+
+
+def _entries(name: str, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the number of entries, and for each key the distinct values of all of them."""
+    found = [(f"number of {name}", str(len(entries)))]
+    for key in dict.fromkeys(key for entry in entries for key in entry):
+        if key not in _BY_NATURE:
+            values = dict.fromkeys(str(entry.get(key)) for entry in entries)
+            found.append((f"{name}.{key}", ", ".join(values)))
+    return found
+
+
+def _shown(value: str) -> str:
+    text = value or "''"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

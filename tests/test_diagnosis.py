@@ -1,0 +1,187 @@
+"""Known ways to fail, found in the words in which real programs say them, and not in harmless uses of the same words."""
+
+from __future__ import annotations
+
+import doctest
+import time
+
+import pytest
+
+from orchestrator import diagnosis
+from orchestrator.diagnosis import diagnose, is_consequence
+
+CAUSES = {
+    "torch 2": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+    "79.32 GiB",
+                "out_of_memory"),
+    "torch 1": ("RuntimeError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 3; 15.78 GiB total capacity)",
+        "out_of_memory"),
+    "cublas": ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
+    "cudnn": ("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED", "out_of_memory"),
+    "tensorflow": ("tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
+                   "shape[128,64,112,112]", "out_of_memory"),
+    "xla": ("2021-07-21 23:23:06: E cuda_driver.cc:828] failed to allocate 32.00M from device: CUDA_ERROR_OUT_OF_MEMORY: "
+    "out of "
+            "memory", "out_of_memory"),
+    "paddle": ("ResourceExhaustedError: \n\nOut of memory error on GPU 0. Cannot allocate 3.06GB memory on GPU 0",
+        "out_of_memory"),
+    "nccl cuda": ("node1:12:12 [0] enqueue.cc:1 NCCL WARN Cuda failure 'out of memory'", "out_of_memory"),
+    "ours": ("orch: simulated fault: CUDA out of memory", "out_of_memory"),
+    "kernel": ("[12345.6] Out of memory: Killed process 4242 (python3) total-vm:81234kB", "host_out_of_memory"),
+    "slurm": ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", "host_out_of_memory"),
+    "python": ("MemoryError", "host_out_of_memory"),
+    "numpy": ("numpy.core._exceptions.MemoryError: Unable to allocate 1.2 TiB for an array", "host_out_of_memory"),
+    "fork": ("OSError: [Errno 12] Cannot allocate memory", "host_out_of_memory"),
+    "shm": ("RuntimeError: unable to write to file </torch_12_3>: DataLoader worker (pid 77) is killed by signal: Bus "
+    "error. It is "
+            "possible that dataloader's workers are out of shared memory.", "shared_memory"),
+    "port": ("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "The server "
+             "socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).", "port_in_use"),
+    "port, new words": ("RuntimeError: The server socket has failed to listen on any local network address. port: 29500, "
+    "useIpv6: "
+                        "0, code: -98, name: EADDRINUSE, message: address already in use", "port_in_use"),
+    "grpc": ("tensorflow.python.framework.errors_impl.UnknownError: Could not start gRPC server", "port_in_use"),
+    "library": ("ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory", "missing_library"),
+    "libcuda": ("OSError: libcuda.so.1: cannot open shared object file: No such file or directory", "missing_library"),
+    "loader": ("./train: error while loading shared libraries: libmpi.so.40: cannot open shared object file",
+        "missing_library"),
+    "module": ("ModuleNotFoundError: No module named 'torch'", "missing_module"),
+    "disk": ("OSError: [Errno 28] No space left on device: 'logs/rank-0.out'", "disk_full"),
+    "nvml": ("Failed to initialize NVML: Driver/library version mismatch", "driver_mismatch"),
+    "old driver": ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "driver_mismatch"),
+    "dso": ("kernel version 460.91.3 does not match DSO version 470.57.2 -- cannot find working devices", "driver_mismatch"),
+    "no gpu": ("RuntimeError: No CUDA GPUs are available", "no_device"),
+    "ecc": ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "hardware"),
+    "slots": ("There are not enough slots available in the system to satisfy the 8 slots", "no_slots"),
+    "rsh": ("root@node2: Permission denied (publickey).", "remote_shell"),
+    "command": ("launch.sh: line 12: horovodrun: command not found", "not_found"),
+    "program": ("python3: can't open file '/opt/x/train.py': [Errno 2] No such file or directory", "not_found"),
+}  # fmt: skip
+SYMPTOMS = {
+    "watchdog": ("[rank1]:[E1106 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=4, "
+                 "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.", "collective_timeout"),
+    "gloo": ("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to "
+    "complete",
+             "collective_timeout"),
+    "system": ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, unhandled system error, "
+    "NCCL version "
+               "2.18.1\nncclSystemError: System call (e.g. socket, malloc) or external library call failed",
+        "nccl_system_error"),
+    "route": ("OSError: [Errno 113] No route to host", "no_route"),
+}  # fmt: skip
+CONSEQUENCES = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:41234",
+    "node1:7:9 [1] misc/socket.cc:518 NCCL WARN Net : Call to recv from 10.200.84.247<58355> failed : Broken pipe",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    "rank 1 closed the connection",
+    "W torch/distributed/elastic/agent/server/api.py: Sending process 4711 closing signal SIGTERM",
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15",
+)
+HARMLESS = (
+    "node1:1:2 [0] NCCL INFO TUNER/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No "
+    "such file or "
+    "directory : when loading libnccl-tuner.so",
+    "W dso_loader.cc:64] Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared "
+    "object file",
+    "W bfc_allocator.cc:272] Allocator (GPU_0_bfc) ran out of memory trying to allocate 16.00MiB with freed_by_count=0. "
+    "The caller "
+    "indicates that this is not a failure, but may mean that there could be performance gains if more memory were available.",
+    "orch step=12 t=12345.678901 step_time_s=0.251034 samples=1024 loss=6.9123",
+    "epoch 1: memory 31.2 GiB, lr 0.1",
+    "",
+)  # fmt: skip
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(diagnosis).failed == 0
+
+
+@pytest.mark.parametrize("name", [*CAUSES, *SYMPTOMS])
+def test_a_known_failure_is_found_in_the_words_of_the_program_that_has_it(name: str) -> None:
+    text, kind = (CAUSES | SYMPTOMS)[name]
+    found = diagnose(f"orch step=1 loss=1\nTraceback (most recent call last):\n{text}\n")
+    assert found and found.kind == kind and found.line in text and found.cause and found.remedy
+    assert not is_consequence(text)
+
+
+@pytest.mark.parametrize("text", CONSEQUENCES)
+def test_what_only_complains_of_another_process_is_a_consequence(text: str) -> None:
+    assert is_consequence(text)
+    for cause, kind in CAUSES.values():
+        for both in (f"{text}\n{cause}", f"{cause}\n{text}"):
+            found = diagnose(both)
+            assert found and found.kind == kind and not is_consequence(both)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_harmless_lines_blame_nobody(text: str) -> None:
+    assert diagnose(text) is None and not is_consequence(text)
+
+
+def test_the_first_cause_counts_and_a_cause_goes_before_a_symptom() -> None:
+    timeout, full, module = SYMPTOMS["watchdog"][0], CAUSES["disk"][0], CAUSES["module"][0]
+    assert [found.kind for text in (f"{timeout}\n{full}\n{module}", f"{module}\n{full}") if (found := diagnose(text))] == [
+        "disk_full",
+        "missing_module",
+    ]
+
+
+def test_nccl_on_tcp_is_told_only_where_nothing_else_is() -> None:
+    fallback = "n:1:1 [0] NCCL INFO NET/IB : No device found."
+    assert (found := diagnose(fallback)) and found.kind == "network_fallback" and not is_consequence(fallback)
+    assert (found := diagnose(f"{fallback}\n{SYMPTOMS['system'][0]}")) and found.kind == "nccl_system_error"
+
+
+RANKS = [{"rank": 0, "code": None, "signal": "SIGTERM"}, {"rank": 1, "code": None, "signal": "SIGKILL"}]
+
+
+@pytest.mark.parametrize(
+    ("record", "rank", "kind"),
+    [
+        ({"oom_kills": 1, "ranks": RANKS}, None, "host_out_of_memory"),
+        ({"oom_kills": 1, "ranks": RANKS}, 1, "host_out_of_memory"),
+        ({"oom_kills": 2, "ranks": []}, None, "host_out_of_memory"),
+        ({"oom_kills": 1, "ranks": RANKS}, 0, None),
+        ({"oom_kills": 0, "ranks": RANKS}, 1, None),
+        ({"oom_kills": None, "ranks": RANKS}, 1, None),
+        ({"oom_kills": True, "ranks": RANKS}, 1, None),
+        ({"oom_kills": "3", "ranks": "none"}, None, None),
+        ({"ranks": RANKS}, 1, None),
+    ],
+)
+def test_the_kernels_kills_for_memory_are_in_no_log_but_in_the_record(
+    record: dict[str, object], rank: int | None, kind: str
+) -> None:
+    found = diagnose("orch step=3\n", record, rank)
+    assert (found.kind if found else None) == kind
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a" * 1_000_000,
+        "ImportError: " + "x" * 500_000,
+        "peer " * 200_000,
+        "Got completion from peer " * 40_000,
+        ": No such file or directory" + " " * 500_000 + "x",
+        "/dev/shm " * 100_000,
+        "connection " * 100_000,
+        "((((" * 250_000,
+        "\n".join(["kernel version " + "1." * 1000] * 2000),
+        "\x00\ud83d\x1b[2J" * 100_000,
+    ],
+)  # fmt: skip
+def test_hostile_lines_cost_no_more_than_their_length(line: str) -> None:
+    begin = time.process_time()
+    found = diagnose(line)
+    assert time.process_time() - begin < 2.0
+    assert found is None or len(found.line) <= 300
+
+
+def test_what_is_shown_of_a_line_is_short() -> None:
+    found = diagnose("CUDA out of memory " + "x" * 10_000)
+    assert found and len(found.line) == 300 and found.line.endswith("…")
