@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from orchestrator import __version__, preflight
 from orchestrator.bench import PORTS, PlannedRun, plan_run
+from orchestrator.blame import explained
 from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
@@ -19,17 +19,13 @@ from orchestrator.launch import Interrupt, Launch, Limits, Outcome
 from orchestrator.library import FrameworkFolder
 from orchestrator.project import owner
 from orchestrator.reattach import find
+from orchestrator.redaction import redaction
 from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
 
 __all__ = ["Campaign", "borrow", "manifest_of", "ports"]
 
 _PORT_TRIES = 3
-# What a rank says that lost another one: of ours, of gloo, of NCCL, of the kernel.
-_CONSEQUENCE = re.compile(
-    r"closed the connection|connection (?:was )?(?:closed|reset|refused)|broken pipe|remote process (?:has )?exited",
-    re.IGNORECASE,
-)
 
 
 @dataclass(slots=True)
@@ -79,11 +75,10 @@ class Campaign:
         for framework in needed.values():
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
             facts, errors = preflight.capture(self.cluster, framework)
-            if errors:
-                raise Faults(list(errors.values()))
-            checks = [check for host in self.hosts for check in preflight.judge(host, facts[host.name], framework, ranks)]
+            known = [host for host in self.hosts if host.name in facts]
+            checks = [check for host in known for check in preflight.judge(host, facts[host.name], framework, ranks)]
             self.observe("checks", {"checks": checks})
-            bad = preflight.same_machine(facts) + preflight.unfit(checks) + preflight.unlike(facts)
+            bad = [*errors.values(), *preflight.same_machine(facts), *preflight.unfit(checks), *preflight.unlike(facts)]
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts
@@ -169,13 +164,19 @@ class Campaign:
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
         """Collect, look for leftovers, end them, and write all of that down, whatever happened before."""
         hosts = [slot.host for slot in plan.placement.slots]
-        results, errors = each([host for host in hosts if host in self.cluster.nodes], lambda host: self._home(rundir, host))
+        # A node that has just been given up would only be waited for once more.
+        there = [host for host in hosts if host in self.cluster.nodes and not outcome.answers.get(host, {}).get("silent")]
+        results, errors = each(there, lambda host: self._home(rundir, host))
         for host, failure in errors.items():
             self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
-        error = _with_last_lines(_most_telling(outcome, rundir), rundir)
+        facts = rundir.manifest()["facts"]
+        error = explained(outcome.error, outcome.rivals, rundir, facts)
+        if error:
+            secrets = redaction(host.env[name] for host in self.hosts for name in self.secrets if name in host.env)
+            error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
         record: dict[str, Any] = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
-        record |= {"longest_silence_s": dict(outcome.silences)} if outcome.silences else {}
+        record |= {"answers": dict(outcome.answers)} if outcome.answers else {}
         rundir.update_manifest(start=outcome.start or self._start_of(plan.run_id), outcome=record)
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
@@ -190,7 +191,10 @@ class Campaign:
         answer = node.ask("left", run=rundir.run_id, timeout_s=self.limits.ask_s)
         if answer["left"]:
             answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.limits.ask_s)
-        collect_host(node, rundir)
+        collected = collect_host(node, rundir)
+        if collected.odd:
+            self.bench.event("left_out", run=rundir.run_id, host=host, names=list(collected.odd))
+            self.observe("left_out", {"host": host, "names": collected.odd})
         return {"checked": True, "left": answer["left"]}
 
 
@@ -229,42 +233,6 @@ def borrow(bench: BenchDir, run: RunDir) -> None:
     shutil.copytree(run.path, part, symlinks=True)
     part.rename(target)
     bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
-
-
-def _most_telling(outcome: Outcome, rundir: RunDir) -> OrchError | None:
-    """Return the first cause; of ranks that failed together, the first one that does not merely complain of another."""
-    if outcome.error is None or not outcome.rivals:
-        return outcome.error
-    failures = (outcome.error, *outcome.rivals)
-    return next((each for each in failures if not _CONSEQUENCE.search(_last_words(each, rundir)[1])), outcome.error)
-
-
-def _with_last_lines(error: OrchError | None, rundir: RunDir) -> OrchError | None:
-    """Add to a failure what the failing rank, or else its node, said last."""
-    if error is None or not error.host or error.hint:
-        return error
-    name, words = _last_words(error, rundir)
-    if words:
-        error.hint = f"last lines of {name} on {error.host}:\n  " + words.replace("\n", "\n  ")
-    return error
-
-
-def _last_words(error: OrchError, rundir: RunDir) -> tuple[str, str]:
-    """Return the name and the last ten lines of the log that says most about a failure on its host; empty without any."""
-    for name in (*_rank_streams(error.message), "node.err", "node.out"):
-        path = rundir.log_path(error.host, name)
-        if path.is_file():
-            lines = [line for line in path.read_bytes()[-8192:].decode("utf-8", "replace").splitlines() if line.strip()]
-            if lines:
-                return name, "\n".join(lines[-10:])
-    return "", ""
-
-
-def _rank_streams(message: str) -> tuple[str, ...]:
-    words = message.split()
-    if words[:1] != ["rank"] or len(words) < 2 or not words[1].isdigit():
-        return ()
-    return f"rank-{words[1]}.err", f"rank-{words[1]}.out"
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

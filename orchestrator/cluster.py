@@ -7,10 +7,11 @@ from types import TracebackType
 
 from orchestrator.errors import OrchError
 from orchestrator.fanout import each, each_or_raise
+from orchestrator.headroom import make_room
 from orchestrator.inventory import Host
 from orchestrator.library import runner_source
 from orchestrator.node import Node
-from orchestrator.transport import Trust, connect
+from orchestrator.transport import Endpoint, Trust, connect, prepare
 
 __all__ = ["Cluster"]
 
@@ -24,12 +25,17 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
 
     def open(self) -> Cluster:
-        """Connect to every host at once. Raises Faults naming every host that cannot be reached, each with its cause."""
-        self.nodes.update(each_or_raise(self._missing(), self._connect))
+        """Connect to every host at once. Raises Faults naming every host that cannot be reached, each with its cause, and
+        ConfigError, before anybody is contacted, for keys and files that cannot be used or limits of this process."""
+        make_room(len(self.hosts))
+        missing = self._missing()
+        endpoints = each_or_raise(missing, lambda name: prepare(self._host(name), self.trust))
+        self.nodes.update(each_or_raise(missing, lambda name: self._connect(name, endpoints[name])))
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:
-        """Connect to every host that can be reached; return the errors of the others by host name."""
+        """Connect to every host that can be reached; return the errors of the others by host name. Else as `open`."""
+        make_room(len(self.hosts))
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
         return errors
@@ -50,9 +56,11 @@ class Cluster:
     def _missing(self) -> list[str]:
         return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
 
-    def _connect(self, name: str) -> Node:
-        host = next(host for host in self.hosts if host.name == name)
-        return Node(connect(host, self.trust), runner_source())
+    def _host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+    def _connect(self, name: str, endpoint: Endpoint | None = None) -> Node:
+        return Node(connect(self._host(name), self.trust, endpoint), runner_source())
 
     def __enter__(self) -> Cluster:
         return self

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.node import Node
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, failures
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
@@ -24,13 +24,17 @@ _MAX_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one host's logs of one run amount to now. ``complete``: the exit record is here and every digest agrees."""
+    """What one host's logs of one run amount to now. ``complete``: the exit record is here and every digest agrees.
+
+    ``odd`` are names in the log folder that are no logs, and were neither opened nor sent: links, pipes, devices.
+    """
 
     host: str
     new_bytes: int
     files: int
     complete: bool
     note: str = ""
+    odd: tuple[str, ...] = ()
 
 
 def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collected:
@@ -66,18 +70,17 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
     def sink(name: str, offset: int, data: bytes) -> None:
         nonlocal received
         path = run.log_path(host, name)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            if os.fstat(handle).st_size < offset:
-                raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
-            view = memoryview(data)
-            while view:
-                written = os.pwrite(handle, view, offset)
-                view, offset = view[written:], offset + written
-        except OSError as error:
-            raise DataError(f"{error.strerror}", kind="storage_full", where=str(path), host=host) from error
-        finally:
-            os.close(handle)
+        with failures(path, needed=len(data)):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(handle).st_size < offset:
+                    raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
+                view = memoryview(data)
+                while view:
+                    written = os.pwrite(handle, view, offset)
+                    view, offset = view[written:], offset + written
+            finally:
+                os.close(handle)
         received += len(data)
 
     wanted = node.fetch(run.run_id, have, sink, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
@@ -91,7 +94,9 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
     note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
     if wanted.alive and not wanted.exit_record:
         note = "still running there"
-    return Collected(host, received, len(wanted.sizes), False, note)
+    if wanted.odd:
+        note = "; ".join([*([note] if note else []), f"no logs, and left there: {', '.join(map(repr, wanted.odd))}"])
+    return Collected(host, received, len(wanted.sizes), False, note, wanted.odd)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
@@ -105,7 +110,7 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
 
     record = run.exit_record(host)
     wrong = []
-    for name, expected in (record or {}).get("files", {}).items():
+    for name, expected in _files(record or {"files": {}}, host).items():
         path = run.log_path(host, name)
         if not path.is_file():
             wrong.append(name)
@@ -115,6 +120,15 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
         if digest.hexdigest() != expected["sha256"]:
             wrong.append(name)
     return wrong
+
+
+def _files(record: Mapping[str, Any], host: str) -> Mapping[str, Any]:
+    """Return what an exit record says of the logs. Raises DataError where a node wrote something else."""
+    files = record.get("files")
+    if isinstance(files, dict) and all(isinstance(entry, dict) and "sha256" in entry for entry in files.values()):
+        return files
+    message = "expected files to be an object of sizes and digests"
+    raise DataError(message, kind="result_invalid", host=host, where="exit.json", phase="collect")
 
 
 def settle(run: RunDir, hosts: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ __all__ = ["Document", "Entry", "Grouping", "build", "parse", "refuse"]
 _SCHEMA = 1
 _TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
 _MAX_FAULTS = 100
-_GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Document(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cluster import Cluster
-from orchestrator.errors import Faults, OrchError, RunError
+from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import KeeperLine, Node, Upload
@@ -29,15 +29,15 @@ __all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]
 class Outcome:
     """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start.
 
-    ``rivals`` are failures of ranks that may have come before that cause, as far as clocks can tell; ``silences`` the longest
-    silence of each node in seconds.
+    ``rivals`` are failures of ranks that may have come before that cause, as far as clocks can tell; ``answers`` tells of each
+    node how it answered, as `Watch.answers` does.
     """
 
     state: str
     error: OrchError | None
     start: Mapping[str, Any] | None
     rivals: tuple[OrchError, ...] = ()
-    silences: Mapping[str, float] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def stage_payload(node: Node, folder: FrameworkFolder) -> int:
@@ -118,7 +118,7 @@ class Launch:
 
     def _outcome(self, start: Mapping[str, Any] | None) -> Outcome:
         watch = self.watch
-        return Outcome(*watch.verdict(), start, close_seconds(watch.peers, self.plan.run_id), watch.silences())
+        return Outcome(*watch.verdict(), start, close_seconds(watch.peers, self.plan.run_id), watch.answers())
 
     # -- stage, arm, go
 
@@ -142,7 +142,14 @@ class Launch:
         noderun = payload_path("noderun.py", self.plan.payload["noderun.py"])
 
         def open_line(name: str) -> KeeperLine:
-            return self.cluster.nodes[name].keeper(self.plan.run_id, noderun, start=True, timeout_s=self.limits.arm_s)
+            node = self.cluster.nodes[name]
+            try:
+                return node.keeper(self.plan.run_id, noderun, start=True, timeout_s=self.limits.arm_s)
+            except TransportError as error:
+                if error.kind != "node_lost" or not node.transport.alive:
+                    raise
+                message = f"expected its keeper ready within {self.limits.arm_s:g} s, it did not answer; nothing was started"
+                raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
         lines, errors = each(self.hosts, open_line)
         self.watch.peers = {name: Peer(name, line) for name, line in lines.items()}

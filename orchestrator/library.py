@@ -47,7 +47,7 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
-    from orchestrator import framework_schema, yamlfile
+    from orchestrator import framework_schema, logparse, yamlfile
 
     known = frameworks(extra)
     if name not in known:
@@ -61,6 +61,10 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
         if path.is_file():
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     framework = framework_schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
+    try:
+        logparse.parse(b"", framework.log)
+    except ConfigError as error:  # a pattern that a log could make to run for ever
+        raise ConfigError(error.message, where=f"{folder}/framework.yaml: {error.where}", hint=error.hint) from error
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
     for file in framework.files:
         if file.template not in sources:

@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,21 @@ from orchestrator.transport import Channel, Transport
 
 __all__ = ["KeeperLine", "Node", "Upload", "Wanted", "owner_words"]
 
-# One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it.
-_BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+# One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it. It passes over lines
+# up to the end of `_LEADER`: of that, and of nothing else, a start-up file may take some that reads from standard input.
+_BOOT = (
+    "import sys;list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
+    "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+)
+_LEADER = b"\n" * 16 + b"#\n"
 _NOISE_LIMIT = 1 << 20
 _LINE_LIMIT = 1 << 24
+_MAX_FILES = 4096
+_HINTS = {
+    "storage_full": "free some space there, or set vars.workdir of this host to another disk",
+    "transfer_corrupt": "the node's disk or memory alters bytes, or somebody writes to these files",
+    "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +57,16 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives, and
-    the kernel's identity of the node's boot."""
+    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives, the
+    number of logs that were too many, the kernel's identity of the node's boot, and some names of what is no log: links,
+    special files, names that are not allowed."""
 
     sizes: Mapping[str, int]
     exit_record: bytes
     alive: bool
     left_out: int
     boot_id: str
+    odd: tuple[str, ...] = ()
 
 
 class Node:
@@ -73,8 +87,17 @@ class Node:
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         """Bring files to the node; those already there with this digest are not sent. Returns the number of bytes sent.
 
-        ``timeout_s`` bounds every wait for the node, not the whole transfer.
+        ``timeout_s`` bounds every wait for the node, not the whole transfer. What arrives altered is sent once more; raises
+        TransportError transfer_corrupt where that is no better.
         """
+        try:
+            return self._put(files, timeout_s)
+        except TransportError as error:
+            if error.kind != "transfer_corrupt":
+                raise
+        return self._put(files, timeout_s)
+
+    def _put(self, files: Sequence[Upload], timeout_s: float) -> int:
         listing = [{"path": file.path, "bytes": len(file.content), "sha256": file.sha256, "mode": file.mode} for file in files]
         with self._call("put", {"files": listing}, timeout_s) as call:
             missing = call.line()["missing"]
@@ -97,6 +120,7 @@ class Node:
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
         with self._call("get", request, timeout_s) as call:
             names: set[str] = set()
+            received = 0
             try:
                 while True:
                     line = call.line()
@@ -105,11 +129,13 @@ class Node:
                     data = call.read(_whole(line["bytes"], _LINE_LIMIT))
                     if line.get("done"):
                         left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
-                        return Wanted(line["sizes"], data, bool(line["alive"]), left_out, boot_id)
+                        odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
+                        return Wanted(_sizes(line["sizes"]), data, bool(line["alive"]), left_out, boot_id, odd)
                     size = _whole(line["raw"], 1 << 20)
                     raw = zlib.decompressobj().decompress(data, size + 1)
                     names.add(str(line["name"]))
-                    if len(raw) != size or not size or len(names) > max_files or line["offset"] + size > max_bytes:
+                    received += size
+                    if len(raw) != size or not size or len(names) > max_files or line["offset"] + received > max_bytes:
                         raise ValueError(f"{len(raw)} bytes for {size} of {line['name']!r}")
                     sink(str(line["name"]), int(line["offset"]), raw)
             except (KeyError, TypeError, ValueError, zlib.error) as fault:
@@ -131,7 +157,7 @@ class Node:
         request = {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}
         call = self._call("line", request, timeout_s)
         try:
-            return KeeperLine(call, call.line())
+            return KeeperLine(call, call.line(), self.transport.via)
         except BaseException:
             call.channel.close()
             raise
@@ -143,7 +169,8 @@ class Node:
         channel = self.transport.popen(argv, timeout_s=timeout_s)
         call = _Call(channel, self.host, timeout_s, self.runner_python)
         try:
-            call.send(self._runner + header)
+            with suppress(TransportError):  # one that ends without reading says why on its way out
+                call.send(_LEADER + self._runner + header)
             call.skip_noise(b"ORCH " + nonce.encode() + b"\n")
         except BaseException:
             channel.close()
@@ -217,9 +244,10 @@ class _Call:
         self._buffer += data
 
     def _ended(self) -> OrchError:
-        words = self.channel.stderr_tail().decode("utf-8", "replace").strip().splitlines()[-3:]
-        said = " / ".join(words) or "nothing on its error stream"
-        if "not found" in said or "No such file" in said:
+        streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))
+        words = [line for stream in streams for line in stream.decode("utf-8", "replace").strip().splitlines()[-3:]]
+        said = " / ".join(words) or "it said nothing"
+        if '"<string>"' not in said and ("not found" in said or "No such file" in said):
             return RunError(
                 f"no interpreter {self._python!r} for the node runner: {said}",
                 kind="node_unfit",
@@ -230,7 +258,8 @@ class _Call:
             f"the node runner ended without an answer: {said}",
             kind="node_unfit",
             host=self.host.name,
-            hint="try: ssh to this host and run the interpreter by hand; a login script may end or block the session",
+            hint=f"does the login shell of {self.host.ssh.user or 'this user'} run commands (getent passwd tells which it is, "
+            "chsh -s /bin/sh changes it), and does none of its start-up files end the session or read its input?",
         )
 
     def _broken(self, got: str) -> OrchError:
@@ -238,10 +267,14 @@ class _Call:
 
 
 class KeeperLine:
-    """The line to one run's keeper: orders go out, events come in from one reader thread. ``hello`` was the first event."""
+    """The line to one run's keeper: orders go out, events come in from one reader thread. ``hello`` was the first event.
 
-    def __init__(self, call: _Call, hello: dict[str, Any]) -> None:
+    ``via`` names the jump host that it runs through, where there is one.
+    """
+
+    def __init__(self, call: _Call, hello: dict[str, Any], via: str = "") -> None:
         self._call = call
+        self.via = via
         self.hello = hello
         self.host = call.host
 
@@ -279,7 +312,8 @@ def refusal(fields: Any, host: str) -> OrchError:
     if values.get("owner"):
         message += f": {owner_words(str(values['owner']))}"
     maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
-    return maker(message, kind=kind, host=host)
+    hint = _HINTS.get("work directory" if message.startswith("work directory") else kind, "")
+    return maker(message, kind=kind, host=host, hint=hint)
 
 
 def owner_words(text: str) -> str:
@@ -290,6 +324,12 @@ def owner_words(text: str) -> str:
         return f"run {value['run_id']} of {who}, since {value['since']}"
     except (ValueError, TypeError, KeyError, RecursionError):
         return text
+
+
+def _sizes(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > _MAX_FILES or not all(type(size) is int for size in value.values()):
+        raise ValueError("the sizes of logs")
+    return value
 
 
 def _whole(value: Any, limit: int) -> int:

@@ -19,7 +19,7 @@ __all__ = ["ANOTHER_FIRST", "Interrupt", "Limits", "Peer", "close_seconds", "fir
 ANOTHER_FIRST = "another node failed first"
 """Begins the reason of a stop that the failure of another node made necessary."""
 
-_OWN_REASONS = ("lease_expired", "run_timeout", "output_limit")
+_OWN_REASONS = ("lease_expired", "run_timeout", "output_limit", "storage_full")
 """Why a node stops a run by itself."""
 _CLOSE_S = 1.0
 
@@ -30,6 +30,7 @@ class Limits:
 
     beat_s: float = 0.5
     lost_s: float = 3.0
+    doubt_s: float = 1.8
     lease_s: float = 60.0
     first_line_s: float = 600.0
     stall_s: float = 600.0
@@ -65,10 +66,14 @@ class Peer:
     longest_silence_s: float = 0.0
     offset_s: float = 0.0
     round_trip_s: float = float("inf")
+    round_trips_s: list[float] = field(default_factory=list)
     sent: dict[int, float] = field(default_factory=dict)
     causes: list[tuple[float, str, str]] = field(default_factory=list)
     late: list[tuple[float, str, str]] = field(default_factory=list)
     attaching: bool = False
+    silent: bool = False
+    asking: bool = False
+    greeted_at: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -94,7 +99,7 @@ class Peer:
     def blame_rank(self, rank: Mapping[str, Any], stopped_at: float | None) -> None:
         """Note a rank that ended badly, by the record of its wrapper."""
         if rank.get("code") != 0 and "ended_mono_s" in rank:
-            how = rank["signal"] or f"exit code {rank['code']}"
+            how = ", ".join(str(word) for word in (rank["signal"] or f"exit code {rank['code']}", rank.get("note")) if word)
             cause = rank["ended_mono_s"] - self.offset_s, "rank_failed", f"rank {rank['rank']} ended with {how}"
             self.blame(*cause, stopped_at)
             if rank["signal"] is None:

@@ -21,6 +21,7 @@ __all__ = ["Check", "capture", "judge", "unfit", "unlike"]
 
 _SLOW_LOGIN_S = 2.0
 _LEAST_DISK = 256 << 20
+_CLOCK_OFF_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ def capture(
         began = time.monotonic()
         node.ask("status", timeout_s=30)
         login_s = time.monotonic() - began
+        earliest = time.time()
         answer = node.ask(
             "facts",
             timeout_s=150,
@@ -59,6 +61,8 @@ def capture(
         )
         facts = dict(answer["facts"])
         facts["login_s"] = round(login_s, 3)
+        # Somewhere between these two instants the node looked at its clock.
+        facts["clock_off_s"] = round(min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time()))
         facts["host_key"] = node.transport.host_key
         return facts
 
@@ -74,6 +78,7 @@ def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ran
         _disk_check(host, facts),
         _interface_check(host, facts),
         _login_check(host, facts),
+        _clock_check(host, facts),
     ]
     if facts["ports_busy"]:
         found = f"in use: {', '.join(map(str, facts['ports_busy']))}"
@@ -170,6 +175,15 @@ def _login_check(host: Host, facts: Mapping[str, Any]) -> Check | None:
         return None
     hint = "look at the shell's start-up files of this user, and at name resolution in sshd (UseDNS)"
     return Check(host.name, "login", "warning", f"{slow:.1f} s for one command", f"under {_SLOW_LOGIN_S:g} s", hint)
+
+
+def _clock_check(host: Host, facts: Mapping[str, Any]) -> Check | None:
+    off_s = facts.get("clock_off_s", 0)
+    if abs(off_s) < _CLOCK_OFF_S:
+        return None
+    found = f"{abs(off_s)} s {'ahead' if off_s > 0 else 'behind'}"
+    hint = "durations do not depend on it, times in logs do; see timedatectl there"
+    return Check(host.name, "clock", "warning", found, "this machine's time", hint)
 
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:

@@ -17,11 +17,12 @@ from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.node import KeeperLine, Node
 from orchestrator.peer import Peer
 
-__all__ = ["Search", "Trace", "find"]
+__all__ = ["Search", "Trace", "ask_beside", "find"]
 
 _PAUSE_S = 0.2
 _HELLO_S = 2.0
 _LEAVE_S = 10.0
+_GREETING_S = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
     """Return what a node still has of a run. A keeper that has started nothing is let go, and goes."""
     deadline = time.monotonic() + _LEAVE_S
     while True:
+        left = left_behind(node, run_id, timeout_s=timeout_s)
+        if left is None:
+            return Trace("nothing")
+        if left.record is not None:
+            return Trace("ended", record=left.record)
+        if not left.alive:
+            return Trace("broken" if left.started else "nothing")
         try:
             line = node.keeper(run_id, "", start=False, timeout_s=_HELLO_S)
         except TransportError as error:
@@ -52,17 +60,25 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
             # Without a go-word a keeper leaves with its last line, as one does whose run is over.
             line.send("bye")
             line.close()
-        left = left_behind(node, run_id, timeout_s=timeout_s)
-        if left is None:
-            return Trace("nothing")
-        if left.record is not None:
-            return Trace("ended", record=left.record)
-        if not left.alive:
-            return Trace("broken" if left.started else "nothing")
         if time.monotonic() > deadline:
             message = f"its node runner neither answers nor leaves within {_LEAVE_S:g} s"
             raise RunError(message, kind="node_busy", host=node.host.name, run_id=run_id, hint="orch cancel ends it")
         time.sleep(_PAUSE_S)
+
+
+def ask_beside(cluster: Cluster, peer: Peer) -> None:
+    """While a node is silent, ask its server for a greeting on fresh connections, and note when one came.
+
+    A line that lost several packets in a row waits twice as long before each further try; a fresh one does not. So a node that
+    greets is there, and may be given the benefit of the doubt for a moment.
+    """
+    silent_since = peer.last_answer
+    while not peer.over and peer.last_answer == silent_since and peer.greeted_at < silent_since:
+        node = cluster.nodes.get(peer.name)
+        if node is not None and node.transport.greets(_GREETING_S):
+            peer.greeted_at = time.monotonic()
+        time.sleep(_PAUSE_S)
+    peer.asking = False
 
 
 class Search:

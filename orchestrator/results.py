@@ -7,27 +7,26 @@ number, and the other runs are reported all the same. No node is needed, only th
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from statistics import median
 from typing import Any
 
 from orchestrator import nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
+from orchestrator.evidence import deadline, invalid, verified
 from orchestrator.framework import LogGrammar
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed, combine, parse
-from orchestrator.rundir import BenchDir, RunDir, check_name, read_bytes
+from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 
 __all__ = ["read_bench", "read_run", "recorded_error", "store"]
 
-_MAX_LOG_BYTES = 1 << 30
-_PARSE_SECONDS = 60.0
+_SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
 _TRANSPORT = {
     "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
@@ -87,6 +86,8 @@ def read_run(run: RunDir) -> RunResult:
         return replace(result, state="damaged", error=damaged)
     except OrchError as error:
         error.run_id = run.run_id
+        # What follows from several logs has no place of its own yet.
+        error.host, error.where = error.host or planned.nodes[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if recorded is None and not _ended_everywhere(run, planned) else "failed"
         return replace(result, state=state, error=error)
 
@@ -120,6 +121,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     samples = combine(per_file) if grammar.scope == "process" else per_file[0] if per_file else ()
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
+    doubts += _stragglers(planned.outcome)
     networks = _networks(run, planned, records)
     observed = {**observed, "networks": list(networks)}
     if spec.nodes > 1:
@@ -137,7 +139,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     throughput = stats.throughput(samples, **terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if throughput.samples != planned_samples:
-        raise _invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
+        raise invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
     return replace(
         result,
         state="finished",
@@ -171,6 +173,19 @@ def _leftovers(outcome: Mapping[str, Any]) -> list[str]:
     return [f"processes of the run were left on {fold(left)} and had to be ended"] * bool(left)
 
 
+def _stragglers(outcome: Mapping[str, Any]) -> list[str]:
+    """Return a qualification for each node that answered far more slowly than the others while the run went on."""
+    answers = outcome.get("answers")
+    entries = answers.items() if isinstance(answers, dict) else ()
+    times = {host: one["round_trip_s"] for host, one in entries if isinstance(one, dict) and one.get("round_trip_s")}
+    found = []
+    for host, took in times.items():
+        others = [other for name, other in times.items() if name != host]
+        if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
+            found.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
+    return found
+
+
 def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]]:
     """Return every node's exit record, all of them good. A node that failed is named before those stopped because of it."""
     records: dict[str, Mapping[str, Any]] = {}
@@ -180,7 +195,7 @@ def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]
             record = run.exit_record(node.host)
             if record is None:
                 hint = "run `orch collect`"
-                raise _invalid("expected an exit record, none came home", node.host, hint=hint)
+                raise invalid("expected an exit record, none came home", node.host, hint=hint)
             records[node.host] = record
             _check_exit(record, run, node)
         except (DataError, RunError) as error:
@@ -196,10 +211,10 @@ def _parsed_logs(run: RunDir, node: _Node, record: Mapping[str, Any], grammar: L
     """Check every log of a node against its record; return those that the grammar names, understood."""
     found = {}
     for name, entry in sorted(_mapping(record, "files", node.host).items()):
-        data = _verified(run, node.host, name, entry)
+        data = verified(run, node.host, name, entry)
         if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
             try:
-                found[name] = parse(data, grammar, _deadline(f"{node.host}/{name}"))
+                found[name] = parse(data, grammar, deadline(f"{node.host}/{name}", data))
             except DataError as error:
                 error.host, error.where = node.host, error.where or name
                 raise
@@ -208,50 +223,22 @@ def _parsed_logs(run: RunDir, node: _Node, record: Mapping[str, Any], grammar: L
 
 def _check_exit(record: Mapping[str, Any], run: RunDir, node: _Node) -> None:
     for key, wanted in (("schema", 1), ("run_id", run.run_id), ("node_rank", node.node_rank)):
-        if record.get(key) != wanted:
-            raise _invalid(f"expected {key} {wanted!r}, got {_short(record.get(key))}", node.host, "exit.json")
+        if not _is(record.get(key), wanted):
+            raise invalid(f"expected {key} {wanted!r}, got {_short(record.get(key))}", node.host, "exit.json")
     state, code, signal = record.get("state"), record.get("code"), record.get("signal")
     if state in ("failed", "stopped"):
         reason = _short(record.get("reason") or signal or f"exit code {code}")
         raise RunError(f"the node says {state}: {reason}", kind="rank_failed", host=node.host, where="exit.json")
-    if state != "finished" or code != 0 or signal is not None:
+    if state != "finished" or not _is(code, 0) or signal is not None:
         got = f"state {_short(state)}, code {_short(code)}, signal {_short(signal)}"
-        raise _invalid(f"expected state 'finished' with code 0, got {got}", node.host, "exit.json")
-    ranks = record.get("ranks", [])
+        raise invalid(f"expected state 'finished' with code 0, got {got}", node.host, "exit.json")
+    ranks = record.get("ranks")
     if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-        raise _invalid("ranks: expected a list of objects", node.host, "exit.json")
-    bad = [rank for rank in ranks if rank.get("code") != 0]
+        raise invalid("ranks: expected a list of objects", node.host, "exit.json")
+    bad = [rank for rank in ranks if not _is(rank.get("code"), 0)]
     if bad:
         how = _short(bad[0].get("signal") or bad[0].get("code"))
-        raise _invalid(f"rank {_short(bad[0].get('rank'))} ended with {how} in a run called finished", node.host, "exit.json")
-
-
-def _verified(run: RunDir, host: str, name: str, entry: Any) -> bytes:
-    """Return a log's bytes if they are those that the node recorded."""
-    path = run.path / "logs" / host / check_name(name, f"{host}: exit.json")
-    if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int) or not isinstance(entry.get("sha256"), str):
-        raise _invalid(f"files.{name}: expected bytes and sha256", host, "exit.json")
-    try:
-        data = read_bytes(path, _MAX_LOG_BYTES)
-    except FileNotFoundError as error:
-        raise _invalid("expected the log, it is not here", host, name, "run `orch collect`") from error
-    except OSError as error:
-        raise _invalid(f"cannot be read: {error.strerror}", host, name) from error
-    if len(data) != entry["bytes"]:
-        raise _invalid(f"expected {entry['bytes']} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise _invalid("expected the SHA-256 that the node recorded, got another", host, name)
-    return data
-
-
-def _deadline(what: str) -> Callable[[], None]:
-    end = time.monotonic() + _PARSE_SECONDS
-
-    def check() -> None:
-        if time.monotonic() > end:
-            raise _invalid(f"understanding {what} took more than {_PARSE_SECONDS:g} s")
-
-    return check
+        raise invalid(f"rank {_short(bad[0].get('rank'))} ended with {how} in a run called finished", node.host, "exit.json")
 
 
 def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
@@ -268,16 +255,16 @@ def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) 
                 continue
             for rank, world_size in one.ranks:
                 if world_size not in (None, world):
-                    raise _invalid(f"expected world size {world}, rank {rank} logged {world_size}", node.host, name)
+                    raise invalid(f"expected world size {world}, rank {rank} logged {world_size}", node.host, name)
                 if rank not in node.ranks:
-                    raise _invalid(f"expected ranks {_span(node.ranks)} on this node, rank {rank} spoke", node.host, name)
+                    raise invalid(f"expected ranks {_span(node.ranks)} on this node, rank {rank} spoke", node.host, name)
                 if rank in spoken:
-                    raise _invalid(f"expected rank {rank} once, it spoke again after {spoken[rank]}", node.host, name)
+                    raise invalid(f"expected rank {rank} once, it spoke again after {spoken[rank]}", node.host, name)
                 spoken[rank] = f"{node.host}/{name}"
     silent = sorted(set(range(world)) - set(spoken))
     if silent:
         hosts = fold(node.host for node in planned.nodes if set(node.ranks) & set(silent))
-        raise _invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
+        raise invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
     return []
 
 
@@ -291,7 +278,7 @@ def _sample_files(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]])
         if any(fnmatchcase(name, pattern) for pattern in planned.grammar.files)
     ]
     if not found:
-        raise _invalid(f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists none", nodes[0].host)
+        raise invalid(f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists none", nodes[0].host)
     return found
 
 
@@ -303,14 +290,14 @@ def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
     closing = next((one.closing for one in sampled if one.closing is not None), None)
     if closing is None:
         reasons = [text for one in sampled for text in one.warnings if text.startswith("closing line")]
-        raise _invalid("expected the program's closing line, the log lacks it", host, hint="; ".join(reasons))
+        raise invalid("expected the program's closing line, the log lacks it", host, hint="; ".join(reasons))
     wanted = planned.spec.as_dict() | {"world_size": planned.spec.world_size, "global_batch": planned.spec.global_batch}
     for key in _AGREE:
         if key in closing and closing[key] != wanted[key]:
-            raise _invalid(f"expected {key} {wanted[key]!r} as planned, the program says {_short(closing[key])}", host)
+            raise invalid(f"expected {key} {wanted[key]!r} as planned, the program says {_short(closing[key])}", host)
     ranks = closing.get("ranks")
     if ranks is not None and ranks != list(range(planned.spec.world_size)):
-        raise _invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {_short(ranks)}", host)
+        raise invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {_short(ranks)}", host)
     return closing
 
 
@@ -364,15 +351,16 @@ def recorded_error(value: Any, run_id: str) -> OrchError:
     return branch(message, kind=kind, run_id=run_id, **known)
 
 
-def _invalid(message: str, host: str = "", where: str = "", hint: str = "") -> DataError:
-    return DataError(message, kind="result_invalid", host=host, where=where, hint=hint, phase="summarize")
-
-
 def _mapping(record: Mapping[str, Any], key: str, host: str) -> Mapping[str, Any]:
     value = record.get(key)
     if not isinstance(value, dict):
-        raise _invalid(f"{key}: expected an object, got {_short(value)}", host, "exit.json")
+        raise invalid(f"{key}: expected an object, got {_short(value)}", host, "exit.json")
     return value
+
+
+def _is(value: Any, wanted: int | str) -> bool:
+    """Tell whether a value is the wanted one and of its type: to Python, ``false`` of JSON is 0 and ``true`` is 1."""
+    return type(value) is type(wanted) and value == wanted
 
 
 def _short(value: Any) -> str:

@@ -17,13 +17,26 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError
+from orchestrator.sealed import is_broken, sealed, unsealed
 from orchestrator.strictjson import strict_json
 
-__all__ = ["SCHEMA", "BenchDir", "RunDir", "check_name", "latest", "read_bytes", "read_json", "write_atomic"]
+__all__ = [
+    "SCHEMA",
+    "BenchDir",
+    "RunDir",
+    "check_name",
+    "failures",
+    "latest",
+    "map_bytes",
+    "read_bytes",
+    "read_json",
+    "write_atomic",
+]
 
 SCHEMA = 1
 """1: first version."""
@@ -49,12 +62,12 @@ class BenchDir:
         """
         name = check_name(str(bench["bench_id"]), str(root))
         path = root / name
-        with _failures(path):
+        with failures(path):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.mkdir(mode=0o700)
             path.chmod(0o700)
             _sync_directory(root)
-        write_atomic(path / "bench.json", _json_bytes({"schema": SCHEMA, **bench}))
+        write_atomic(path / "bench.json", _json_bytes(sealed({"schema": SCHEMA, **bench})))
         return cls(path)
 
     @classmethod
@@ -71,7 +84,7 @@ class BenchDir:
     def update_bench(self, **fields: Any) -> None:
         """Replace some fields of ``bench.json``."""
         with self._lock:
-            write_atomic(self.path / "bench.json", _json_bytes(self.bench() | fields))
+            write_atomic(self.path / "bench.json", _json_bytes(sealed(self.bench() | fields)))
 
     def run(self, run_id: str) -> RunDir:
         """Return the folder of one run; it is made by the first thing written into it."""
@@ -93,10 +106,10 @@ class BenchDir:
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override."""
-        line = _json_bytes({"event": name, "at": round(time.time(), 6)} | fields, indent=None)
+        line = _json_bytes(sealed({"event": name, "at": round(time.time(), 6)} | fields), indent=None)
         path = self.path / "events.jsonl"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._lock, _failures(path, needed=len(line)):
+        with self._lock, failures(path, needed=len(line)):
             file = os.open(path, flags, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -127,7 +140,9 @@ class BenchDir:
             event = strict_json(line, f"{path}: line at byte {offset}", "state_damaged")
             if not isinstance(event, dict) or not isinstance(event.get("event"), str):
                 raise _damaged(path, f"byte {offset}: expected an event")
-            events.append(event)
+            if is_broken(event):
+                raise _damaged(path, f"byte {offset}: the event does not agree with its own seal")
+            events.append(unsealed(event))
             offset += len(line)
         return events
 
@@ -142,7 +157,7 @@ class RunDir:
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Write what the run was; ``schema`` is added."""
-        self._write(("manifest.json",), _json_bytes({"schema": SCHEMA, **manifest}))
+        self._write(("manifest.json",), _json_bytes(sealed({"schema": SCHEMA, **manifest})))
 
     def manifest(self) -> dict[str, Any]:
         """Return the manifest. Raises DataError (state_damaged) naming file and offset."""
@@ -164,7 +179,7 @@ class RunDir:
     def log_path(self, host: str, name: str) -> Path:
         """Return where a file from ``host`` is kept; its folder is made. Raises DataError for a name not allowed."""
         parts = ("logs", *(check_name(part, f"{self.path}: logs") for part in (host, name)))
-        with _failures(self.path):
+        with failures(self.path):
             _make_folders(self.path, parts[:-1])
         return self.path.joinpath(*parts)
 
@@ -199,7 +214,7 @@ class RunDir:
     def _write(self, parts: tuple[str, ...], data: bytes, mode: int = 0o600) -> None:
         for part in parts:
             check_name(part, str(self.path))
-        with _failures(self.path):
+        with failures(self.path):
             _make_folders(self.path, parts[:-1])
         write_atomic(self.path.joinpath(*parts), data, mode)
 
@@ -250,7 +265,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
     Follows no link in its last two parts. Raises DataError (storage_full) or ConfigError (unsafe_path).
     """
     temporary = f".{secrets.token_hex(8)}.part"
-    with _failures(path, needed=len(data)):
+    with failures(path, needed=len(data)):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -281,7 +296,9 @@ def _record(path: Path) -> dict[str, Any]:
         raise _damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
     if schema > SCHEMA:
         raise _damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; read it with that one")
-    return value
+    if is_broken(value):
+        raise _damaged(path, "its values do not agree with its own seal", "a byte of it has changed since it was written")
+    return unsealed(value)
 
 
 def _damaged(path: Path, message: str, hint: str = "") -> DataError:
@@ -295,6 +312,13 @@ def _json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """Return a regular file's bytes, following no link and waiting for no other end of a pipe. Raises OSError."""
+    data = map_bytes(path, limit, above=limit)
+    assert isinstance(data, bytes)
+    return data
+
+
+def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
+    """Return a regular file's bytes as `read_bytes` does, those of more than ``above`` mapped instead of read."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)
@@ -302,7 +326,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes, at most {limit} are read")
-        return stream.read(limit)
+        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(limit)
 
 
 def _whole_lines(file: int) -> int:
@@ -345,7 +369,7 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def _failures(path: Path, needed: int = 0) -> Iterator[None]:
+def failures(path: Path, needed: int = 0) -> Iterator[None]:
     """Turn the system's errors on writing into ours."""
     try:
         yield

@@ -11,19 +11,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any
 
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.node import KeeperLine, refusal
 from orchestrator.peer import ANOTHER_FIRST, Interrupt, Limits, Peer, first_cause
-from orchestrator.reattach import Search
+from orchestrator.reattach import Search, ask_beside
 from orchestrator.render import Plan
 
 __all__ = ["Watch"]
 
 _SYNC_ROUNDS = 6
 _TICK_S = 0.1
+_DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
 
 
@@ -162,21 +164,34 @@ class Watch:
             return "interrupted", Interrupted(self.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
         return first_cause(self.peers, self.plan.run_id)
 
-    def silences(self) -> dict[str, float]:
-        """Return the longest silence of each node between two answers, in seconds."""
-        return {name: round(peer.longest_silence_s, 3) for name, peer in self.peers.items()}
+    def answers(self) -> dict[str, dict[str, float | bool]]:
+        """Return how each node answered while it ran: longest silence and median round trip in seconds, silent at the end."""
+        return {
+            name: {
+                "longest_silence_s": round(peer.longest_silence_s, 3),
+                "round_trip_s": round(median(peer.round_trips_s), 6) if peer.round_trips_s else 0.0,
+                "silent": peer.silent,
+            }
+            for name, peer in self.peers.items()
+        }
 
     def _judge(self, name: str, peer: Peer, judged_from: float) -> None:
         silence = time.monotonic() - max(peer.last_answer, judged_from)
-        if silence > self.limits.lost_s:
+        if silence > _DOUBT_AFTER_S and not peer.asking and peer.greeted_at < peer.last_answer:
+            peer.asking = True
+            threading.Thread(target=ask_beside, args=(self.cluster, peer), name=f"ask-{name}", daemon=True).start()
+        doubt_s = self.limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
+        if silence > self.limits.lost_s + doubt_s:
+            via = f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
             error = TransportError(
-                f"no sign of life for {silence:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
+                f"{via}no sign of life for {silence:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
                 kind="node_lost",
                 host=name,
                 run_id=self.plan.run_id,
                 phase="watch",
                 hint="when it is back, orch collect brings its logs home",
             )
+            peer.silent = True
             peer.give_up(error, peer.last_answer, self._stopping_since)
 
     def _finish_waiting(self) -> None:
@@ -262,6 +277,8 @@ class Watch:
         if sent is None:
             return
         round_trip = event["at"] - sent
+        if peer.started is not None:
+            peer.round_trips_s.append(round_trip)
         # Before the start the quickest answer counts; later any quick one, because clocks drift apart in a long run.
         if round_trip < peer.round_trip_s * (1.0 if peer.started is None else 1.5):
             peer.round_trip_s = min(round_trip, peer.round_trip_s)

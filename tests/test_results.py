@@ -218,12 +218,16 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
     ("flaw", "host", "text"),
     [
         # the log says less or other than planned
-        (in_log(step_lines().splitlines()[-1] + "\n", ""), "", "found 9, the last for step 11; the first missing is step 12"),
-        (in_log("orch step=5 ", "orch stop=5 "), "", "found 9, the last for step 12; the first missing is step 5"),
-        (in_log("t=905.500000", "t=904.000000"), "", "expected a time above 0 s up to step 11"),
+        (
+            in_log(step_lines().splitlines()[-1] + "\n", ""),
+            "node1",
+            "found 9, the last for step 11; the first missing is step 12",
+        ),
+        (in_log("orch step=5 ", "orch stop=5 "), "node1", "found 9, the last for step 12; the first missing is step 5"),
+        (in_log("t=905.500000", "t=904.000000"), "node1", "expected a time above 0 s up to step 11"),
         (
             in_log(f"samples={BATCH * WORLD} ", f"samples={BATCH} ", count=99),
-            "",
+            "node1",
             "expected 640 samples in the window, the log counts 160",
         ),
         (in_log("orch done", "orch dune"), "node1", "expected the program's closing line, the log lacks it"),
@@ -262,7 +266,7 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
         (in_record(files={}), "node1", "2 did not, rank 0 first"),
         (in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}), "node1", "expected 5 bytes as on the node"),
         (in_file_entry("rank-0.out", "x"), "node1", "files.rank-0.out: expected bytes and sha256"),
-        (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "", "expected a name of letters"),
+        (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "node1", "expected a name of letters"),
         (in_file_entry("rank-9.out", {"bytes": 1, "sha256": "0"}), "node1", "expected the log, it is not here"),
     ],
 )
@@ -485,4 +489,23 @@ def test_simulated_is_said_if_either_the_folder_or_the_program_says_it(bench: Be
 
 def test_a_pattern_that_cannot_be_used_is_an_error_of_the_run(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1", grammar(patterns=["(a+)+(?P<step>[0-9]+)"])))
-    assert isinstance(result, RunResult) and result.error and result.error.kind == "template_error"
+    assert isinstance(result, RunResult) and result.error and result.error.kind == "state_damaged"
+
+
+@pytest.mark.parametrize(
+    ("round_trips", "said"),
+    [
+        ({"node1": 0.001, "node2": 0.2}, ["node2 answered slowly: 200 ms, the others 1.0 ms"]),
+        ({"node1": 0.001, "node2": 0.02}, []),
+        ({"node1": 0.15, "node2": 0.2}, []),
+        ({"node1": 0.2}, []),
+    ],
+)
+def test_a_node_that_answers_far_more_slowly_than_the_others_qualifies_the_number(
+    tmp_path: Path, round_trips: dict[str, float], said: list[str]
+) -> None:
+    answers = {host: {"longest_silence_s": 0.6, "round_trip_s": took, "silent": False} for host, took in round_trips.items()}
+    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"]})
+    run = build(bench, "r1", lambda planned, logs: planned["outcome"].update(answers=answers))
+    result = read_run(run)
+    assert result.error is None and [text for text in result.qualifications if "slowly" in text] == said

@@ -22,10 +22,11 @@ LAYERS = {
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         framework framework_schema published published_schema publishedlines publishedtables
         spec topology render logparse logpattern logtext strictjson nccl stats summary beside
+        diagnosis knownfailures differences sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir results history project bench transport node cluster fanout preflight
-        peer reattach watch launch campaign ownership planrecord resume collect lab
+        foreign yamlfile library rundir evidence results history project bench transport node cluster headroom fanout preflight
+        peer reattach watch launch blame campaign ownership planrecord resume collect lab
     """,
     "edge": "report cli __main__",
 }

@@ -62,6 +62,7 @@ def bench(
         float, typer.Option("--first-line-timeout", min=1, help="Seconds until the first line of a log.")
     ] = 600.0,
     stall: Annotated[float, typer.Option("--stall-timeout", min=1, help="Seconds without a further line.")] = 600.0,
+    output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="MiB of logs of a run on one node.")] = 1024,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")] = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -124,7 +125,7 @@ def bench(
     from orchestrator.cli.campaign import conduct
     from orchestrator.peer import Limits
 
-    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall)
+    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
     conduct(planned, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
 

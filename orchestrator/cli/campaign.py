@@ -22,7 +22,8 @@ from orchestrator.campaign import Campaign, borrow, ports
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
 from orchestrator.cluster import Cluster
-from orchestrator.errors import Faults, OrchError, RunError
+from orchestrator.errors import DataError, Faults, OrchError, RunError
+from orchestrator.headroom import disk_room
 from orchestrator.inventory import Host
 from orchestrator.ownership import Ownership, holder, take
 from orchestrator.peer import Interrupt, Limits
@@ -58,6 +59,7 @@ def conduct(
     hosts = selection.hosts[: max(run.spec.nodes for run in planned)]
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
+    disk_room(selection.project.runs, len(planned), len(hosts))
     record = bench_record(planned, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
     bench = BenchDir.create(selection.project.runs, record)
     conductor = _Conductor(bench, hosts, selection.trust(accept_new), secrets, limits)
@@ -145,9 +147,15 @@ class _Conductor:
                     errors = campaign.execute(runs)
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
+        errors += _unproven(self.bench, {error.run_id for error in errors})
         code = errors[0].exit_code if errors else 0
         self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors
+
+
+def _unproven(bench: BenchDir, known: set[str]) -> list[OrchError]:
+    """Return what is wrong with the evidence of runs that seemed to go well: a log without its last step, another digest."""
+    return [result.error for result in read_bench(bench) if isinstance(result.error, DataError) and result.run_id not in known]
 
 
 def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], *, as_json: bool, detach: bool) -> None:

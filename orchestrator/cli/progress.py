@@ -105,6 +105,8 @@ class _View:
                 self.states[fields["host"]] = fields["state"]
             case "log":
                 self._read(fields["data"])
+            case "left_out":
+                return [f"  {fields['host']}: no logs, and left there: {visible(', '.join(fields['names']))}"]
             case "run_over":
                 self.done = fields["index"] + 1
                 outcome = fields["outcome"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
+    from orchestrator.errors import DataError
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import Summary
 
@@ -36,14 +37,21 @@ def find_bench(name: str) -> BenchDir:
 
     runs = Project.here(os.environ).runs
     if name:
-        path = Path(name) if Path(name).is_dir() else runs / name
-        if not path.is_dir():
+        path = Path(name) if _is_folder(Path(name)) else runs / name
+        if not _is_folder(path):
             raise ConfigError(f"no bench {name!r}", where=str(runs), hint="orch status lists them; a directory will do as well")
         return BenchDir.open(path)
     newest = latest(runs)
     if newest is None:
         raise ConfigError("no bench yet", where=str(runs), hint="orch bench resnet50 makes one")
     return BenchDir.open(newest)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
 
 
 def collect(
@@ -143,7 +151,7 @@ def summarize(
 
     _check_options(form, rule, from_logs, framework, against, bench, images)
     form = "json" if as_json else form
-    summary = _summary(bench, rule, from_logs, framework, images, templates)
+    summary, damaged = _summary(bench, rule, from_logs, framework, images, templates)
     if form == "json":
         typer.echo(_with_published(summary, templates) if against else jsonout.render(summary), nl=False)
     elif form == "markdown":
@@ -161,6 +169,10 @@ def summarize(
             _print_beside(summary, templates, console)
         if from_logs:
             _print_result(summary)
+    if damaged:
+        from orchestrator.errors import Faults
+
+        raise Faults(damaged)
 
 
 def _check_options(
@@ -186,22 +198,25 @@ def _check_options(
 
 def _summary(
     bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None
-) -> Summary:
+) -> tuple[Summary, list[DataError]]:
+    """Return the summary, and what is wrong with the evidence of runs that have no number because of it."""
     if from_logs:
         from orchestrator.foreign import summary_of_tree
         from orchestrator.library import open_framework
 
-        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images)
+        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), []
+    from orchestrator.errors import DataError
     from orchestrator.results import read_bench
     from orchestrator.summary import summarize as summary_of
 
     directory = find_bench(bench)
     results = read_bench(directory)
+    damaged = [result.error for result in results if isinstance(result.error, DataError)]
     if rule:
         from orchestrator.foreign import by_rule
 
-        return by_rule(directory, results, templates)
-    return summary_of(results)
+        return by_rule(directory, results, templates), damaged
+    return summary_of(results), damaged
 
 
 def _print_result(summary: Summary) -> None:

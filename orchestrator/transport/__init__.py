@@ -7,8 +7,9 @@ Commands are argument lists, their streams are bytes; lines, text and the node's
 """
 
 from orchestrator.transport.channel import Channel
-from orchestrator.transport.connection import Result, Transport, connect
+from orchestrator.transport.connection import Result, Transport, connect, prepare
 from orchestrator.transport.hostkeys import Trust
 from orchestrator.transport.quoting import remote_command
+from orchestrator.transport.sshconfig import Endpoint
 
-__all__ = ["Channel", "Result", "Transport", "Trust", "connect", "remote_command"]
+__all__ = ["Channel", "Endpoint", "Result", "Transport", "Trust", "connect", "prepare", "remote_command"]

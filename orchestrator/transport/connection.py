@@ -17,17 +17,17 @@ from typing import Any
 import fabric
 import paramiko
 
-from orchestrator.errors import RunError, TransportError
+from orchestrator.errors import ConfigError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.channel import Channel, open_channel
-from orchestrator.transport.dial import dial
+from orchestrator.transport.dial import dial, greets
 from orchestrator.transport.hostkeys import HostKey, Trust, judge, known_keys
 from orchestrator.transport.identity import Identity, authenticate, identities
 from orchestrator.transport.quoting import remote_command
 from orchestrator.transport.sshconfig import Endpoint, resolve
 from orchestrator.transport.wire import Dropped, Wire
 
-__all__ = ["Result", "Transport", "connect"]
+__all__ = ["Result", "Transport", "connect", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,31 @@ class Result:
     stderr: bytes
 
 
-def connect(host: Host, trust: Trust) -> Transport:
+def prepare(host: Host, trust: Trust) -> Endpoint:
+    """Find the way to ``host``, and look at all of it that needs no packet: its keys, its known-hosts files, its jump hosts'.
+
+    Raises ConfigError for a file that is missing, too open, locked or damaged.
+    """
+    endpoint = resolve(host)
+    step: Endpoint | None = endpoint
+    while step:
+        try:
+            with identities(step):
+                known = known_keys((*step.known_hosts, trust.store), step.known_as)
+        except (TransportError, ConfigError) as error:
+            where = error.where or step.label
+            raise ConfigError(error.message, kind=error.kind, where=where, hint=error.hint, host=host.name) from error
+        if damaged := [entry.place for entry in known.entries if entry.key is None]:
+            message = "the line about this host is damaged"
+            raise ConfigError(message, where=damaged[0], hint="mend or remove that line", host=host.name)
+        step = step.via
+    return endpoint
+
+
+def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Transport:
     """Open a line to ``host``: find it, judge its key, log in; jump hosts likewise, one after the other.
+
+    ``endpoint`` is the way to it, where `prepare` has found it already.
 
     ``host_keys: accept-new`` of the inventory counts like that of ``trust``, for the jump hosts in front of that host too.
 
@@ -49,7 +72,7 @@ def connect(host: Host, trust: Trust) -> Transport:
     host_key_revoked, algorithm_refused or auth_failed. Takes at most the connect timeout plus 30 s for each authentication.
     """
     accept_new = trust.accept_new or host.ssh.host_keys == "accept-new"
-    line = Line(resolve(host), replace(trust, accept_new=accept_new))
+    line = Line(endpoint or resolve(host), replace(trust, accept_new=accept_new))
     try:
         line.open()
     except BaseException:
@@ -92,6 +115,14 @@ class Transport:
             raise RunError(f"{argv[0]} wrote more than can be kept", kind="output_limit", host=self.host.name)
         return Result(code, signal, stdout, stderr)
 
+    def greets(self, timeout_s: float) -> bool:
+        """Tell whether the host's server answers beside this line, which a lossy network may hold up for seconds.
+
+        Behind a jump host there is no asking; then it says no.
+        """
+        endpoint = self._line.endpoint
+        return not endpoint.via and greets(endpoint, timeout_s)
+
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> Channel:
         """Start a command and return the channel to it; ``timeout_s`` limits the start alone."""
         return open_channel(self.host, self._wire, remote_command(argv), time.monotonic() + timeout_s, take_all=False)
@@ -105,6 +136,11 @@ class Transport:
     def host_key(self) -> str:
         """The fingerprint of the host's key: two names with one key are one machine."""
         return self._line.client.fingerprint
+
+    @property
+    def via(self) -> str:
+        """The jump host that the line runs through last, as messages name it; empty where there is none."""
+        return str(self._line.gateway.endpoint.label) if self._line.gateway else ""
 
     def close(self) -> None:
         """Hang up at once, jump hosts included, and free threads and sockets. May be called again, and from any thread."""

@@ -353,7 +353,9 @@ def test_a_host_that_hangs_up_behind_a_jump_host_is_asked_again(rig: Rig) -> Non
 def test_a_jump_host_that_dies_takes_the_line_along(rig: Rig) -> None:
     jump = rig.serve()
     _, host = behind(rig, jump)
-    channel = rig.connect(host).popen(["cat"], timeout_s=10)
+    line = rig.connect(host)
+    assert line.via == f"jump host {jump.address}" and rig.connect(jump).via == ""
+    channel = line.popen(["cat"], timeout_s=10)
     cut = time.monotonic()
     jump.kill_connections()
     with pytest.raises(TransportError, match="connection broke"):

@@ -268,8 +268,9 @@ def test_sending_to_a_frozen_node_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a setting of Linux")
-def test_writes_to_a_cut_line_end_after_10_seconds_and_small_ones_leave_at_once(line: Transport) -> None:
+def test_writes_to_a_cut_line_end_after_10_seconds_and_small_ones_leave_at_once_and_again_soon(line: Transport) -> None:
     sock = line._line.client.wire._wrapped._sock
+    assert sock.getsockopt(socket.IPPROTO_TCP, 16) == 1, "TCP_THIN_LINEAR_TIMEOUTS"
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 

@@ -1,0 +1,62 @@
+"""A collected log as evidence: its bytes, if they are those that its node recorded; a large one needs little memory."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from mmap import MADV_DONTNEED, mmap
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.rundir import RunDir, check_name, map_bytes
+
+__all__ = ["deadline", "invalid", "verified"]
+
+_MAX_LOG_BYTES = 1 << 30
+_READ_LOG_BYTES = 16 << 20
+_PARSE_SECONDS = 60.0
+
+
+def verified(run: RunDir, host: str, name: str, entry: Any) -> bytes | mmap:
+    """Return a log's bytes if they are those that the node recorded; a large log is mapped, not read."""
+    path = run.path / "logs" / host / check_name(name, f"{host}: exit.json")
+    if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int) or not isinstance(entry.get("sha256"), str):
+        raise invalid(f"files.{name}: expected bytes and sha256", host, "exit.json")
+    try:
+        data = map_bytes(path, _MAX_LOG_BYTES, above=_READ_LOG_BYTES)
+    except FileNotFoundError as error:
+        raise invalid("expected the log, it is not here", host, name, "run `orch collect`") from error
+    except OSError as error:
+        raise invalid(f"cannot be read: {error.strerror}", host, name) from error
+    if len(data) != entry["bytes"]:
+        raise invalid(f"expected {entry['bytes']} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
+    digest, done = hashlib.sha256(), _forget(data)
+    for start in range(0, len(data), _READ_LOG_BYTES):
+        digest.update(data[start : start + _READ_LOG_BYTES])
+        done()
+    if digest.hexdigest() != entry["sha256"]:
+        raise invalid("expected the SHA-256 that the node recorded, got another", host, name)
+    return data
+
+
+def _forget(data: bytes | mmap) -> Callable[[], None]:
+    """Return a call that lets go of the pages of a mapped log that have been read."""
+    return (lambda: data.madvise(MADV_DONTNEED)) if isinstance(data, mmap) else lambda: None
+
+
+def deadline(what: str, data: bytes | mmap) -> Callable[[], None]:
+    """Return what a parser calls between blocks, to end one that takes too long and to keep memory small."""
+    end, done = time.monotonic() + _PARSE_SECONDS, _forget(data)
+
+    def check() -> None:
+        done()
+        if time.monotonic() > end:
+            raise invalid(f"understanding {what} took more than {_PARSE_SECONDS:g} s")
+
+    return check
+
+
+def invalid(message: str, host: str = "", where: str = "", hint: str = "") -> DataError:
+    """Return the error of a run whose files do not prove what they ought to."""
+    return DataError(message, kind="result_invalid", host=host, where=where, hint=hint, phase="summarize")

@@ -1,0 +1,94 @@
+"""Whether this process may open as many files and start as many threads as the hosts of a command need: asked beforehand.
+
+Where a limit is met in the middle of a run, whatever happens to be done then fails, and the run with it. So a command that
+would meet one is refused with the figure that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+
+__all__ = ["disk_room", "make_room"]
+
+# A host takes a socket and a few locks for long, and the pipes of `ssh -G` for a moment; the rest is the program itself.
+_FILES_PER_HOST, _FILES = 8, 32
+# A thread of the protocol and one of the fan-out or the keeper's line, and `ssh -G`.
+_TASKS_PER_HOST, _TASKS = 3, 6
+_FEW = 10_000
+# Whole blocks of a disk: four small rendered files and four logs that may be empty; and a little for the journal.
+_PLAN_BYTES_PER_NODE, _PLAN_BYTES = 64 << 10, 1 << 20
+
+
+def disk_room(folder: Path, runs: int, hosts: int) -> None:
+    """Raise ConfigError where the disk of ``folder`` has no room for the plan: rendered files and records, without logs."""
+    needed = _PLAN_BYTES + runs * hosts * _PLAN_BYTES_PER_NODE
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    system = os.statvfs(there)
+    if (free := system.f_bavail * system.f_frsize) < needed:
+        message = f"the plan of {runs} runs on up to {hosts} hosts needs {needed >> 20} MiB, {free >> 20} MiB are free"
+        raise ConfigError(message, where=str(there), hint="free some space, or set ORCH_PROJECT to another disk")
+
+
+def make_room(hosts: int) -> None:
+    """Raise the soft limit of open files where that helps. Raises ConfigError where so many hosts cannot be served."""
+    files = hosts * _FILES_PER_HOST + _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        most = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < files:
+            message = f"{hosts} hosts need up to {files} open files, this process may have {most}"
+            raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or fewer hosts at a time")
+    tasks = hosts * _TASKS_PER_HOST + _TASKS
+    for what, room in _task_rooms():
+        if room < tasks:
+            message = f"{hosts} hosts need up to {tasks} further threads, {what} leaves {max(0, room)}"
+            raise ConfigError(message, where="limits", hint="raise it, or fewer hosts at a time")
+
+
+def _task_rooms() -> Iterator[tuple[str, int]]:
+    """Yield each limit on threads that is low enough to matter, in words, and how many more it lets this process start."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if os.geteuid() and 0 <= soft < _FEW:  # it does not bind root
+        yield f"the limit of {soft} processes of this user (ulimit -u)", soft - _tasks_of(os.getuid())
+    for group in _own_groups():
+        try:
+            most, now = ((group / name).read_text(encoding="ascii").strip() for name in ("pids.max", "pids.current"))
+        except OSError:
+            continue
+        if most.isdecimal():
+            yield f"the limit of {most} tasks of the control group {group}", int(most) - int(now)
+
+
+def _own_groups() -> Iterator[Path]:
+    """Yield the control groups that may count the tasks of this process: its own and those around it."""
+    try:
+        mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return
+    for _, names, group in groups:
+        for _, target, kind, options, *_ in mounts:
+            if (kind == "cgroup" and "pids" in names.split(",") and "pids" in options.split(",")) or (
+                kind == "cgroup2" and not names
+            ):
+                here = Path(target) / group.lstrip("/")
+                yield from (each for each in (here, *here.parents) if each.is_relative_to(target))
+
+
+def _tasks_of(user: int) -> int:
+    """Return how many threads a user's processes have."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == user:
+                    count += int((entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[17])
+            except (OSError, IndexError, ValueError):
+                continue
+    return count
