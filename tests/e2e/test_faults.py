@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +15,7 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.lab import faults
 from tests import judge
-from tests.e2e.rig import LONG, QUICK, SMALL, Controller, outer_environment
+from tests.e2e.rig import LONG, QUICK, SMALL, Controller
 
 pytestmark = pytest.mark.timeout(120)
 GRACE_S = 0.5  # as LONG says
@@ -30,50 +28,6 @@ def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) 
     judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
     controller.wait_for_step(step)
     return process
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_one_signal_stops_everywhere_and_brings_the_logs_home(controller: Controller, number: int, code: int) -> None:
-    process = running(controller)
-    os.kill(process.pid, number)
-    begin = time.monotonic()
-    judge.wait_until_clean(controller.lab, GRACE_S + 2.0)
-    done = controller.end(process, 10)
-    assert time.monotonic() - begin < GRACE_S + 4.0
-    assert done.code == code and "stopping on every node, then collecting" in done.err, done
-    assert controller.manifest()["outcome"]["state"] == "interrupted"
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
-    record = controller.exit_record("node2")
-    assert record["state"] == "stopped" and "interrupted" in record["reason"]
-    again = controller.orch("collect")
-    assert (again.code, again.out.splitlines()[1:]) == (0, []), again
-
-
-def test_a_terminal_that_closes_ends_the_run_everywhere_although_nothing_can_be_shown(controller: Controller) -> None:
-    """The program runs on a terminal of its own, whose other end goes away: a hang-up, and every later write fails."""
-    host, terminal = os.openpty()
-    become = (
-        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    words = ["bench", *LONG, "--nodes", "4", "--gpus", "1"]
-    process = subprocess.Popen(
-        labs.argv_inside(controller.lab, [sys.executable, "-c", become, *controller.program, *words]),
-        cwd=controller.project,
-        env=outer_environment(controller.project) | dict(labs.environment(controller.lab)),
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        text=True,
-    )
-    controller.started.append(process)
-    os.close(terminal)
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
-    controller.wait_for_step(3)
-    os.close(host)
-    judge.wait_until_clean(controller.lab, GRACE_S + 2.0)
-    assert process.wait(10) == 129
-    assert controller.manifest()["outcome"]["state"] == "interrupted"
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
 
 
 def test_a_signal_between_two_runs_is_no_success(controller: Controller) -> None:
@@ -89,28 +43,6 @@ def test_a_signal_between_two_runs_is_no_success(controller: Controller) -> None
 def seen(controller: Controller) -> list[dict[str, object]]:
     """Return the events so far, none while there is no bench yet."""
     return controller.events() if list(controller.project.glob("runs/*/events.jsonl")) else []
-
-
-def test_a_second_signal_leaves_at_once_and_its_advice_works(controller: Controller) -> None:
-    process = running(controller, "--lease", "60", "--set", "fail_mode=deaf", "--stop-grace", "5")
-    for node in controller.lab.nodes:
-        faults.freeze(controller.lab, node.name)
-    os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.3)
-    begin = time.monotonic()
-    os.kill(process.pid, signal.SIGINT)
-    done = controller.end(process, 5)
-    assert done.code == 130 and time.monotonic() - begin < 1.0
-    advice = [shlex.split(command)[1:] for command in done.err.rpartition("To finish: ")[2].split("&&")]
-    assert [words[0] for words in advice] == ["cancel", "collect"], done.err
-    for node in controller.lab.nodes:
-        faults.thaw(controller.lab, node.name)
-    cancel = controller.orch(*advice[0])
-    assert cancel.code == 0 and "nothing of ours is left on node[1-4]" in cancel.out, cancel
-    assert judge.ours(controller.lab) == []
-    collect = controller.orch(*advice[1])
-    assert collect.code == 0, collect
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
 
 
 def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_byte(controller: Controller) -> None:
@@ -133,22 +65,6 @@ def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_
     assert controller.orch("bench", *QUICK, "--nodes", "4").code == 0, "the nodes are free again without anybody's help"
 
 
-def test_a_killed_rank_ends_the_run_and_is_named_as_the_first_cause(controller: Controller) -> None:
-    process = running(controller)
-    victim = controller.rank_process("node3")
-    begin = time.monotonic()
-    os.kill(victim.pid, signal.SIGKILL)
-    judge.wait_until_clean(controller.lab, 0.5 + GRACE_S + 1.0)
-    done = controller.end(process, 10)
-    assert time.monotonic() - begin < 5.0
-    assert done.code == 1 and "orch: node3: rank 2 ended with SIGKILL" in done.err, done
-    outcome = controller.manifest()["outcome"]
-    assert (outcome["state"], outcome["error"]["kind"], outcome["error"]["host"]) == ("failed", "rank_failed", "node3")
-    ranks = controller.exit_record("node3")["ranks"]
-    assert [(rank["rank"], rank["code"], rank["signal"]) for rank in ranks] == [(2, None, "SIGKILL")]
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
-
-
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -164,43 +80,6 @@ def test_a_rank_that_fails_by_itself_is_reported_with_its_last_lines(
     done = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1", *fault)
     assert done.code == 1 and all(word in done.err for word in words), done
     assert judge.ours(controller.lab) == []
-
-
-def test_a_deaf_rank_is_killed_when_the_time_limit_ends_the_run(controller: Controller) -> None:
-    fault = ("--set", "fail_at_step=2", "--set", "fail_rank=1", "--set", "fail_mode=deaf", "--timeout", "2")
-    begin = time.monotonic()
-    done = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1", *fault)
-    assert done.code == 1 and "longer than 2 s" in done.err, done
-    assert time.monotonic() - begin < 2 + GRACE_S + 20
-    assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout"
-    assert judge.ours(controller.lab) == []
-
-
-def test_a_lost_connection_is_made_again_and_the_run_goes_on(controller: Controller) -> None:
-    process = running(controller, "--steps", "60")
-    before = controller.rank_process("node2")
-    sessions = controller.sessions("node2")
-    assert sessions
-    for one in sessions:
-        os.kill(one.pid, signal.SIGKILL)
-    controller.wait_for_step(40)
-    assert controller.rank_process("node2") == before
-    done = controller.end(process, 30)
-    assert done.code == 0, done
-    events = [(event["event"], event.get("host")) for event in controller.events()]
-    assert events.count(("line_lost", "node2")) == 1 and events.count(("reattached", "node2")) == 1, events
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
-    assert [len(controller.exit_record(f"node{n}")["ranks"]) for n in (1, 2, 3, 4)] == [1, 1, 1, 1]
-
-
-def test_all_connections_lost_at_once_are_no_reason_to_stop(controller: Controller) -> None:
-    process = running(controller, "--steps", "60")
-    for node in controller.lab.nodes:
-        for one in controller.sessions(node.name):
-            os.kill(one.pid, signal.SIGKILL)
-    done = controller.end(process, 30)
-    assert done.code == 0, done
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
 
 
 @pytest.mark.parametrize("victim", ["node1", "node3"])
@@ -221,22 +100,6 @@ def test_a_node_that_loses_power_is_declared_lost_and_the_others_are_stopped(con
     assert controller.orch("bench", *QUICK, "--nodes", "4").code == 0
 
 
-def test_a_node_that_is_cut_off_ends_by_its_lease_and_nothing_revives(controller: Controller) -> None:
-    process = running(controller, "--lease", str(LEASE_S))
-    faults.link(controller.lab, "node2", up=False)
-    done = controller.end(process, 30)
-    assert done.code == 3 and "orch: node2: no sign of life for" in done.err, done
-    judge.wait_until_clean(controller.lab, LEASE_S + 2.0 + GRACE_S)
-    faults.link(controller.lab, "node2", up=True)
-    judge.wait_for(lambda: controller.orch("check", "--only", "reach").code == 0, 20, "node2 does not answer")
-    assert judge.ours(controller.lab) == []
-    collect = controller.orch("collect")
-    assert collect.code == 0, collect
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
-    record = controller.exit_record("node2")
-    assert (record["state"], record["reason"].partition(":")[0]) == ("stopped", "lease_expired")
-
-
 def test_a_frozen_node_is_noticed_although_its_connection_stays_open(controller: Controller) -> None:
     process = running(controller)
     faults.freeze(controller.lab, "node4")
@@ -247,48 +110,6 @@ def test_a_frozen_node_is_noticed_although_its_connection_stays_open(controller:
     assert done.code == 3 and "orch: node4: no sign of life for" in done.err, (done, time.monotonic() - frozen)
     assert controller.orch("cancel").code == 0
     assert judge.ours(controller.lab) == []
-
-
-def test_a_cut_of_a_second_and_a_half_is_no_alarm(controller: Controller) -> None:
-    process = running(controller, "--steps", "60")
-    faults.link(controller.lab, "node2", up=False)
-    time.sleep(1.5)
-    faults.link(controller.lab, "node2", up=True)
-    done = controller.end(process, 40)
-    assert done.code == 0, done
-    assert not [event for event in controller.events() if event["event"] == "stopping"]
-    controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
-
-
-def test_a_killed_keeper_is_known_at_once_and_its_ranks_are_ended(controller: Controller) -> None:
-    process = running(controller)
-    begin = time.monotonic()
-    os.kill(controller.keeper("node2").pid, signal.SIGKILL)
-    judge.wait_until_clean(controller.lab, 3.5 + GRACE_S + 1.0)
-    done = controller.end(process, 20)
-    assert done.code in (1, 3) and "node2: the node runner was killed" in done.err, (done, time.monotonic() - begin)
-
-
-def test_a_controller_that_was_stopped_for_a_while_blames_nobody(controller: Controller) -> None:
-    process = running(controller, "--steps", "80")
-    os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(4.5)
-    os.kill(process.pid, signal.SIGCONT)
-    done = controller.end(process, 30)
-    assert done.code == 0, done
-
-
-def test_a_controller_that_slept_longer_than_the_lease_claims_no_success(controller: Controller) -> None:
-    process = running(controller, "--lease", str(LEASE_S))
-    os.kill(process.pid, signal.SIGSTOP)
-    judge.wait_for(
-        lambda: not [one for one in judge.ours(controller.lab) if "train_" in one.cmdline],
-        LEASE_S + 2.0 + GRACE_S, "the nodes outlived their lease",
-    )  # fmt: skip
-    os.kill(process.pid, signal.SIGCONT)
-    done = controller.end(process, 20)
-    assert done.code == 1 and "nobody renewed the run" in done.err, done
-    assert controller.manifest()["outcome"]["error"]["kind"] == "lease_expired"
 
 
 def test_of_two_controllers_exactly_one_wins_and_the_other_learns_who_holds_the_nodes(
@@ -324,27 +145,6 @@ def listener(controller: Controller, node: str, port: int) -> Iterator[None]:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline() == b"on\n"
         yield
-
-
-def test_a_rendezvous_port_that_is_taken_is_passed_over(controller: Controller) -> None:
-    program = (
-        sys.executable,
-        "-c",
-        "import sys; sys.argv[0] = 'orch'; from orchestrator.cli import campaign, main\n"
-        "campaign.ports = lambda choose: iter((20001, 20002)).__next__; main.main()",
-    )
-    with listener(controller, "node1", 20001):
-        done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=program), 60)
-    assert done.code == 0, done
-    assert controller.manifest()["placement"]["master_port"] == 20002
-    assert "20002" in (controller.runs[-1] / "rendered" / "node2" / "launch.sh").read_text()
-
-
-def test_runs_one_after_the_other_never_meet_the_last_ones_rendezvous(controller: Controller) -> None:
-    done = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1", "--repeats", "8")
-    assert done.code == 0, done
-    ports = [json.loads((run / "manifest.json").read_text())["placement"]["master_port"] for run in controller.runs]
-    assert len(set(ports)) == 8
 
 
 def test_hosts_that_cannot_be_reached_are_named_together_in_time_and_nothing_starts(controller: Controller) -> None:

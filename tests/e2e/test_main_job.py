@@ -100,7 +100,7 @@ def test_a_second_bench_borrows_the_first_ones_baseline(controller: Controller) 
     second = controller.orch(*common, "--nodes", "3")
     assert second.code == 0 and controller.bench != first
     record = json.loads((controller.bench / "bench.json").read_text())
-    assert record["borrowed"] == [base.name] and len(record["runs"]) == 2
+    assert record["borrowed"] == {base.name: first.name} and len(record["runs"]) == 2
     rows = controller.orch("summarize", "--json").json["rows"]
     assert [row["shape"] for row in rows] == ["1n1g", "3n1g"] and rows[1]["speedup"] is not None
     assert controller.orch("collect").code == 0
@@ -109,7 +109,7 @@ def test_a_second_bench_borrows_the_first_ones_baseline(controller: Controller) 
 
     changed = controller.orch(*common, "--nodes", "2", "--set", "seed=1")
     assert changed.code == 0
-    assert json.loads((controller.bench / "bench.json").read_text())["borrowed"] == []
+    assert json.loads((controller.bench / "bench.json").read_text())["borrowed"] == {}
 
 
 def test_everything_we_write_is_private(controller: Controller) -> None:

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
+from orchestrator.lab import Lab
 from tests import judge
 from tests.e2e.rig import Controller
+from tests.faultlab import mend
 
 __all__ = ["ROWS", "Result", "Row", "Trial", "row", "run_trial"]
 
@@ -163,10 +164,10 @@ def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, ful
         words = _why(error)
     seconds = time.monotonic() - begin
     trial.controller.let_go()
-    leftovers = max(leftovers, _mend(lab) if words else leftovers)
-    if leftovers:
-        words = words or f"{leftovers} processes of ours were left on nodes"
-        _mend(lab)
+    left = mend(lab)
+    if not words and leftovers:
+        words = f"{leftovers} processes of ours were left on nodes"
+    leftovers = max(leftovers, len(left))
     words = words or ("bytes were lost" if trial.lost_bytes else "")
     text = "; ".join([words, *trial.notes] if words else trial.notes)
     times = trial.detected_s, trial.stopped_s
@@ -194,22 +195,6 @@ def _limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _mend(lab: Lab) -> int:
-    """Make every node answer again with nothing of ours on it; return how many processes were left."""
-    faults.heal(lab)
-    for node in lab.nodes:
-        if node.pid:
-            faults.thaw(lab, node.name)
-            faults.link(lab, node.name, up=True)
-        else:
-            faults.boot(lab, node.name)
-    rest = judge.ours(lab)
-    for name in {one.node for one in rest}:
-        faults.kill(lab, name)
-        faults.boot(lab, name)
-    return len(rest)
 
 
 def select(names: Sequence[str]) -> list[Row]:

@@ -1,0 +1,414 @@
+"""Processes die, hang, or will not die; a node boots anew under its run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orchestrator import lab as labs
+from orchestrator.lab import cgroups, faults
+from tests import judge
+from tests.e2e.rig import Controller, Done, outer_environment
+from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG, QUICK, running
+from tests.faults.rows.network import CHATTER, spread, stopping
+from tests.faults.suite import Trial, row
+
+RANK_S = 0.5
+"""At most so many seconds after its end is a rank known to be gone."""
+
+
+def noticed(trial: Trial, within_s: float, controller: Controller | None = None) -> None:
+    """Wait until the fault is noticed, and hold that to the contract."""
+    one = controller or trial.controller
+    trial.detected_s = judge.wait_for(lambda: stopping(one), within_s + 3.0, "it was not noticed")
+    assert trial.detected_s <= within_s, f"noticed after {trial.detected_s:.2f} s"
+
+
+def stopped(trial: Trial, within_s: float) -> None:
+    """Wait until no process of a run is left; what still asks or collects is not one."""
+
+    def running_ones() -> list[judge.Proc]:
+        return [one for one in judge.ours(trial.lab) if one.defunct or one.environ_run_id or ".py" in one.cmdline]
+
+    trial.stopped_s = judge.wait_for(lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}")
+
+
+@row("P1", "a rank is killed, or leaves with an exit code")
+def dead_rank(trial: Trial) -> None:
+    controller, (nodes, victim) = trial.controller, spread(trial)
+    rank = trial.nodes.index(victim)
+    if trial.random.choice((True, False)):
+        process = running(controller, nodes=nodes)
+        os.kill(controller.rank_process(victim).pid, signal.SIGKILL)
+        noticed(trial, RANK_S)
+        words = f"orch: {victim}: rank {rank} ended with SIGKILL"
+    else:
+        fault = ("--set", "fail_at_step=10", "--set", f"fail_rank={rank}", "--set", "fail_mode=exit3")
+        process = running(controller, *fault, nodes=nodes)
+        judge.wait_for(lambda: _rank_record(controller, victim, rank).get("code") == 3, 20, "the rank did not leave")
+        noticed(trial, RANK_S)
+        words = f"orch: {victim}: rank {rank} ended with exit code 3"
+    stopped(trial, GRACE_S + 1.0)
+    done = controller.end(process, 20)
+    assert done.code == 1 and words in done.err and f"last lines of rank-{rank}.out on {victim}" in done.err, done
+    trial.keep()
+
+
+def _rank_record(controller: Controller, node: str, rank: int) -> dict[str, object]:
+    try:
+        value: dict[str, object] = json.loads((controller.node_run(node) / "ranks" / f"{rank}.json").read_text())
+    except OSError:
+        return {}
+    return value
+
+
+@row("P2", "a workload that hears nothing, a leader that leaves its children behind")
+def deaf_or_leaderless(trial: Trial) -> None:
+    controller, victim = trial.controller, trial.random.choice(trial.nodes)
+    rank = trial.nodes.index(victim)
+    if trial.random.choice((True, False)):
+        process = running(controller, "--set", "fail_at_step=4", "--set", f"fail_rank={rank}", "--set", "fail_mode=deaf")
+        deaf = controller.rank_process(victim).pid
+        judge.wait_for(lambda: _ignores(deaf, signal.SIGTERM), 10, "it hears everything")
+        other = next(name for name in trial.nodes if name != victim)
+        os.kill(controller.rank_process(other).pid, signal.SIGKILL)
+        noticed(trial, RANK_S)
+        words = f"orch: {other}: rank {trial.nodes.index(other)} ended with SIGKILL"
+    else:
+        process = running(controller)
+        leaders = ("bash launch.sh", "noderun.py rank")
+        leader = trial.random.choice(leaders)
+        (found,) = [one for one in judge.processes(trial.lab, victim) if leader in one.cmdline]
+        os.kill(found.pid, signal.SIGKILL)
+        noticed(trial, RANK_S)
+        # Of a leader and its children either may be the first to be missed; that it was this node is certain.
+        words = f"orch: {victim}: "
+    stopped(trial, GRACE_S + 1.0)
+    done = controller.end(process, 20)
+    assert done.code == 1 and words in done.err and "SIGKILL" in done.err, done
+    trial.keep()
+
+
+def _ignores(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/status") as status:
+        (mask,) = re.findall(r"^SigIgn:\s+(\w+)", status.read(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+@row("P3", "the controller is told to end, once or twice, or its terminal closes", limit_s=180)
+def told_to_end(trial: Trial) -> None:
+    trial.random.choice((_one_signal, _terminal_closes, _two_signals))(trial)
+
+
+def _one_signal(trial: Trial) -> None:
+    controller = trial.controller
+    number, code = trial.random.choice(((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)))
+    process = running(controller)
+    if trial.random.choice((True, False)):
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
+    stopped(trial, 0.5 + GRACE_S + 1.0)
+    done = controller.end(process, 15)
+    assert done.code == code and "stopping on every node, then collecting" in done.err, done
+    assert controller.manifest()["outcome"]["state"] == "interrupted"
+    trial.keep()
+    assert "interrupted" in controller.exit_record("node2")["reason"]
+
+
+def _terminal_closes(trial: Trial) -> None:
+    controller = trial.controller
+    with _on_a_terminal(controller, "bench", *LONG, "--nodes", "4", "--gpus", "1") as (process, host):
+        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+        controller.wait_for_step(3)
+        os.close(host)
+        stopped(trial, 0.5 + GRACE_S + 1.0)
+        assert process.wait(15) == 129
+    assert controller.manifest()["outcome"]["state"] == "interrupted"
+    trial.keep()
+
+
+@contextmanager
+def _on_a_terminal(controller: Controller, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Run the program on a terminal of its own; the caller closes the other end."""
+    host, terminal = os.openpty()
+    process = subprocess.Popen(
+        labs.argv_inside(controller.lab, [*controller.program, *words]),
+        cwd=controller.project,
+        env=outer_environment(controller.project) | dict(labs.environment(controller.lab)),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        text=True,
+        preexec_fn=_take_terminal,
+    )
+    os.close(terminal)
+    controller.started.append(process)
+    yield process, host
+
+
+def _take_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _two_signals(trial: Trial) -> None:
+    """The second one leaves at once; the nodes, which could not be reached, end by their lease, or by the printed command."""
+    controller = trial.controller
+    process = running(controller, "--lease", str(LEASE_S), "--set", "fail_mode=deaf", "--stop-grace", "5")
+    for name in trial.nodes:
+        faults.freeze(trial.lab, name)
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    done = controller.end(process, 5)
+    assert done.code == 130 and time.monotonic() - began < 1.0, done
+    by_lease = trial.random.choice((True, False))
+    if by_lease:
+        time.sleep(LEASE_S)
+    for name in trial.nodes:
+        faults.thaw(trial.lab, name)
+    if by_lease:
+        stopped(trial, 2.0 + 5.0)
+    advice = [shlex.split(command)[1:] for command in done.err.rpartition("To finish: ")[2].split("&&")]
+    assert [words[0] for words in advice] == ["cancel", "collect"], done.err
+    cancel = controller.orch(*advice[0])
+    assert cancel.code == 0 and judge.ours(trial.lab) == [], cancel
+    collect = controller.orch(*advice[1])
+    assert collect.code == 0, collect
+    trial.keep()
+
+
+@row("P4", "the node's supervisor is killed")
+def killed_keeper(trial: Trial) -> None:
+    controller, (nodes, victim) = trial.controller, spread(trial)
+    process = running(controller, nodes=nodes)
+    os.kill(controller.keeper(victim).pid, signal.SIGKILL)
+    noticed(trial, DETECT_S)
+    stopped(trial, GRACE_S + 1.0 + 1.0)
+    done = controller.end(process, 20)
+    assert done.code in (1, 3) and f"{victim}: the node runner was killed" in done.err, done
+    trial.keep()
+
+
+@row("P5", "a run that is too long, that never begins to speak, that falls silent", limit_s=180)
+def too_long(trial: Trial) -> None:
+    hang = ("--set", "fail_mode=hang", "--set", "fail_rank=0")
+    ways = {
+        "longer than 6 s": ("--timeout", "6"),
+        "no line within 3 s of the start": ("--first-line-timeout", "3"),
+        "no new line for 3 s": ("--set", "fail_at_step=20", *hang, "--stall-timeout", "3"),
+    }
+    words = trial.random.choice(sorted(ways))
+    controller = trial.controller
+    options = ways[words]
+    if words.startswith("no line"):
+        with _mute_python(controller):
+            done = _ended_by_itself(trial, options, 3.0)
+    else:
+        done = _ended_by_itself(trial, options, 6.0 if "longer" in words else 20 * 0.1 + 3.0)
+    assert done.code == 1 and words in done.err and ("longer" in words or "orch: node1: " in done.err), done
+    assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout", controller.manifest()["outcome"]
+    trial.keep()
+
+
+def _ended_by_itself(trial: Trial, options: tuple[str, ...], after_s: float) -> Done:
+    """Run a bench that has to be ended by a limit, and hold the time that takes to the limit and the grace."""
+    controller = trial.controller
+    process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1", *options)
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")), 30, "no run was planned")
+    judge.wait_for(lambda: any(one["event"] == "started" for one in controller.events()), 40, "no run was started")
+    waited = judge.wait_for(lambda: stopping(controller), after_s + 6.0, "it goes on beyond its limit")
+    assert waited > after_s - 1.5, f"stopped after {waited:.2f} s already"
+    trial.detected_s = max(0.0, waited - after_s)
+    stopped(trial, GRACE_S + 1.0)
+    return controller.end(process, 20)
+
+
+@contextmanager
+def _mute_python(controller: Controller) -> Iterator[None]:
+    """Have an interpreter for the first node's rank that sleeps before it becomes itself."""
+    lab = controller.lab
+    slow = lab.node("node1").home / "slow-python"
+    slow.write_text(f'#!/bin/sh\ncase "$*" in *train_*) sleep 60;; esac\nexec {lab.python} "$@"\n')
+    slow.chmod(0o755)
+    before = lab.inventory.read_text()
+    text = before.replace("  node1:\n", "  node1:\n    vars: {python: /root/slow-python}\n")
+    assert text != before
+    lab.inventory.write_text(text)
+    try:
+        yield
+    finally:
+        lab.inventory.write_text(before)
+        slow.unlink()
+
+
+@row("P6", "the kernel kills a rank for memory", skip=lambda: cgroups.obstacle("memory"))
+def out_of_memory(trial: Trial) -> None:
+    controller, victim = trial.controller, trial.random.choice(trial.nodes)
+    rank = trial.nodes.index(victim)
+    faults.memory(trial.lab, victim, 200 << 20)
+    process = controller.start("bench", *CHATTER, "--nodes", "4", "--gpus", "1", "--set", f"hog_rank={rank}", "--steps", "100")
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")) and stopping(controller), 40, "not noticed")
+    stopped(trial, GRACE_S + 1.0)
+    faults.heal(trial.lab)
+    done = controller.end(process, 20)
+    assert done.code == 1 and f"orch: {victim}: rank {rank} ended with SIGKILL" in done.err, done
+    assert "the kernel killed it for memory" in done.err, done
+    assert controller.exit_record(victim)["oom_kills"] >= 1
+    trial.keep()
+
+
+@row("P7", "a node boots anew in mid-run, and is back at once")
+def reboot(trial: Trial) -> None:
+    controller, (nodes, victim) = trial.controller, spread(trial)
+    process = running(controller, nodes=nodes)
+    old = {*_numbers(controller, victim)}
+    assert len(old) >= 2
+    faults.kill(trial.lab, victim)
+    began = time.monotonic()
+    faults.boot(trial.lab, victim)
+    with _decoys(trial, victim, old) as decoys:
+        trial.detected_s = judge.wait_for(lambda: stopping(controller), 8.0, "the reboot was not noticed")
+        trial.detected_s = time.monotonic() - began
+        done = controller.end(process, 30)
+        assert judge.ours(trial.lab) == []
+        assert decoys.poll() is None and len(_children(decoys)) == len(old), "a process with an old number was signalled"
+    assert trial.detected_s <= DETECT_S, f"detected after {trial.detected_s:.2f} s"
+    assert done.code in (1, 3) and f"orch: {victim}: " in done.err, done
+    assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted", controller.manifest()["outcome"]
+    logs = controller.runs[-1] / "logs" / victim
+    there = controller.node_run(victim) / "logs"
+    names = [path.name for path in there.iterdir()]
+    assert names and all(judge.sha256(logs / name) == judge.sha256(there / name) for name in names), (names, done)
+    trial.keep()
+
+
+def _numbers(controller: Controller, node: str) -> Iterator[int]:
+    """Return the numbers that the run's processes have on their node, from the records that ranks leave and from the lock."""
+    run = controller.node_run(node)
+    yield int(json.loads((run.parents[1] / "node.lock").read_text())["keeper"])
+    for path in (run / "ranks").glob("*.json"):
+        record = json.loads(path.read_text())
+        yield from (int(record["pid"]), int(record["wrapper"]))
+
+
+_DECOYS = """\
+import os, sys, time
+for wanted in map(int, sys.argv[1:]):
+    for _ in range(200):
+        with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+            last.write(str(wanted - 1))
+        pid = os.fork()
+        if pid == 0:
+            if os.getpid() == wanted:
+                time.sleep(1000)
+            os._exit(0)
+        if pid == wanted:
+            break
+        os.waitpid(pid, 0)
+    else:
+        sys.exit("no number %d" % wanted)
+print("on", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[subprocess.Popen[bytes]]:
+    """Have strangers on a node under these process numbers; a signal to one of them ends it."""
+    argv = labs.argv_on(trial.lab, node, [sys.executable, "-I", "-S", "-c", _DECOYS, *map(str, sorted(numbers))])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"on\n", process.stderr.read()
+        try:
+            yield process
+        finally:
+            for pid in _children(process):
+                os.kill(pid, signal.SIGKILL)
+            process.communicate(timeout=10)
+
+
+def _children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the decoys' numbers on the machine: nsenter's child is their parent."""
+    found, queue = [], [process.pid]
+    while queue:
+        pid = queue.pop()
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as children:
+                below = [int(word) for word in children.read().split()]
+        except OSError:
+            continue
+        found += below if pid != process.pid else []
+        queue += below
+    return found
+
+
+@row("P8", "one node never gets ready", trials=5, limit_s=180, short=False)
+def never_ready(trial: Trial) -> None:
+    """Its keeper stands still between the staging of the files and the word that it is armed."""
+    controller, victim = trial.controller, trial.random.choice(trial.nodes)
+    assert controller.orch("deploy", "-f", "simulated").code == 0
+    process = controller.start("bench", *QUICK, "--nodes", "4", "--gpus", "1")
+    trained = False
+
+    def keeper() -> list[judge.Proc]:
+        return [one for one in judge.processes(trial.lab, victim) if "noderun.py keep" in one.cmdline]
+
+    deadline = time.monotonic() + 30
+    while not (found := keeper()):
+        assert time.monotonic() < deadline and process.poll() is None, "no keeper was started"
+    os.kill(found[0].pid, signal.SIGSTOP)
+    began = time.monotonic()
+    while process.poll() is None and time.monotonic() < began + 60:
+        trained = trained or any("train_" in one.cmdline for one in judge.ours(trial.lab))
+        time.sleep(0.02)
+    trial.detected_s = time.monotonic() - began
+    os.kill(found[0].pid, signal.SIGCONT)
+    done = controller.end(process, 10)
+    assert done.code == 1 and f"orch: {victim}: " in done.err and "not" in done.err, done
+    assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), controller.manifest()["outcome"]
+    assert not trained, "a rank was started"
+    stopped(trial, 5.0)
+    assert not any((trial.lab.node(name).home / ".orch-node" / "runs" / controller.runs[-1].name / "ranks" / "0.json").exists()
+                   for name in trial.nodes)  # fmt: skip
+
+
+@row("P9", "one of two runs is ended")
+def one_of_two(trial: Trial) -> None:
+    mine, other = trial.controller, trial.rival()
+    kept = other.start("bench", *LONG, "--hosts", "node[3-4]", "--nodes", "2", "--gpus", "1", "--steps", "80")
+    process = running(mine, "--hosts", "node[1-2]", nodes=2)
+    judge.wait_for(lambda: _steps(other) > 2, 20, "the other run does not begin")
+    if trial.random.choice((True, False)):
+        os.kill(process.pid, signal.SIGINT)
+        assert mine.end(process, 20).code == 130
+    else:
+        cancel = mine.orch("cancel", "--hosts", "node[1-2]")
+        assert cancel.code == 0, cancel
+        assert mine.end(process, 20).code != 0
+    assert not [one for one in judge.ours(trial.lab) if one.node in ("node1", "node2")]
+    done = other.end(kept, 40)
+    assert done.code == 0, done
+    assert other.manifest()["outcome"]["state"] == "finished" and _steps(other) == 81
+    trial.keep("node1", "node2", controller=mine)
+    trial.keep("node3", "node4", controller=other)
+
+
+def _steps(controller: Controller) -> int:
+    """Return how many steps the newest run of a controller on node3 has logged, step 0 included."""
+    try:
+        return (controller.node_run("node3") / "logs" / "rank-0.out").read_text().count("orch step=")
+    except (OSError, ValueError, IndexError):
+        return 0
