@@ -16,6 +16,7 @@ _CONTROLLER_STOPS_S = 60.0
 if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
+    from orchestrator.redaction import Redaction
     from orchestrator.rundir import BenchDir, RunDir
 
 
@@ -114,9 +115,10 @@ def logs(
             sys.stdout.buffer.flush()
         else:
             for line in data.decode("utf-8", "replace").splitlines():
-                typer.echo(visible(line))
+                typer.echo(visible(secrets.text(line)))
 
     directory = find_bench("")
+    secrets = _secrets(directory)
     runs = {each.run_id: each for each in directory.runs()}
     if run and run not in runs:
         raise ConfigError(f"no run {run!r} in bench {directory.path.name}", where="run", hint=f"it has {', '.join(runs)}")
@@ -141,6 +143,19 @@ def logs(
     with Cluster(inventory.of([slot["host"]]), trust).open() as cluster:
         for data in cluster.nodes[slot["host"]].tail(chosen.run_id, name, offset=0, follow=follow):
             show(data)
+
+
+def _secrets(bench: BenchDir) -> Redaction:
+    """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_inventory
+    from orchestrator.redaction import redaction
+
+    try:
+        inventory = open_inventory(bench.bench()["inventory"])
+    except ConfigError:
+        return redaction(())
+    return redaction(host.env[name] for host in inventory.hosts for name in inventory.secrets if name in host.env)
 
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from orchestrator.lab import faults
 from tests import judge
 from tests.e2e.rig import ORCH, Controller, Done
 from tests.faults.rows.common import LONG, running
+from tests.faults.rows.hostile import at_terminal
 from tests.faults.rows.setup import inventory, on_node, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
@@ -179,6 +180,8 @@ def our_own_output(trial: Trial) -> None:
     ):
         said = controller.orch(*command)
         assert not any(form in (said.out + said.err).encode() for form in forms(secret)), command
+    code, seen = at_terminal(controller, "logs", "--rank", "1", "--err")
+    assert code == 0 and b"cannot log in with (not shown)" in seen and not any(form in seen for form in forms(secret)), seen
     _variable_file(trial, trial.rival("fresh"), secret)
 
 
