@@ -29,8 +29,8 @@ class Limits:
     """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
 
     beat_s: float = 0.5
-    lost_s: float = 3.0
-    doubt_s: float = 1.8
+    lost_s: float = 2.8
+    doubt_s: float = 2.0
     lease_s: float = 60.0
     first_line_s: float = 600.0
     stall_s: float = 600.0

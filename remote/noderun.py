@@ -10,7 +10,8 @@ It is called in three ways.
    controller speaks to it through `op_line`. Nobody renewing it for one lease means the end of the run.
 3. ``noderun.py rank -- ARGV…``: one rank. It gives the rank its own log files and records how it ended.
 
-Processes are ended by proven identity only: descendants of the keeper, or bearers of the run's marker ORCH_RUN_ID.
+Processes are ended by proven identity only: descendants of the keeper, members of the control group that it made for the run
+where it may, or bearers of the run's marker ORCH_RUN_ID.
 """
 
 import base64
@@ -240,6 +241,15 @@ def oom_kills():
 
 def memory_counters():
     """Return the files that may count kills for memory, the most telling first."""
+    names = {True: "memory.events", False: "memory.oom_control"}
+    return [os.path.join(path, names[unified]) for path, unified in own_groups("memory")] + ["/proc/vmstat"]
+
+
+# ------------------------------------------------------------------ control groups
+
+
+def own_groups(controller):
+    """Return (directory, whether of the unified hierarchy) of the control groups of one controller that this process is in."""
     with open("/proc/self/cgroup") as file:
         groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
     with open("/proc/self/mounts") as file:
@@ -247,11 +257,68 @@ def memory_counters():
     found = []
     for target, kind, options in mounts:
         for names, group in groups:
-            if kind == "cgroup" and "memory" in names.split(",") and "memory" in options.split(","):
-                found.append(os.path.join(target, group.lstrip("/"), "memory.oom_control"))
+            if kind == "cgroup" and controller in names.split(",") and controller in options.split(","):
+                found.append((os.path.join(target, group.lstrip("/")), False))
             elif kind == "cgroup2" and not names:
-                found.append(os.path.join(target, group.lstrip("/"), "memory.events"))
-    return found + ["/proc/vmstat"]
+                found.append((os.path.join(target, group.lstrip("/")), True))
+    return found
+
+
+def make_group(name):
+    """Make a control group below this process's own and return its directory; an empty text where that is not allowed.
+
+    What is started in it stays in it, whatever it does to its parents, its session and its environment.
+    """
+    for parent, _ in own_groups("pids"):
+        path = os.path.join(parent, name)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            pass  # of an attempt before, for which a port was taken
+        except OSError:
+            continue
+        if os.path.exists(os.path.join(path, "cgroup.procs")):
+            return path
+    return ""
+
+
+def group_of(directory):
+    """Return the control group that a run's keeper has noted, if it bears the run's name; an empty text where it has none."""
+    path = read_slice(os.path.join(directory, "group"), 0, 4096).decode("utf-8", "replace").strip()
+    ours = os.path.basename(path).startswith("orch-%s-" % os.path.basename(directory))
+    return path if ours and os.path.isdir(path) else ""
+
+
+def members(group):
+    """Return {pid: start time} of what lives in a control group and in those below it."""
+    found = {}
+    now = processes() if group else {}
+    for path, _, _ in os.walk(group) if group else ():
+        for word in read_slice(os.path.join(path, "cgroup.procs"), 0, 1 << 20).split():
+            # Zero stands for a process that this process namespace does not show.
+            if int(word) in now and now[int(word)][1] != "Z":
+                found[int(word)] = now[int(word)][2]
+    return found
+
+
+def remove_group(group):
+    """Remove an empty control group and those below it; one that is not empty stays."""
+    for path, _, _ in os.walk(group, topdown=False) if group else ():
+        try:
+            os.rmdir(path)
+        except OSError:
+            continue
+
+
+def belonging(root, run_id=None):
+    """Return {pid: (start time, run id)} of what is a run's, or any run's: bearers of its marker, members of its group."""
+    found = bearers(run_id)
+    runs = os.path.join(root, "runs")
+    for name in os.listdir(runs) if os.path.isdir(runs) else ():
+        if run_id in (None, name):
+            for pid, start in members(group_of(os.path.join(runs, name))).items():
+                found.setdefault(pid, (start, name))
+    return found
 
 
 # ------------------------------------------------------------------ one rank
@@ -303,6 +370,7 @@ class Keeper:
         self.stop_reason = ""
         self.stopped = None
         self.killed_at = None
+        self.group = ""
         self.ranks = {}
         self.record = None
         self.logs_checked = 0.0
@@ -439,10 +507,13 @@ class Keeper:
         if self.state != "armed":
             raise Refused("start_timeout", "go came in state %s" % self.state)
         self.oom_kills = oom_kills()
+        self.group = make_group("orch-%s-%d" % (self.order["run_id"], self.order["node_rank"]))
+        if self.group:
+            write_whole("group", [self.group.encode()])
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            launch(self.order, writer, order.get("at"))
+            launch(self.order, writer, order.get("at"), self.group)
         os.close(writer)
         self.main, self.state = pid, "running"
         # The child closes its end by its exec, a few milliseconds after the instant that it reports.
@@ -504,6 +575,7 @@ class Keeper:
     def owned(self):
         """Return {pid: start time} of what is this run's here: descendants, and where asked for, bearers of its marker."""
         found = descendants(os.getpid())
+        found.update(members(self.group))
         if self.order.get("by_marker"):
             found.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
         return found
@@ -643,10 +715,13 @@ def read_record(path):
         return json.load(file)
 
 
-def launch(order, writer, at):
-    """In the forked child: become the launch script at the agreed instant. Never returns."""
+def launch(order, writer, at, group):
+    """In the forked child: become the launch script at the agreed instant, in the run's control group. Never returns."""
     try:
         os.setsid()
+        if group:
+            with open(os.path.join(group, "cgroup.procs"), "w") as file:
+                file.write("0")
         # The keeper ignores these, and what is ignored at its start a shell cannot trap.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -716,6 +791,7 @@ def keep_main(directory):
         keeper.tell("stopping", reason="keeper_failed: %s" % error, mono=time.monotonic())
         raise
     finally:
+        remove_group(keeper.group)
         for name in ("env.sh", "keeper.sock"):
             if os.path.exists(name):
                 os.unlink(name)
@@ -870,7 +946,7 @@ def start_keeper(directory, program):
 
 
 def op_stop(request):
-    """End runs by asking their keepers, then whatever still bears their marker; report what is left: nothing, one hopes."""
+    """End runs by asking their keepers, then whatever else belongs to them; report what is left: nothing, one hopes."""
     root = root_directory(request["root"])
     grace_s = request["grace_s"]
     wanted = request.get("run")
@@ -879,13 +955,15 @@ def op_stop(request):
         if (wanted is None or name == wanted) and ask_keeper(os.path.join(root, "runs", name), request["reason"], grace_s):
             stopped.append(name)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-        found = bearers(wanted)
+        found = belonging(root, wanted)
         send_signal({pid: start for pid, (start, _) in found.items()}, number)
         stopped += [run for _, run in found.values() if run not in stopped]
         deadline = time.monotonic() + wait_s
-        while bearers(wanted) and time.monotonic() < deadline:
+        while belonging(root, wanted) and time.monotonic() < deadline:
             time.sleep(0.05)
-    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in bearers(wanted).items()])
+    for name in [wanted] if wanted else stopped:
+        remove_group(group_of(os.path.join(root, "runs", name)))
+    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, wanted).items()])
 
 
 def ask_keeper(directory, reason, grace_s):
@@ -924,7 +1002,7 @@ def op_drop(request):
     while keeper_lives(directory) and time.monotonic() < deadline:
         time.sleep(0.02)
     ended = os.path.exists(os.path.join(directory, "exit.json"))
-    gone = os.path.isdir(directory) and not keeper_lives(directory) and not bearers(request["run"])
+    gone = os.path.isdir(directory) and not keeper_lives(directory) and not belonging(root, request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
         shutil.rmtree(directory)
@@ -932,9 +1010,10 @@ def op_drop(request):
 
 
 def op_left(request):
-    """Report processes that still bear a run's marker, and whether its keeper lives."""
-    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
-    left = [[pid, run] for pid, (_, run) in bearers(request["run"]).items()]
+    """Report processes that still belong to a run, and whether its keeper lives."""
+    root = root_directory(request["root"])
+    directory = inside(root, "runs/" + request["run"])
+    left = [[pid, run] for pid, (_, run) in belonging(root, request["run"]).items()]
     reply(left=left, keeper=keeper_lives(directory))
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import Lab
 
-__all__ = ["freeze", "limit_cpu", "limit_memory", "obstacle", "release", "thaw"]
+__all__ = ["clear", "freeze", "house", "limit_cpu", "limit_memory", "obstacle", "release", "thaw"]
 
+_HOUSING = "pids"
 _PERIOD_US = 100_000
 _SETTLE_S = 5.0
 
@@ -83,6 +84,35 @@ def release(lab: Lab) -> None:
                 if controller == "freezer":
                     _thaw(group, unified)
                 _dissolve(group)
+
+
+def house(lab: Lab, node: str) -> Path | None:
+    """Make the group that a node starts in and makes groups of its own in, empty as after a boot; None where that cannot be.
+
+    In the unified hierarchy it would stand in the way of `freeze` and its like, so there is none.
+    """
+    try:
+        parent, unified = _parent(_HOUSING)
+        if unified:
+            return None
+        _remove_empty(parent / _name(lab, node))
+        (parent / _name(lab, node)).mkdir(exist_ok=True)
+    except (OSError, ConfigError):
+        return None
+    return parent / _name(lab, node)
+
+
+def clear(lab: Lab) -> None:
+    """Remove the groups that a lab's nodes lived in, and those that were made there; nothing may live in them any more."""
+    with suppress(ConfigError):
+        for group in _parent(_HOUSING)[0].glob(_name(lab, "*")):
+            _remove_empty(group)
+
+
+def _remove_empty(group: Path) -> None:
+    for path, _, _ in os.walk(group, topdown=False):
+        with suppress(OSError):
+            Path(path).rmdir()
 
 
 def _name(lab: Lab, node: str) -> str:

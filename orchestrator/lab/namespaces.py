@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.lab import machine
+from orchestrator.lab import cgroups, machine
 from orchestrator.lab.identity import write_sshd_config
 from orchestrator.lab.procs import live_pid
 from orchestrator.lab.programs import find, run
@@ -68,6 +68,7 @@ def start(lab: Lab, shares: Sequence[Path]) -> None:
 
 def start_node(lab: Lab, node: LabNode) -> None:
     """Start one node again that has ended."""
+    cgroups.house(lab, node.name)
     with _control(lab).open("w", encoding="utf-8") as control:
         control.write(f"{node.name}\n")
     _wire(lab, [node], "")
@@ -91,6 +92,7 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "netmask": str(_network(lab).netmask),
         "pid_file": str(node.folder / "pid"),
         "clock": str(clock_of(node)),
+        "group": str(cgroups.house(lab, node.name) or ""),
         "console": str(node.folder / "console.log"),
         "mounts": machine.mounts(lab, node, shares),
         "folders": ["/run/sshd", "/run/lock", "/run/user"],

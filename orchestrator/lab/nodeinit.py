@@ -156,6 +156,8 @@ def spawn_node(node: dict[str, Any]) -> None:
         os.dup2(console, 2)
         os.closerange(3, 64)
         set_clock(Path(node["clock"]))
+        if node["group"]:
+            Path(node["group"], "cgroup.procs").write_text("0", encoding="ascii")
         check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET), "unshare")
         if os.fork():
             os._exit(0)

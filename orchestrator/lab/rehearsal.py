@@ -174,6 +174,7 @@ def down(directory: Path) -> list[str]:
     pids = {pid for node in lab.nodes if (pid := node.pid)} | {lab.holder}
     cgroups.release(lab)
     ended = end_all(partial(_members, lab, _namespaces(lab, "net"), _namespaces(lab, "pid")))
+    cgroups.clear(lab)
     others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in pids]
     _remove(lab.directory)
     return [*nodes, *others, str(lab.directory)]

@@ -53,6 +53,7 @@ def _nothing_is_left(lab: Lab) -> None:
     assert not lab.directory.exists()
     assert _living(lab.marker) == []
     assert all(node.pid == 0 for node in lab.nodes)
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/orch-lab-{lab.marker}-*"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

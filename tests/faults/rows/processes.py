@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from orchestrator import lab as labs
 from orchestrator.lab import cgroups, faults
@@ -21,6 +22,7 @@ from tests import judge
 from tests.e2e.rig import Controller, Done, outer_environment
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG, QUICK, running
 from tests.faults.rows.network import CHATTER, spread, stopping
+from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
 
 RANK_S = 0.5
@@ -200,6 +202,41 @@ def killed_keeper(trial: Trial) -> None:
     done = controller.end(process, 20)
     assert done.code in (1, 3) and f"{victim}: the node runner was killed" in done.err, done
     trial.keep()
+
+
+SHED = """
+def start():
+    if RANK == 1:
+        import subprocess
+        subprocess.run(["env", "-i", "setsid", "sh", "-c", "sleep 7654 & exit 0"], stdin=subprocess.DEVNULL, check=True)
+"""
+
+
+def _no_groups() -> str:
+    return "" if os.access("/sys/fs/cgroup/pids/cgroup.procs", os.W_OK) else "no control group may be made here"
+
+
+@row("P10", "the supervisor is killed, and a daemon has shed every mark of its run", skip=_no_groups)
+def shed_marks(trial: Trial) -> None:
+    """The daemon's parent is gone, its session is its own, its environment is empty: only its control group tells."""
+
+    def daemons() -> list[judge.Proc]:
+        return [one for one in judge.processes(trial.lab, "node2") if one.cmdline == "sleep 7654"]
+
+    controller = trial.controller
+    words = workload(controller, SHED)
+    for end in ("by its supervisor", "without its supervisor"):
+        process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "200")
+        judge.wait_for(daemons, 30, "the daemon was not started")
+        assert not any(one.environ_run_id for one in daemons())
+        if end.startswith("by"):
+            os.kill(process.pid, signal.SIGINT)
+        else:
+            os.kill(controller.keeper("node2").pid, signal.SIGKILL)
+        trial.stopped_s = judge.wait_for(lambda: not daemons(), DETECT_S + 5.0 + 1.0, f"the daemon lives, ended {end}")
+        controller.end(process, 30)
+        groups = Path("/sys/fs/cgroup/pids").glob(f"**/orch-{controller.runs[-1].name}-*")
+        assert not list(groups), "a control group is left"
 
 
 @row("P5", "a run that is too long, that never begins to speak, that falls silent", limit_s=180)
