@@ -19,7 +19,7 @@ __all__ = ["ANOTHER_FIRST", "Interrupt", "Limits", "Peer", "close_seconds", "fir
 ANOTHER_FIRST = "another node failed first"
 """Begins the reason of a stop that the failure of another node made necessary."""
 
-_OWN_REASONS = ("lease_expired", "run_timeout", "output_limit", "storage_full")
+_OWN_REASONS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Why a node stops a run by itself."""
 _CLOSE_S = 1.0
 
@@ -109,13 +109,14 @@ class Peer:
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
         """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
         kind, _, text = reason.partition(": ")
-        if kind not in ("rank_failed", ANOTHER_FIRST):
+        # Of a rank's end the rank's own record tells more.
+        if kind != ANOTHER_FIRST and not (kind == "rank_failed" and text.startswith("rank ")):
             own = kind in _OWN_REASONS
             self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
 
     def blame_record(self, record: Mapping[str, Any], stopped_at: float | None, our_reason: str) -> None:
         """Note what an exit record tells and no event did: the line may have been broken when it happened."""
-        if record["state"] == "stopped" and record["reason"] != our_reason:
+        if record["reason"] not in ("", our_reason) and record["stopped_mono_s"] is not None:
             self.blame_stop(str(record["reason"]), record["stopped_mono_s"], stopped_at)
         for rank in record["ranks"]:
             self.blame_rank(rank, stopped_at)

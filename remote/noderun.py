@@ -596,7 +596,11 @@ class Keeper:
                 words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
                 self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
             self.judge_progress(sizes, now)
-        if self.main_status is not None and self.state == "running":
+        if self.main_status not in (None, 0) and self.state == "running":
+            # What ends from here on is ended by us; without a word of this it would look like the cause.
+            code, name = ending(self.main_status)
+            self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
+        if self.main_status == 0 and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
             send_signal(self.owned(), signal.SIGTERM)
         if self.state == "stopping":
