@@ -60,11 +60,21 @@ def wait_until_clean(lab: Lab, within_s: float) -> float:
     return wait_for(lambda: not ours(lab), within_s, lambda: f"left on nodes: {ours(lab)}")
 
 
+patience = 1.0
+"""How many times longer than a bound says anything may take. More than one where tests share a machine with who knows what:
+there they show that something ends, and the fault suite on a quiet machine shows how soon."""
+
+
+def in_time(took_s: float, bound_s: float) -> bool:
+    """Claim that something took no longer than its bound, as far as this machine can be asked to keep it."""
+    return took_s <= bound_s * patience
+
+
 def wait_for(claim: Callable[[], object], within_s: float, otherwise: Callable[[], str] | str) -> float:
     """Return after how many seconds the claim held; fails with ``otherwise`` when it did not in time."""
     begin = time.monotonic()
     while not claim():
-        if time.monotonic() - begin > within_s:
+        if not in_time(time.monotonic() - begin, within_s):
             text = otherwise if isinstance(otherwise, str) else otherwise()
             raise AssertionError(f"not within {within_s:g} s: {text}")
         time.sleep(0.01)

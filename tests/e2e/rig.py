@@ -73,7 +73,7 @@ class Controller:
     def end(self, process: subprocess.Popen[str], timeout_s: float) -> Done:
         """Wait for the end of a command, and fail with what it said where that takes too long."""
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = process.communicate(timeout=timeout_s * judge.patience)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()

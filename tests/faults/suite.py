@@ -155,7 +155,7 @@ def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, ful
     trial = Trial(Controller(lab, project), random.Random(f"{seed}/{name}/{number}"), scratch, full)
     begin, words, leftovers = time.monotonic(), "", 0
     try:
-        with _limit(one.limit_s):
+        with _limit(one.limit_s * judge.patience):
             one.act(trial)
         leftovers = len(judge.ours(lab))
     except BaseException as error:

@@ -24,7 +24,7 @@ def fault_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize("name", [one.name for one in ROWS.values() if one.short])
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_row(fault_lab: Lab, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     if reason := ROWS[name].skip():
         pytest.skip(reason)

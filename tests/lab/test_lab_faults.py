@@ -184,7 +184,7 @@ def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeL
     assert state != "T" and not answers(lab, "node1")
     begin = time.monotonic()
     faults.kill(lab, "node1")
-    assert lab.node("node1").pid == 0 and time.monotonic() - begin < 5
+    assert lab.node("node1").pid == 0 and judge.in_time(time.monotonic() - begin, 5)
     faults.boot(lab, "node1")
     assert answers(lab, "node1", timeout_s=8)
 

@@ -129,7 +129,7 @@ def refused(controller: Controller, *words: str, code: int, within_s: float = 60
     done = controller.orch(*words, timeout_s=within_s + 10)
     took = time.monotonic() - began
     assert done.code == code, f"{words}: {done}"
-    assert took < within_s, f"{words}: took {took:.1f} s"
+    assert judge.in_time(took, within_s), f"{words}: took {took:.1f} s"
     return messages(done)
 
 
