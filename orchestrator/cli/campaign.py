@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["conduct", "follow", "go_on"]
 
 _PROGRESS = "progress.log"
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 
 
 def conduct(
@@ -100,27 +100,28 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             data = (bench.path / _PROGRESS).read_bytes()[shown:]
             shown += len(data)
             typer.echo(visible(data.decode("utf-8", "replace")), nl=False, err=True)
-        over = _over(bench)
-        if over is not None and not conducted:
+        events = _newest(bench)
+        if events and events[-1]["event"] == "over" and not conducted:
             break
         if not conducted:
             message = "its controller died before its end"
             raise RunError(message, kind="interrupted", where=str(bench.path), hint="orch resume goes on with it")
-        if until_begun and any(event["event"] == "planned" for event in bench.events()):
+        if until_begun and any(event["event"] in ("planned", "taken_over") for event in events):
             typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
     _table(bench, as_json)
-    if over["errors"]:
-        raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in over["errors"]])
-        raised.exit_code = over["code"]
+    if errors := events[-1]["errors"]:
+        raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
+        raised.exit_code = events[-1]["code"]
         raise raised
 
 
-def _over(bench: BenchDir) -> dict[str, Any] | None:
-    """Return the event with which a bench's newest controller ended, None where it has not."""
-    last = next((event for event in reversed(bench.events()) if event["event"] in ("begun", "over")), None)
-    return last if last and last["event"] == "over" else None
+def _newest(bench: BenchDir) -> list[dict[str, Any]]:
+    """Return the events of the controller that a bench had last; where it came to its end, the last one says how."""
+    events = bench.events()
+    begun = [index for index, event in enumerate(events) if event["event"] == "begun"]
+    return events[begun[-1] :] if begun else []
 
 
 @dataclass(frozen=True, slots=True)

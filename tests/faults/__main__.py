@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -45,7 +46,10 @@ def main() -> int:
         print(f"{name} is not run: {reason}")
     chosen = [one for one in chosen if one.name not in reasons]
     print(f"seed {options.seed}, {options.jobs} labs", flush=True)
-    results = list(_run(chosen, options.trials, options.jobs, options.seed))
+    results: list[Result] = []
+    with suppress(KeyboardInterrupt):  # what was counted until then is printed all the same
+        for result in _run(chosen, options.trials, options.jobs, options.seed):
+            results.append(result)
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in results], indent=1) + "\n")
     print(table(chosen, results))
