@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.procs import own_groups
 
 __all__ = ["disk_room", "make_room"]
 
@@ -56,29 +57,14 @@ def _task_rooms() -> Iterator[tuple[str, int]]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.geteuid() and 0 <= soft < _FEW:  # it does not bind root
         yield f"the limit of {soft} processes of this user (ulimit -u)", soft - _tasks_of(os.getuid())
-    for group in _own_groups():
+    around = ((each, top) for here, top, _ in own_groups("pids") for each in (here, *here.parents))
+    for group in (each for each, top in around if each.is_relative_to(top)):
         try:
             most, now = ((group / name).read_text(encoding="ascii").strip() for name in ("pids.max", "pids.current"))
         except OSError:
             continue
         if most.isdecimal():
             yield f"the limit of {most} tasks of the control group {group}", int(most) - int(now)
-
-
-def _own_groups() -> Iterator[Path]:
-    """Yield the control groups that may count the tasks of this process: its own and those around it."""
-    try:
-        mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return
-    for _, names, group in groups:
-        for _, target, kind, options, *_ in mounts:
-            if (kind == "cgroup" and "pids" in names.split(",") and "pids" in options.split(",")) or (
-                kind == "cgroup2" and not names
-            ):
-                here = Path(target) / group.lstrip("/")
-                yield from (each for each in (here, *here.parents) if each.is_relative_to(target))
 
 
 def _tasks_of(user: int) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunError
+from orchestrator.procs import stat
 from orchestrator.project import owner
 from orchestrator.rundir import BenchDir
 
@@ -39,7 +40,7 @@ class Holder:
 
     def signal(self, number: int) -> bool:
         """Send it a signal if it is that very process on this machine. False where it is elsewhere or gone."""
-        if self.controller != socket.gethostname() or _start_ticks(self.process) != self.ticks:
+        if self.controller != socket.gethostname() or _ticks(self.process) != self.ticks:
             return False
         with suppress(ProcessLookupError):
             os.kill(self.process, number)
@@ -55,7 +56,7 @@ class Ownership:
 
     def sign(self) -> None:
         """Write this process into the record; to be done again by a child that goes on with the bench."""
-        record = json.dumps({**owner(), "ticks": _start_ticks(os.getpid())}).encode() + b"\n"
+        record = json.dumps({**owner(), "ticks": _ticks(os.getpid())}).encode() + b"\n"
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, record, 0)
 
@@ -119,9 +120,6 @@ def _read(path: Path) -> Holder | None:
         return None
 
 
-def _start_ticks(pid: int) -> int:
-    """Return when a process of this machine began, in clock ticks since boot; 0 where there is none."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
+def _ticks(pid: int) -> int:
+    one = stat(pid)
+    return one.start_ticks if one else 0

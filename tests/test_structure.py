@@ -26,7 +26,7 @@ LAYERS = {
     """,
     "shell": """
         foreign yamlfile library rundir evidence results history project bench transport node cluster headroom fanout preflight
-        peer reattach watch launch blame campaign ownership planrecord resume collect lab
+        procs peer reattach watch launch blame campaign ownership planrecord resume collect lab
     """,
     "edge": "report cli __main__",
 }

@@ -21,8 +21,8 @@ from typing import IO, Any
 import asyncssh
 
 from orchestrator.lab.identity import session_environment
-from orchestrator.lab.procs import record_pid
 from orchestrator.lab.state import Lab, LabNode, read
+from orchestrator.procs import record_pid
 
 Session = asyncssh.SSHServerProcess[bytes]
 _CHUNK = 1 << 17

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import Lab
+from orchestrator.procs import own_groups
 
 __all__ = ["clear", "freeze", "house", "limit_cpu", "limit_memory", "obstacle", "release", "thaw"]
 
@@ -168,18 +169,15 @@ def _write(path: Path, text: str) -> None:
 
 def _parent(controller: str) -> tuple[Path, bool]:
     """Return the group under which a node's is made, and whether it is of the unified hierarchy."""
-    own = dict(_own_groups())
-    for mount, kind, options in _mounts():
-        if kind == "cgroup" and controller in options.split(","):
-            return mount / own.get(controller, "").lstrip("/"), False
-    for mount, kind, _ in _mounts():
-        if kind == "cgroup2":
-            here = mount / own.get("", "").lstrip("/")
-            for group in (here, *here.parents):
-                if controller == "freezer" or controller in _handed_on(group):
-                    return group, True
-                if group == mount:
-                    break
+    found = sorted(own_groups(controller), key=lambda group: group[2])  # a hierarchy of the controller's own comes first
+    for here, top, unified in found:
+        if not unified:
+            return here, False
+        for group in (here, *here.parents):
+            if controller == "freezer" or controller in _handed_on(group):
+                return group, True
+            if group == top:
+                break
     raise ConfigError("the machine has no such hierarchy, or hands it to nobody here")
 
 
@@ -188,17 +186,3 @@ def _handed_on(group: Path) -> list[str]:
         return (group / "cgroup.subtree_control").read_text(encoding="ascii").split()
     except OSError:
         return []
-
-
-def _own_groups() -> Iterator[tuple[str, str]]:
-    """Yield (controller, group) of this process; the unified hierarchy has an empty name."""
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-        _, names, group = line.split(":", 2)
-        for name in names.split(","):
-            yield name, group
-
-
-def _mounts() -> Iterator[tuple[Path, str, str]]:
-    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
-        _, target, kind, options, *_ = line.split(" ")
-        yield Path(target), kind, options

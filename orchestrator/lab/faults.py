@@ -17,10 +17,10 @@ from functools import partial
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import cgroups, namespaces
-from orchestrator.lab.procs import Stat, ancestors, descendants, end_all, environ, namespace, snapshot
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.rehearsal import argv_on, start_nodes, wait_until_answering
 from orchestrator.lab.state import Lab, LabNode
+from orchestrator.procs import Stat, ancestors, descendants, end_all, environ, namespace, snapshot
 
 __all__ = [
     "boot",

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.identity import session_environment, write_sshd_config
-from orchestrator.lab.procs import record_pid
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab, LabNode
+from orchestrator.procs import record_pid
 
 __all__ = ["addresses", "free_port", "on_node", "start_asyncssh", "start_sshd"]
 

@@ -18,9 +18,9 @@ from typing import Any
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import cgroups, machine
 from orchestrator.lab.identity import write_sshd_config
-from orchestrator.lab.procs import live_pid
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.state import Lab, LabNode
+from orchestrator.procs import live_pid
 
 __all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "start_node", "switch"]
 

@@ -18,9 +18,9 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab.description import gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
-from orchestrator.lab.procs import Stat, ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
+from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
 
 __all__ = ["argv_inside", "argv_on", "down", "environment", "load", "start_nodes", "up", "wait_until_answering"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from orchestrator.errors import ConfigError
-from orchestrator.lab.procs import live_pid
+from orchestrator.procs import live_pid
 
 __all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read"]
 

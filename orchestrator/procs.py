@@ -1,4 +1,4 @@
-"""Processes as ``/proc`` shows them: who is alive, who belongs to a lab, and how they are ended for certain."""
+"""Processes as /proc shows them: who lives, who began when and in which control group, and how they are ended for certain."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunError
 
-__all__ = ["Stat", "ancestors", "descendants", "end_all", "live_pid", "record_pid", "snapshot", "stat"]
+__all__ = ["Stat", "ancestors", "descendants", "end_all", "live_pid", "own_groups", "record_pid", "snapshot", "stat"]
 
 _PROC = Path("/proc")
 
@@ -66,6 +66,23 @@ def namespace(pid: int, which: str) -> str:
         return str((_PROC / str(pid) / "ns" / which).readlink())
     except OSError:
         return ""
+
+
+def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
+    """Yield (directory, top of its hierarchy, whether that is the unified one) of the groups that count for a controller here.
+
+    Nothing where the kernel has no control groups.
+    """
+    try:
+        mounts = [line.split(" ") for line in (_PROC / "self/mounts").read_text(encoding="utf-8").splitlines()]
+        groups = [line.split(":", 2) for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return
+    for _, target, kind, options, *_ in mounts:
+        for _, names, group in groups:
+            unified = kind == "cgroup2" and not names
+            if unified or (kind == "cgroup" and controller in names.split(",") and controller in options.split(",")):
+                yield Path(target, group.lstrip("/")), Path(target), unified
 
 
 def record_pid(path: Path, pid: int) -> None:
