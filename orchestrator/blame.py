@@ -60,7 +60,9 @@ def _last_words(error: OrchError, run: RunDir) -> tuple[str, list[str]]:
     for name in (*streams, "node.err", "node.out"):
         path = run.log_path(error.host, name)
         if path.is_file():
-            text = path.read_bytes()[-_READ_BYTES:].decode("utf-8", "replace")
+            with path.open("rb") as log:
+                log.seek(max(0, path.stat().st_size - _READ_BYTES))
+                text = log.read(_READ_BYTES).decode("utf-8", "replace")
             if lines := [line for line in text.splitlines() if line.strip()]:
                 return name, lines
     return "", []
