@@ -14,7 +14,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.fanout import each, each_or_raise
-from orchestrator.inventory import Host
+from orchestrator.inventory import Host, secret_values
 from orchestrator.launch import Interrupt, Launch, Limits, Outcome
 from orchestrator.library import FrameworkFolder
 from orchestrator.project import owner
@@ -124,14 +124,13 @@ class Campaign:
         names = [slot.host for slot in plan.placement.slots]
         traces = each_or_raise(names, lambda name: find(self.cluster.nodes[name], run.run_id, timeout_s=self.limits.ask_s))
         states = {trace.state for trace in traces.values()}
+        launch, start = self._launch(plan, run), self._start_of(run.run_id)
         if states == {"nothing"}:
-            each(names, lambda name: self._drop(run.run_id, name))
+            launch.take_back()
             return None
         if states <= {"running", "ended"}:
             self.bench.event("taken_over", run=run.run_id)
-            hosts = (self._start_of(run.run_id) or {"hosts": {}})["hosts"]
-            offsets = {host: float(one["offset_s"]) for host, one in hosts.items()}
-            return self._finish(rundir, plan, self._launch(plan, run).adopt(traces, offsets))
+            return self._finish(rundir, plan, launch.adopt(traces, start))
         for trace in traces.values():
             if trace.line:
                 trace.line.close()
@@ -139,15 +138,12 @@ class Campaign:
         message = "the controller died while it was being started; what ran was stopped"
         broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
-        return self._finish(rundir, plan, Outcome("interrupted", error, None))
+        return self._finish(rundir, plan, Outcome("interrupted", error, start))
 
     def _start_of(self, run_id: str) -> dict[str, Any] | None:
         """Return the record of a run's start from the journal, None where it did not get as far."""
         started = [event for event in self.bench.events() if event["event"] == "started" and event.get("run") == run_id]
         return {key: started[-1][key] for key in ("skew_s", "bound_s", "hosts")} if started else None
-
-    def _drop(self, run_id: str, host: str) -> None:
-        self.cluster.nodes[host].ask("drop", run=run_id, finished=False, timeout_s=self.limits.ask_s)
 
     def _stop(self, run_id: str, host: str, reason: str) -> None:
         wait_s = self.limits.ask_s + self.limits.grace_s
@@ -173,11 +169,11 @@ class Campaign:
         facts = rundir.manifest()["facts"]
         error = explained(outcome.error, outcome.rivals, rundir, facts)
         if error:
-            secrets = redaction(host.env[name] for host in self.hosts for name in self.secrets if name in host.env)
+            secrets = redaction(secret_values(self.hosts, self.secrets))
             error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
         record: dict[str, Any] = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
         record |= {"answers": dict(outcome.answers)} if outcome.answers else {}
-        rundir.update_manifest(start=outcome.start or self._start_of(plan.run_id), outcome=record)
+        rundir.update_manifest(start=outcome.start, outcome=record)
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
             self.bench.event("collected", run=plan.run_id)

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import expand, fold, nearest
 
-__all__ = ["Host", "Inventory", "SshSettings"]
+__all__ = ["Host", "Inventory", "SshSettings", "secret_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +107,8 @@ class Inventory:
         if gone:
             raise ConfigError(f"expected the hosts {fold(gone)}, there are none of this name", where=self.source)
         return tuple(by_name[name] for name in names)
+
+
+def secret_values(hosts: Sequence[Host], names: Sequence[str]) -> set[str]:
+    """Return the values that hosts give to these variables, which are never shown; empty ones are no secrets."""
+    return {host.env[name] for host in hosts for name in names if host.env.get(name)}

@@ -86,14 +86,16 @@ class Launch:
         finally:
             self.watch.close()
             if not self.watch.released:
-                each(self.hosts, self._drop)
+                self.take_back()
         return self._outcome(start)
 
-    def adopt(self, traces: Mapping[str, Trace], offsets: Mapping[str, float]) -> Outcome:
+    def adopt(self, traces: Mapping[str, Trace], start: Mapping[str, Any] | None) -> Outcome:
         """Go on with a run that was started by another controller, of which every node has a keeper or an exit record.
 
-        ``offsets`` are the nodes' clocks as that controller measured them, for nodes that only left a record.
+        ``start`` is that controller's record of the start, where it lived to write one: nodes that only left a record are
+        judged by the clocks as it measured them.
         """
+        offsets = {host: float(one["offset_s"]) for host, one in start["hosts"].items()} if start else {}
         watch = self.watch
         watch.released = True
         try:
@@ -110,7 +112,11 @@ class Launch:
             watch.run()
         finally:
             watch.close()
-        return self._outcome(None)
+        return self._outcome(start)
+
+    def take_back(self) -> None:
+        """Take back from every node what was staged for a run that never started, its variables above all."""
+        each(self.hosts, self._drop)
 
     @property
     def _grammar(self) -> Any:
@@ -132,7 +138,6 @@ class Launch:
         )
 
     def _drop(self, name: str) -> None:
-        """Take back what was staged for a run that never started, its variables above all."""
         self.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.limits.ask_s)
 
     def _plan_of(self, name: str) -> NodePlan:

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
-from orchestrator.inventory import Host
+from orchestrator.inventory import Host, secret_values
 from orchestrator.spec import RunSpec
 from orchestrator.topology import Placement, Slot
 
@@ -290,7 +290,7 @@ _FINALIZE: Mapping[str, Callable[[Any], Any]] = {"sh": _shell, "json": _json, "y
 
 def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> Plan:
     """Return the plan as it may be shown and kept: the values of these variables of the hosts' environment are not in it."""
-    values = {host.env[name] for host in hosts for name in names if host.env.get(name)}
+    values = secret_values(hosts, names)
 
     def cleaned(file: RenderedFile) -> RenderedFile:
         text = file.content

@@ -37,6 +37,7 @@ from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.rundir import RunDir
+    from orchestrator.summary import RunResult
 
 __all__ = ["conduct", "follow", "go_on"]
 
@@ -110,7 +111,7 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
-    _table(bench, as_json)
+    _table(read_bench(bench), as_json)
     if errors := events[-1]["errors"]:
         raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
         raised.exit_code = events[-1]["code"]
@@ -135,8 +136,8 @@ class _Conductor:
     limits: Limits
     taken: Ownership | None = None
 
-    def conduct(self, owes: Callable[[Campaign], Sequence[PlannedRun]], log: TextIO) -> list[OrchError]:
-        """Run what the bench owes; write down and return the errors."""
+    def conduct(self, owes: Callable[[Campaign], Sequence[PlannedRun]], log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
+        """Run what the bench owes; write down and return the errors, and the results of all its runs."""
         interrupt = Interrupt()
         with _signals(interrupt, self.bench), progress(log) as observe:
             try:
@@ -148,15 +149,16 @@ class _Conductor:
                     errors = campaign.execute(runs)
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
-        errors += _unproven(self.bench, {error.run_id for error in errors})
+        results = read_bench(self.bench)
+        errors += _unproven(results, {error.run_id for error in errors})
         code = errors[0].exit_code if errors else 0
         self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
-        return errors
+        return errors, results
 
 
-def _unproven(bench: BenchDir, known: set[str]) -> list[OrchError]:
+def _unproven(results: Sequence[RunResult], known: set[str]) -> list[OrchError]:
     """Return what is wrong with the evidence of runs that seemed to go well: a log without its last step, another digest."""
-    return [result.error for result in read_bench(bench) if isinstance(result.error, DataError) and result.run_id not in known]
+    return [result.error for result in results if isinstance(result.error, DataError) and result.run_id not in known]
 
 
 def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], *, as_json: bool, detach: bool) -> None:
@@ -171,10 +173,10 @@ def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun
         follow(bench, as_json=as_json, until_begun=True)
         return
     with open(bench.path / _PROGRESS, "a", encoding="utf-8", opener=_private) as log:
-        errors = conductor.conduct(owes, log)
+        errors, results = conductor.conduct(owes, log)
     taken.release()
     with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
-        _table(bench, as_json)
+        _table(results, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
 
@@ -189,7 +191,7 @@ def _detached(conductor: _Conductor, owes: Callable[[Campaign], Sequence[Planned
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
         with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-            errors = conductor.conduct(owes, nowhere)
+            errors, _ = conductor.conduct(owes, nowhere)
         os._exit(errors[0].exit_code if errors else 0)
     except BaseException:
         traceback.print_exc()
@@ -230,13 +232,13 @@ def _say(text: str) -> None:
         os.write(2, text.encode())
 
 
-def _table(bench: BenchDir, as_json: bool) -> None:
+def _table(results: Sequence[RunResult], as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import jsonout, terminal
     from orchestrator.summary import summarize
 
-    summary = summarize(read_bench(bench))
+    summary = summarize(results)
     if as_json:
         typer.echo(jsonout.render(summary), nl=False)
     else:

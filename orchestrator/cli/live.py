@@ -148,6 +148,7 @@ def logs(
 def _secrets(bench: BenchDir) -> Redaction:
     """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
     from orchestrator.errors import ConfigError
+    from orchestrator.inventory import secret_values
     from orchestrator.library import open_inventory
     from orchestrator.redaction import redaction
 
@@ -155,7 +156,7 @@ def _secrets(bench: BenchDir) -> Redaction:
         inventory = open_inventory(bench.bench()["inventory"])
     except ConfigError:
         return redaction(())
-    return redaction(host.env[name] for host in inventory.hosts for name in inventory.secrets if name in host.env)
+    return redaction(secret_values(inventory.hosts, inventory.secrets))
 
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
