@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, faults
@@ -57,3 +60,18 @@ def mend(lab: Lab) -> list[Proc]:
         faults.kill(lab, name)
         faults.boot(lab, name)
     return rest
+
+
+@contextmanager
+def listener(lab: Lab, node: str, port: int) -> Iterator[None]:
+    """Have a server on a node that takes connections and says nothing; it is not ours."""
+    code = f"import socket, sys; s = socket.create_server(('0.0.0.0', {port})); print('on', flush=True); sys.stdin.read()"
+    argv = labs.argv_on(lab, node, [sys.executable, "-c", code])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"on\n"
+        yield
+
+
+def four_nodes(directory: Path) -> Lab:
+    """Start the lab that tests of the whole job share: four nodes in namespaces, each of two CPU slots."""
+    return labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)

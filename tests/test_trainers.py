@@ -24,14 +24,10 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.trainers import DONE_KEYS, ROOT, closing, free_port, rank_lines, samples
+
 PYTORCH = ROOT / "remote" / "train_pytorch.py"
 SIMULATED = ROOT / "remote" / "train_simulated.py"
-DONE_KEYS = {
-    *("world_size", "ranks", "hosts", "devices", "steps", "model", "dtype", "batch_size", "global_batch", "parameters"),
-    *("framework", "framework_version", "python", "cuda", "cudnn", "nccl", "backend", "gradient_bytes", "simulated"),
-    "max_memory_bytes",
-}
 FAST = ["--compute-ms", "5", "--gradient-mb", "0.01"]
 
 
@@ -42,49 +38,6 @@ class Ended:
     code: int
     out: str
     err: str
-
-
-def grammar(framework: str) -> dict[str, Any]:
-    """The log grammar that the framework's folder declares."""
-    document: dict[str, Any] = yaml.safe_load((ROOT / "templates" / framework / "framework.yaml").read_text())
-    log: dict[str, Any] = document["log"]
-    return log
-
-
-def samples(framework: str, text: str) -> list[dict[str, float]]:
-    """The step lines of a log, as the folder's own pattern reads them."""
-    pattern = re.compile(grammar(framework)["patterns"][0])
-    found = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
-    return [
-        {
-            "step": int(one["step"]),
-            "timestamp": float(one["timestamp"]),
-            "step_time_s": float(one["step_time_s"]),
-            "samples": int(one["samples"]),
-        }
-        for one in found
-    ]
-
-
-def closing(framework: str, text: str) -> dict[str, Any]:
-    """The facts in the last line of a log."""
-    match = re.match(grammar(framework)["closing"], text.splitlines()[-1])
-    assert match, text
-    facts: dict[str, Any] = json.loads(match["json"], parse_constant=pytest.fail)
-    return facts
-
-
-def rank_lines(framework: str, text: str) -> list[tuple[int, int]]:
-    """The (rank, world_size) of every rank line."""
-    matches = [re.match(grammar(framework)["rank"], line) for line in text.splitlines()]
-    return [(int(match["rank"]), int(match["world_size"])) for match in matches if match]
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def module(path: Path) -> ModuleType:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainers import DONE_KEYS, PYTHON, ROOT, closing, free_port, needs, rank_lines, samples
+from tests.trainers import LOADER_KEYS, PYTHON, ROOT, closing, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_paddle.py"
 FOLDER = ROOT / "templates" / "paddle"
@@ -68,7 +68,7 @@ def test_paddle_step_times_are_the_differences_of_the_clock(two_ranks: list[str]
 
 def test_the_last_line_of_a_paddle_run_is_complete(two_ranks: list[str]) -> None:
     facts = closing("paddle", two_ranks[0])
-    assert set(facts) >= DONE_KEYS
+    assert set(facts) >= LOADER_KEYS
     assert (facts["world_size"], facts["ranks"], facts["framework"], facts["backend"]) == (2, [0, 1], "paddle", "gloo")
     assert (facts["global_batch"], facts["simulated"], facts["loader"]) == (4, False, "synthetic")
     assert [device["count"] for device in facts["devices"]] == [2]
@@ -220,7 +220,7 @@ def test_the_sample_log_holds_the_sample_values() -> None:
     text = (FOLDER / "sample.log").read_text()
     assert samples("paddle", text) == json.loads((FOLDER / "sample.json").read_text())
     assert rank_lines("paddle", text) == [(0, 2)]
-    assert set(closing("paddle", text)) >= DONE_KEYS
+    assert set(closing("paddle", text)) >= LOADER_KEYS
 
 
 def test_the_trainer_is_written_in_the_oldest_python_it_promises() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers import DONE_KEYS, PYTHON, ROOT, closing, free_port, needs, rank_lines, samples
+from tests.trainers import LOADER_KEYS, PYTHON, ROOT, closing, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_tensorflow.py"
 FOLDER = ROOT / "templates" / "tensorflow"
@@ -95,7 +95,7 @@ def test_tensorflow_step_times_are_the_differences_of_the_clock(two_nodes: list[
 
 def test_the_last_line_of_a_tensorflow_run_is_complete(two_nodes: list[str]) -> None:
     facts = closing("tensorflow", two_nodes[0])
-    assert set(facts) >= DONE_KEYS
+    assert set(facts) >= LOADER_KEYS
     assert (facts["world_size"], facts["ranks"], facts["framework"], facts["backend"]) == (2, [0, 1], "tensorflow", "ring")
     assert (facts["global_batch"], facts["simulated"], facts["loader"]) == (4, False, "synthetic")
     assert [device["count"] for device in facts["devices"]] == [2]
@@ -277,7 +277,7 @@ def test_the_sample_log_holds_the_sample_values() -> None:
     text = (FOLDER / "sample.log").read_text()
     assert samples("tensorflow", text) == json.loads((FOLDER / "sample.json").read_text())
     assert rank_lines("tensorflow", text) == [(0, 2)]
-    assert set(closing("tensorflow", text)) >= DONE_KEYS
+    assert set(closing("tensorflow", text)) >= LOADER_KEYS
 
 
 def test_the_trainer_is_written_in_the_oldest_python_it_promises() -> None:

@@ -25,8 +25,11 @@ PYTHON = os.environ.get("ORCH_TEST_PYTHON", sys.executable)
 DONE_KEYS = {
     *("world_size", "ranks", "hosts", "devices", "steps", "model", "dtype", "batch_size", "global_batch", "parameters"),
     *("framework", "framework_version", "python", "cuda", "cudnn", "nccl", "backend", "gradient_bytes", "simulated"),
-    *("max_memory_bytes", "loader"),
+    "max_memory_bytes",
 }
+"""What every trainer tells in its last line."""
+LOADER_KEYS = DONE_KEYS | {"loader"}
+"""What those tell besides that can read data."""
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.e2e.rig import Controller
-from tests.faultlab import mend
+from tests.faultlab import four_nodes, mend
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     directory = tmp_path_factory.mktemp("e2e") / "lab"
-    yield labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)
+    yield four_nodes(directory)
     labs.down(directory)
 
 

@@ -25,6 +25,8 @@ QUICK = (*SMALL, "--set", "compute_ms=5", "--steps", "4", "--warmup-steps", "1")
 """A bench that is over in a second."""
 LONG = (*SMALL, "--set", "compute_ms=100", "--steps", "1000", "--warmup-steps", "1", "--set", "peer_timeout_s=30")
 """A bench that has to be ended."""
+GRACE_S = 0.5
+"""Seconds from terminate to kill in all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,14 @@ class Controller:
             here = {path.name: judge.sha256(path) for path in (self.runs[-1] / "logs" / host).iterdir()}
             assert here.pop("exit.json") == judge.sha256(self.node_run(host) / "exit.json")
             assert here == there and there, host
+
+
+def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) -> subprocess.Popen[str]:
+    """Start a bench that lasts, and return once its first rank has done a few steps."""
+    process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *words)
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    controller.wait_for_step(step)
+    return process
 
 
 def outer_environment(home: Path) -> dict[str, str]:

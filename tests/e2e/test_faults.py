@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from orchestrator import lab as labs
 from orchestrator.lab import faults
 from tests import judge
-from tests.e2e.rig import LONG, QUICK, SMALL, Controller
+from tests.e2e.rig import GRACE_S, QUICK, SMALL, Controller, running
+from tests.faultlab import listener
 
 pytestmark = pytest.mark.timeout(120)
-GRACE_S = 0.5  # as LONG says
 LEASE_S = 3.0
-
-
-def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) -> subprocess.Popen[str]:
-    """Start a long bench and return once its first rank has done a few steps."""
-    process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *words)
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
-    controller.wait_for_step(step)
-    return process
 
 
 def test_a_signal_between_two_runs_is_no_success(controller: Controller) -> None:
@@ -137,23 +124,13 @@ def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_aft
     assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
 
 
-@contextmanager
-def listener(controller: Controller, node: str, port: int) -> Iterator[None]:
-    """Have a server on a node that takes connections and says nothing; it is not ours."""
-    code = f"import socket, sys; s = socket.create_server(('0.0.0.0', {port})); print('on', flush=True); sys.stdin.read()"
-    argv = labs.argv_on(controller.lab, node, [sys.executable, "-c", code])
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline() == b"on\n"
-        yield
-
-
 def test_hosts_that_cannot_be_reached_are_named_together_in_time_and_nothing_starts(controller: Controller) -> None:
     text = controller.lab.inventory.read_text()
     extra = "".join(f"  gone{n}:\n    address: 10.11.0.{n}\n" for n in (200, 201))
     extra += "  shut:\n    address: 10.11.0.4\n    ssh: {port: 2222}\n  mute:\n    address: 10.11.0.3\n    ssh: {port: 2223}\n"
     inventory = controller.project / "some-are-gone.yaml"
     inventory.write_text(text + extra)
-    with listener(controller, "node2", 2223):
+    with listener(controller.lab, "node2", 2223):
         for words in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "8", "--gpus", "1")):
             begin = time.monotonic()
             done = controller.orch(*words, "--hosts", str(inventory))

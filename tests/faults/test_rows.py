@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
+from tests.faultlab import four_nodes
 from tests.faults import rows  # noqa: F401 - importing them enters the rows
 from tests.faults.suite import ROWS, run_trial
 
@@ -19,7 +20,7 @@ def fault_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     directory = tmp_path_factory.mktemp("faults") / "lab"
-    yield labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)
+    yield four_nodes(directory)
     labs.down(directory)
 
 

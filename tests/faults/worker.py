@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from orchestrator import lab as labs
 from orchestrator.lab import Lab
+from tests.faultlab import four_nodes
 from tests.faults import rows  # noqa: F401 - importing them enters the rows
 from tests.faults.suite import Result, run_trial
 
@@ -18,7 +18,7 @@ def start_lab(base: str) -> None:
     """Start this process's lab in ``base``; whoever made ``base`` takes it down."""
     global _lab
     directory = Path(base) / f"lab-{os.getpid()}"
-    _lab = labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)
+    _lab = four_nodes(directory)
 
 
 def trial(base: str, name: str, number: int, seed: int) -> Result:

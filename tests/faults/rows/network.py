@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from orchestrator import lab as labs
 from orchestrator.lab import faults
 from tests import judge
 from tests.e2e.rig import SMALL, Controller
+from tests.faultlab import listener
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, QUICK, running
 from tests.faults.suite import Trial, row
 
@@ -184,7 +184,7 @@ def unreachable(trial: Trial) -> None:
     faults.sshd_stop(trial.lab, "node4")
     before = _homes(controller)
     try:
-        with listener(controller, "node2", 2223):
+        with listener(controller.lab, "node2", 2223):
             began = time.monotonic()
             done = controller.orch("bench", *QUICK, "--nodes", "9", "--gpus", "1", "--hosts", str(inventory))
             trial.detected_s = time.monotonic() - began
@@ -201,16 +201,6 @@ def unreachable(trial: Trial) -> None:
 
 def _homes(controller: Controller) -> dict[str, dict[str, str]]:
     return {node.name: judge.digests(controller.lab, node.name) for node in controller.lab.nodes}
-
-
-@contextmanager
-def listener(controller: Controller, node: str, port: int) -> Iterator[None]:
-    """Have a server on a node that takes connections and says nothing; it is not ours."""
-    code = f"import socket, sys; s = socket.create_server(('0.0.0.0', {port})); print('on', flush=True); sys.stdin.read()"
-    argv = labs.argv_on(controller.lab, node, [sys.executable, "-c", code])
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline() == b"on\n"
-        yield
 
 
 @contextmanager

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from orchestrator import lab as labs
 from tests import judge
 from tests.e2e.rig import QUICK, SMALL, Controller
+from tests.faultlab import listener
 from tests.faults.rows.common import GRACE_S, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
 from tests.faults.suite import Trial, row
@@ -77,16 +76,6 @@ def two_names(trial: Trial) -> None:
         on_node(trial.lab, one.name, "ip addr del 10.11.0.77/24 dev eth0")
 
 
-@contextmanager
-def listener(controller: Controller, node: str, port: int) -> Iterator[None]:
-    """Have somebody else's server on a node."""
-    code = f"import socket, sys; s = socket.create_server(('0.0.0.0', {port})); print('on', flush=True); sys.stdin.read()"
-    argv = labs.argv_on(controller.lab, node, [sys.executable, "-c", code])
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout and process.stdout.readline() == b"on\n"
-        yield
-
-
 FIXED = (
     "import sys; sys.argv[0] = 'orch'; from orchestrator.cli import campaign, main\n"
     "campaign.ports = lambda choose: iter(({ports})).__next__; main.main()"
@@ -97,7 +86,7 @@ FIXED = (
 def taken_port(trial: Trial) -> None:
     controller = trial.controller
     first, second = trial.random.sample(range(20000, 30000), 2)
-    with listener(controller, "node1", first):
+    with listener(controller.lab, "node1", first):
         chosen = (sys.executable, "-c", FIXED.format(ports=f"{first}, {second}"))
         done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=chosen), 60)
         assert done.code == 0 and controller.manifest()["placement"]["master_port"] == second, done
