@@ -310,6 +310,16 @@ def remove_group(group):
             continue
 
 
+def sweep_groups(root):
+    """Remove the empty control groups of runs whose keeper is gone: where it was killed, nobody else does before the next boot."""
+    runs = os.path.join(root, "runs")
+    for name in os.listdir(runs) if os.path.isdir(runs) else ():
+        directory = os.path.join(runs, name)
+        group = group_of(directory)
+        if group and not keeper_lives(directory):
+            remove_group(group)
+
+
 def belonging(root, run_id=None):
     """Return {pid: (start time, run id)} of what is a run's, or any run's: bearers of its marker, members of its group."""
     found = bearers(run_id)
@@ -782,6 +792,7 @@ def keep_main(directory):
         signal.signal(number, signal.SIG_IGN)
     alive = os.open("keeper.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    sweep_groups(os.path.dirname(os.path.dirname(directory)))
     keeper = Keeper(directory)
     try:
         keeper.serve()
@@ -965,8 +976,7 @@ def op_stop(request):
         deadline = time.monotonic() + wait_s
         while belonging(root, wanted) and time.monotonic() < deadline:
             time.sleep(0.05)
-    for name in [wanted] if wanted else stopped:
-        remove_group(group_of(os.path.join(root, "runs", name)))
+    sweep_groups(root)
     reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, wanted).items()])
 
 
@@ -1009,6 +1019,7 @@ def op_drop(request):
     gone = os.path.isdir(directory) and not keeper_lives(directory) and not belonging(root, request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
+        remove_group(group_of(directory))
         shutil.rmtree(directory)
     reply(dropped=gone)
 

@@ -782,6 +782,33 @@ def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_kee
     first.close()
 
 
+@pytest.mark.skipif(not os.access("/sys/fs/cgroup/pids/cgroup.procs", os.W_OK), reason="no control group may be made here")
+@pytest.mark.parametrize("way", ["another run", "stop", "drop"])
+def test_the_control_group_of_a_run_that_died_with_its_keeper_does_not_stay(machine: Machine, way: str) -> None:
+    line = machine.start(f"{RUN}-a", SLEEP)
+    group = Path((machine.folder(f"{RUN}-a") / "group").read_text())
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGKILL)
+    line.close()
+    if way == "another run":
+        machine.stage(f"{RUN}-b", SLEEP)
+        machine.keeper(f"{RUN}-b").close()
+        assert group.is_dir(), "a group with a process in it is not ours to remove"
+    for pid in bearing(f"{RUN}-a"):
+        os.kill(pid, signal.SIGKILL)
+    judge.wait_for(lambda: not bearing(f"{RUN}-a"), 3, "the run does not die")
+    assert group.is_dir()
+    if way == "another run":
+        last = machine.start(f"{RUN}-c", SLEEP)
+        last.order("stop", reason="now")
+        last.wait_for("ended")
+    elif way == "stop":
+        assert machine.ask("stop", grace_s=0.2, reason="now") == {"stopped": [], "left": []}
+    else:
+        assert machine.ask("drop", run=f"{RUN}-a", finished=False) == {"dropped": True}
+    assert not group.exists()
+
+
 def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(tmp_path: Path, machine: Machine) -> None:
     one, other = machine, Machine(tmp_path / "other")
     early, late = f"{RUN}-1", f"{RUN}-2"
