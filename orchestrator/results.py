@@ -27,6 +27,7 @@ from orchestrator.summary import RunResult
 __all__ = ["read_bench", "read_run", "recorded_error", "store"]
 
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
+_OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
 _TRANSPORT = {
     "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
@@ -122,6 +123,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
+    doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
     networks = _networks(run, planned, records)
     observed = {**observed, "networks": list(networks)}
     if spec.nodes > 1:
@@ -184,6 +186,12 @@ def _stragglers(outcome: Mapping[str, Any]) -> list[str]:
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
             found.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
     return found
+
+
+def _arithmetic(dtype: str, found: Any) -> list[str]:
+    """Return a qualification where the program found its model's output to be of another type than the run asked for."""
+    wanted = _OUTPUT_TYPES.get(dtype)
+    return [] if None in (wanted, found) or found == wanted else [f"asked for {dtype}, the model's output was {_short(found)}"]
 
 
 def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]]:

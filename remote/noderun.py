@@ -311,7 +311,7 @@ def remove_group(group):
 
 
 def sweep_groups(root):
-    """Remove the empty control groups of runs whose keeper is gone: where it was killed, nobody else does before the next boot."""
+    """Remove the empty control groups of runs whose keeper is gone: where it was killed, nobody else does."""
     runs = os.path.join(root, "runs")
     for name in os.listdir(runs) if os.path.isdir(runs) else ():
         directory = os.path.join(runs, name)

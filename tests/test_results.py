@@ -487,6 +487,27 @@ def test_simulated_is_said_if_either_the_folder_or_the_program_says_it(bench: Be
     assert summarize([result]).rows[0].simulated
 
 
+@pytest.mark.parametrize(
+    ("dtype", "found", "said"),
+    [
+        ("fp16", "float32", ("asked for fp16, the model's output was 'float32'",)),
+        ("fp16", "float16", ()),
+        ("tf32", "float32", ()),
+        ("fp32", "bfloat16", ("asked for fp32, the model's output was 'bfloat16'",)),
+        ("fp16", None, ()),
+    ],
+)
+def test_a_run_that_computed_in_another_type_than_asked_is_qualified(
+    bench: BenchDir, dtype: str, found: str | None, said: tuple[str, ...]
+) -> None:
+    def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["spec"]["dtype"] = dtype
+        logs[0]["rank-0.out"] = rank_line(0) + step_lines() + closing(dtype=dtype, output_dtype=found)
+
+    result = read_run(build(bench, "r1", before))
+    assert result.throughput and result.qualifications == said
+
+
 def test_a_pattern_that_cannot_be_used_is_an_error_of_the_run(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1", grammar(patterns=["(a+)+(?P<step>[0-9]+)"])))
     assert isinstance(result, RunResult) and result.error and result.error.kind == "state_damaged"
