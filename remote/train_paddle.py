@@ -1,7 +1,8 @@
 """Train ResNet-50 v1.5 or VGG16 with Paddle's fleet, and print one line per step.
 
-Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. One process per device; who it is, it reads from the environment:
-RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK, and what paddle.distributed.launch sets, with which they must agree:
+Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. What it shares with its like is in trainer.py beside this file. One
+process per device; who it is, it reads from the environment: RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK, and what
+paddle.distributed.launch sets, with which they must agree:
 
     python -m paddle.distributed.launch --ips 10.11.0.2,10.11.0.3 --host 10.11.0.2 --start_port 29500 --nnodes 2 rank.sh
 
@@ -20,15 +21,12 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import json
 import os
 import platform
-import resource
 import socket
 import sys
 import time
-import traceback
-from collections import Counter, deque
+from collections import deque
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -36,10 +34,12 @@ from typing import Any, Iterator, NamedTuple
 
 import paddle
 import paddle.distributed as dist
+import trainer
 from paddle import nn
 from paddle.distributed import fleet
 from paddle.distributed.collective import _set_default_store
 from paddle.framework import core
+from trainer import Identity, Step
 
 FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
@@ -52,55 +52,30 @@ MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.mode
 
 def arguments() -> argparse.Namespace:
     """Return the command line, checked."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: AMP")
     parser.add_argument("--amp-level", choices=["O1", "O2"], default="O1", help="O2: weights in that type as well")
     parser.add_argument("--strategy", choices=["collective", "auto"], default="collective")
-    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
-    parser.add_argument("--num-classes", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
-    parser.add_argument("--label-smoothing", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
     parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
     parser.add_argument("--data-dir", default="", help="where class folders of JPEG files lie, in train/ or directly")
     parser.add_argument("--workers", type=int, default=4, help="processes, with DALI threads, that load for one rank")
     parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
-    asked = parser.parse_args()
-    problem = unusable(asked)
-    if problem:
-        parser.error(problem)
-    return asked
+    return trainer.parsed(parser, unusable)
 
 
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
-    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers"):
-        if getattr(asked, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
-    if asked.image_size < 32:
-        return f"--image-size: expected 32 or more, got {asked.image_size}"
-    for name in ("timeout_s", "loss_scale"):
-        if getattr(asked, name) <= 0:
-            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
-    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
-        return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
+    if problem := trainer.unusable_numbers(asked, counts):
+        return problem
     if asked.device == "cpu" and asked.dtype != "fp32":
         return f"--dtype: expected fp32 on cpu, got {asked.dtype}: Paddle's AMP has no effect there, it would stay fp32"
     if asked.device == "cuda" and not paddle.is_compiled_with_cuda():
         return f"--device: expected a Paddle built for CUDA, {paddle.__version__} is not"
-    if asked.loader != "synthetic" and not asked.data_dir:
-        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
-    if asked.loader == "dali-gpu" and asked.device == "cpu":
-        return "--loader: dali-gpu decodes on a GPU, there is none with --device cpu. take dali-cpu"
+    if problem := trainer.unusable_loader(asked):
+        return problem
     if asked.loader != "synthetic":
         import loaders
 
@@ -109,15 +84,6 @@ def unusable(asked: argparse.Namespace) -> str:
     if asked.strategy == "auto" and not hasattr(dist, "shard_layer"):
         return f"--strategy: auto needs the placement rules of Paddle 3, this is {paddle.__version__}"
     return ""
-
-
-class Identity(NamedTuple):
-    """Who this process is among all."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    node_rank: int
 
 
 def identity() -> Identity:
@@ -138,12 +104,7 @@ def device_name(device: str) -> str:
     """Return what the device calls itself."""
     if device == "cuda":
         return str(paddle.device.cuda.get_device_name())
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"cpu {models[0] if models else platform.machine()}"
+    return trainer.cpu_name()
 
 
 def flush_subnormals() -> None:
@@ -392,33 +353,6 @@ def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> A
 # --- time -----------------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss."""
-
-    number: int
-    t: float
-    seconds: float
-    loss: float
-
-
-class HostClock:
-    """Time of steps that are over when the call returns, as on a CPU."""
-
-    def start(self) -> float:
-        """Return the monotonic clock before the first step."""
-        self.t = time.monotonic()
-        return self.t
-
-    def mark(self, number: int, loss: Any) -> list[Step]:
-        """Note the end of a step; return the steps that are over by now."""
-        before, self.t = self.t, time.monotonic()
-        return [Step(number, self.t, self.t - before, float(loss))]
-
-    def rest(self) -> list[Step]:
-        """Return the steps not yet returned."""
-        return []
-
-
 class DeviceClock:
     """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
 
@@ -463,28 +397,13 @@ class DeviceClock:
 # --- what is said ---------------------------------------------------------------------------------------------------------
 
 
-def say(line: str) -> None:
-    """Print a line now, in one write: a run may be stopped at any time."""
-    sys.stdout.write(f"orch {line}\n")
-    sys.stdout.flush()
-
-
-def say_steps(steps: list[Step], samples: int) -> None:
-    """Print the lines of finished steps."""
-    for step in steps:
-        say(f"step={step.number} t={step.t:.6f} step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.4f}")
-
-
 def gather(facts: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
     """Return what every rank says of itself, in order of rank."""
     if world_size == 1:
         return [facts]
-    text = json.dumps(facts).encode()
-    if len(text) > 1024:
-        raise ValueError(f"facts of a rank: expected 1024 bytes at most, got {len(text)}")
     everyone: list[Any] = []
-    dist.all_gather(everyone, paddle.to_tensor(list(text.ljust(1024)), dtype="int64"))
-    return [json.loads(bytes(one.tolist())) for one in everyone]
+    dist.all_gather(everyone, paddle.to_tensor(trainer.packed(facts), dtype="int64"))
+    return [trainer.unpacked(one.tolist()) for one in everyone]
 
 
 def prove_world(me: Identity) -> None:
@@ -492,17 +411,14 @@ def prove_world(me: Identity) -> None:
     total = paddle.to_tensor([me.rank, 1], dtype="int64")
     if me.world_size > 1:
         dist.all_reduce(total)
-    expected = [me.world_size * (me.world_size - 1) // 2, me.world_size]
-    if total.tolist() != expected or dist.get_world_size() != me.world_size:
-        group = dist.get_world_size()
-        raise RuntimeError(f"ranks: expected sum and count {expected}, got {total.tolist()} in a group of {group}")
+    trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
 
 
 def memory_bytes(device: str) -> int:
     """Return the most memory this rank held: of the GPU's, or resident."""
     if device == "cuda":
         return int(paddle.device.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return trainer.resident_bytes()
 
 
 def versions() -> dict[str, Any]:
@@ -510,24 +426,6 @@ def versions() -> dict[str, Any]:
     asked = {name: str(getattr(paddle.version, name, lambda: "False")()) for name in ("cuda", "cudnn", "nccl")}
     found = {name: None if text in ("False", "0", "None") else text for name, text in asked.items()}
     return {"framework": "paddle", "framework_version": paddle.__version__, "python": platform.python_version(), **found}
-
-
-def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of the run for its last line."""
-    facts: dict[str, Any] = dict(vars(asked))
-    counts = Counter(one["device"] for one in ranks)
-    facts.update(
-        world_size=dist.get_world_size(),
-        ranks=sorted(one["rank"] for one in ranks),
-        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
-        devices=[{"name": name, "count": count} for name, count in counts.items()],
-        global_batch=asked.batch_size * dist.get_world_size(),
-        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
-        simulated=False,
-        **versions(),
-    )
-    facts.update(found)
-    return facts
 
 
 # --- from top to bottom ---------------------------------------------------------------------------------------------------
@@ -538,7 +436,7 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
     whole = parts(asked, me.world_size)
     data = batches(asked, me)
     samples = asked.batch_size * me.world_size
-    clock = DeviceClock() if asked.device == "cuda" else HostClock()
+    clock = DeviceClock() if asked.device == "cuda" else trainer.HostClock()
     if asked.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])
         if layer:
@@ -550,15 +448,15 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
     prove_world(me)  # also the barrier before the first step: from here on, all ranks are ready
     start = clock.start()
     if me.rank == 0:
-        say(f"step=0 t={start:.6f} step_time_s=0 samples=0 loss=nan")
+        trainer.say_start(start)
     for number in range(1, asked.steps + 1):
         images, labels = next(data)
         finished = clock.mark(number, take(asked, whole, images, labels))
         if me.rank == 0:
-            say_steps(finished, samples)
+            trainer.say_steps(finished, samples)
     finished = clock.rest()
     if me.rank == 0:
-        say_steps(finished, samples)
+        trainer.say_steps(finished, samples)
 
     # Statistics of BatchNorm are parameters as well, in Paddle; they are not trained.
     parameters = sum(p.size for p in whole.model.parameters() if not p.stop_gradient)
@@ -576,15 +474,13 @@ def main() -> None:
     me = identity()
     backend = join(asked, me)
     name, host = device_name(asked.device), socket.gethostname()
-    say(
-        f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
-        f" host={host} pid={os.getpid()} device={name}"
-    )
+    trainer.say_rank(*me, host, name)
     found = train(asked, me)
     prove_world(me)
     ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(asked.device)}, me.world_size)
     if me.rank == 0:
-        say("done " + json.dumps(closing(asked, ranks, {"backend": backend, **found}), sort_keys=True))
+        found = {"backend": backend, **versions(), **found}
+        trainer.say_done(trainer.closing(asked, ranks, found))
 
 
 if __name__ == "__main__":
@@ -594,8 +490,4 @@ if __name__ == "__main__":
     try:
         main()
     except Exception:
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Leave at once: an orderly exit would wait for collectives that the other ranks may never join.
-        os._exit(1)
+        trainer.leave_at_once()

@@ -1,7 +1,8 @@
 """Train ResNet-50 v1.5 or VGG16 with DistributedDataParallel, and print one line per step.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer, with synthetic images nothing else. One process per device; who it is, it
-reads from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which torchrun sets:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer, with synthetic images nothing else. What it shares with its like is in
+trainer.py beside this file. One process per device; who it is, it reads from the environment (RANK, LOCAL_RANK, WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT), which torchrun sets:
 
     torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
     torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
@@ -17,26 +18,24 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import os
 import platform
-import resource
 import socket
 import sys
 import time
-import traceback
-from collections import Counter, deque
+from collections import deque
 from contextlib import nullcontext
 from datetime import timedelta
 from itertools import repeat
-from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator
 
 import torch
 import torch.distributed as dist
+import trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -118,24 +117,11 @@ def initialise(model: nn.Module) -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the command line, checked."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    switch: dict[str, Any] = {"nargs": "?", "const": "true", "choices": ["true", "false"]}
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: autocast")
-    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
-    parser.add_argument("--num-classes", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
-    parser.add_argument("--label-smoothing", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, but for fp32")
-    parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **switch)
-    parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **switch)
+    parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
+    parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
     parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="type of gradients on the wire")
@@ -144,35 +130,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4, help="processes, with DALI threads, that load for one rank")
     parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks, at start and in a step")
-    asked = parser.parse_args()
-    problem = unusable(asked)
-    if problem:
-        parser.error(problem)
-    return asked
+    return trainer.parsed(parser, unusable)
 
 
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
-    for name in ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers"):
-        if getattr(asked, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
-    if asked.image_size < 32:
-        return f"--image-size: expected 32 or more, got {asked.image_size}"
-    for name in ("timeout_s", "loss_scale"):
-        if getattr(asked, name) <= 0:
-            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
-    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
-        return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
+    if problem := trainer.unusable_numbers(asked, counts):
+        return problem
     if asked.dtype == "tf32" and asked.device == "cpu":
         return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     if asked.device == "cuda" and not torch.cuda.is_available():
         return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
     if asked.device == "cpu" and asked.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
-    if asked.loader != "synthetic" and not asked.data_dir:
-        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
-    if asked.loader == "dali-gpu" and asked.device == "cpu":
-        return "--loader: dali-gpu decodes on a GPU, there is none with --device cpu. take dali-cpu"
+    if problem := trainer.unusable_loader(asked):
+        return problem
     if asked.loader != "synthetic":
         import loaders
 
@@ -181,15 +154,6 @@ def unusable(asked: argparse.Namespace) -> str:
     if asked.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     return ""
-
-
-class Identity(NamedTuple):
-    """Who this process is among all."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    node_rank: int
 
 
 def identity() -> Identity:
@@ -221,12 +185,7 @@ def device_name(device: torch.device) -> str:
     """Return what the device calls itself."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"cpu {models[0] if models else platform.machine()}"
+    return trainer.cpu_name()
 
 
 def join(asked: argparse.Namespace, device: torch.device) -> str:
@@ -378,33 +337,6 @@ def batches(
 # --- time -----------------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss."""
-
-    number: int
-    t: float
-    seconds: float
-    loss: float
-
-
-class HostClock:
-    """Time of steps that are over when the call returns, as on a CPU."""
-
-    def start(self) -> float:
-        """Return the monotonic clock before the first step."""
-        self.t = time.monotonic()
-        return self.t
-
-    def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
-        """Note the end of a step; return the steps that are over by now."""
-        before, self.t = self.t, time.monotonic()
-        return [Step(number, self.t, self.t - before, float(loss))]
-
-    def rest(self) -> list[Step]:
-        """Return the steps not yet returned."""
-        return []
-
-
 class DeviceClock:
     """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
 
@@ -448,44 +380,26 @@ class DeviceClock:
 # --- what is said ---------------------------------------------------------------------------------------------------------
 
 
-def say(line: str) -> None:
-    """Print a line now, in one write: a run may be stopped at any time."""
-    sys.stdout.write(f"orch {line}\n")
-    sys.stdout.flush()
-
-
-def say_steps(steps: list[Step], samples: int) -> None:
-    """Print the lines of finished steps."""
-    for step in steps:
-        say(f"step={step.number} t={step.t:.6f} step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.4f}")
-
-
 def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
     """Return what every rank says of itself, in order of rank. all_gather_object would need numpy on the node."""
-    text = json.dumps(facts).encode()
-    if len(text) > 1024:
-        raise ValueError(f"facts of a rank: expected 1024 bytes at most, got {len(text)}")
-    mine = torch.tensor(list(text.ljust(1024)), dtype=torch.uint8, device=device)
+    mine = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
     everyone = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(everyone, mine)
-    return [json.loads(bytes(one.tolist())) for one in everyone]
+    return [trainer.unpacked(one.tolist()) for one in everyone]
 
 
 def prove_world(me: Identity, device: torch.device) -> None:
     """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
     total = torch.tensor([me.rank, 1], dtype=torch.int64, device=device)
     dist.all_reduce(total)
-    expected = [me.world_size * (me.world_size - 1) // 2, me.world_size]
-    if total.tolist() != expected or dist.get_world_size() != me.world_size:
-        group = dist.get_world_size()
-        raise RuntimeError(f"ranks: expected sum and count {expected}, got {total.tolist()} in a group of {group}")
+    trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
 
 
 def memory_bytes(device: torch.device) -> int:
     """Return the most memory this rank held: of the GPU's, or resident."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return trainer.resident_bytes()
 
 
 def versions() -> dict[str, Any]:
@@ -502,26 +416,6 @@ def versions() -> dict[str, Any]:
     }
 
 
-def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of the run for its last line."""
-    facts: dict[str, Any] = dict(vars(asked))
-    for switch in ("compile", "cudnn_benchmark"):
-        facts[switch] = facts[switch] == "true"
-    counts = Counter(one["device"] for one in ranks)
-    facts.update(
-        world_size=dist.get_world_size(),
-        ranks=sorted(one["rank"] for one in ranks),
-        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
-        devices=[{"name": name, "count": count} for name, count in counts.items()],
-        global_batch=asked.batch_size * dist.get_world_size(),
-        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
-        simulated=False,
-        **versions(),
-    )
-    facts.update(found)
-    return facts
-
-
 # --- from top to bottom ---------------------------------------------------------------------------------------------------
 
 
@@ -534,12 +428,12 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
     optimizer, kind = sgd(asked, parallel)
     data = batches(asked, device, layout, me)
     samples = asked.batch_size * me.world_size
-    clock = DeviceClock(asked.steps) if device.type == "cuda" else HostClock()
+    clock = DeviceClock(asked.steps) if device.type == "cuda" else trainer.HostClock()
 
     prove_world(me, device)  # also the barrier before the first step: from here on, all ranks are ready
     start = clock.start()
     if me.rank == 0:
-        say(f"step=0 t={start:.6f} step_time_s=0 samples=0 loss=nan")
+        trainer.say_start(start)
     for number in range(1, asked.steps + 1):
         images, labels = next(data)
         with forward:
@@ -554,10 +448,10 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
             scaler.update()
         finished = clock.mark(number, loss.detach())
         if me.rank == 0:
-            say_steps(finished, samples)
+            trainer.say_steps(finished, samples)
     finished = clock.rest()
     if me.rank == 0:
-        say_steps(finished, samples)
+        trainer.say_steps(finished, samples)
 
     parameters = sum(p.numel() for p in parallel.parameters())
     return {
@@ -577,15 +471,13 @@ def main() -> None:
     forward, scaler = arithmetic(asked, device)
     backend = join(asked, device)
     name, host = device_name(device), socket.gethostname()
-    say(
-        f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
-        f" host={host} pid={os.getpid()} device={name}"
-    )
+    trainer.say_rank(*me, host, name)
     found = train(asked, me, device, forward, scaler)
     prove_world(me, device)
     ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(device)}, device, me.world_size)
     if me.rank == 0:
-        say("done " + json.dumps(closing(asked, ranks, {"backend": backend, **found}), sort_keys=True))
+        found = {"backend": backend, **versions(), **found}
+        trainer.say_done(trainer.closing(asked, ranks, found, switches=("compile", "cudnn_benchmark")))
     if backend == "nccl":
         dist.destroy_process_group()
 
@@ -598,8 +490,4 @@ if __name__ == "__main__":
         # active exception", a SIGABRT after a run that was complete and proven.
         os._exit(0)
     except Exception:
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Leave at once: an orderly exit would wait for collectives that the other ranks may never join.
-        os._exit(1)
+        trainer.leave_at_once()

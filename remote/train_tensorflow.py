@@ -1,8 +1,9 @@
 """Train ResNet-50 v1.5 or VGG16 with MultiWorkerMirroredStrategy, and print one line per step.
 
-Needs TensorFlow 2.4 or newer and Python 3.8 or newer. One process per node, as TensorFlow has it, drives all GPUs of the node;
-each GPU, or the CPU, is one replica and counts as one rank. Who it is, it reads from the environment: TF_CONFIG with all
-workers and this one's index, WORLD_SIZE, and RANK, the first of this node's ranks:
+Needs TensorFlow 2.4 or newer and Python 3.8 or newer. What it shares with its like is in trainer.py beside this file. One
+process per node, as TensorFlow has it, drives all GPUs of the node; each GPU, or the CPU, is one replica and counts as one
+rank. Who it is, it reads from the environment: TF_CONFIG with all workers and this one's index, WORLD_SIZE, and RANK, the
+first of this node's ranks:
 
     TF_CONFIG='{"cluster": {"worker": ["10.11.0.2:2222", "10.11.0.3:2222"]}, "task": {"type": "worker", "index": 0}}' \\
         RANK=0 WORLD_SIZE=16 python train_tensorflow.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
@@ -21,17 +22,14 @@ import argparse
 import json
 import os
 import platform
-import resource
 import socket
-import sys
-import time
-import traceback
-from collections import Counter, deque
+from collections import deque
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import tensorflow as tf
+import trainer
 
 COMPUTE_TYPES = {"fp32": tf.float32, "tf32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
@@ -197,24 +195,11 @@ MODELS: dict[str, Callable[[Seeds, int], tf.Module]] = {"resnet50": ResNet50, "v
 
 def arguments() -> argparse.Namespace:
     """Return the command line, checked."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    switch: dict[str, Any] = {"nargs": "?", "const": "true", "choices": ["true", "false"]}
-    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=sorted(COMPUTE_TYPES), default="fp32", help="fp16 and bf16: weights stay fp32")
     parser.add_argument("--replicas", type=int, default=1, help="devices of this node")
-    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
-    parser.add_argument("--image-size", type=int, default=224, help="pixels, height and width")
-    parser.add_argument("--num-classes", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
-    parser.add_argument("--label-smoothing", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--xla", default="false", help="compile forward and backward pass with XLA", **switch)
-    parser.add_argument("--grappler", default="true", help="let TensorFlow rewrite the graph before it runs", **switch)
+    parser.add_argument("--xla", default="false", help="compile forward and backward pass with XLA", **trainer.SWITCH)
+    parser.add_argument("--grappler", default="true", help="let TensorFlow rewrite the graph before it runs", **trainer.SWITCH)
     parser.add_argument(
         "--all-reduce", choices=["auto", "nccl", "ring"], default="auto", help="auto: nccl on cuda, ring on cpu"
     )
@@ -225,31 +210,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4, help="images made at the same time, on each node")
     parser.add_argument("--threads", type=int, default=1, help="threads of one kernel on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait of an all-reduce")
-    asked = parser.parse_args()
-    problem = unusable(asked)
-    if problem:
-        parser.error(problem)
-    return asked
+    return trainer.parsed(parser, unusable)
 
 
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
-    for name in ("batch_size", "steps", "num_classes", "threads", "replicas", "workers"):
-        if getattr(asked, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
-    if asked.image_size < 32:
-        return f"--image-size: expected 32 or more, got {asked.image_size}"
-    for name in ("timeout_s", "loss_scale"):
-        if getattr(asked, name) <= 0:
-            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
-    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
-        return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    counts = ("batch_size", "steps", "num_classes", "threads", "replicas", "workers")
+    if problem := trainer.unusable_numbers(asked, counts):
+        return problem
     if asked.dtype == "tf32" and asked.device == "cpu":
         return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     if asked.device == "cpu" and asked.replicas > 1:
         return f"--replicas: expected 1 on cpu, got {asked.replicas}: a node's CPU is one replica. take --gpus 1"
-    if asked.loader != "synthetic" and not asked.data_dir:
-        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
+    if problem := trainer.unusable_loader(asked):
+        return problem
     if asked.device == "cpu" and asked.all_reduce == "nccl":
         return "--all-reduce: expected ring on cpu, got nccl"
     return ""
@@ -304,12 +278,7 @@ def device_name(device: str) -> str:
     if device.startswith("/gpu:"):
         gpu = tf.config.list_physical_devices("GPU")[int(device.split(":")[1])]
         return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"cpu {models[0] if models else platform.machine()}"
+    return trainer.cpu_name()
 
 
 def join(asked: argparse.Namespace, me: Identity) -> tuple[tf.distribute.Strategy, str]:
@@ -521,12 +490,6 @@ def batches(
 # --- what is said ---------------------------------------------------------------------------------------------------------
 
 
-def say(line: str) -> None:
-    """Print a line now, in one write: a run may be stopped at any time."""
-    sys.stdout.write(f"orch {line}\n")
-    sys.stdout.flush()
-
-
 def of_ranks(me: Identity, strategy: tf.distribute.Strategy, values: Sequence[Sequence[float]]) -> Any:
     """Return one row of numbers of each local rank as a value of the strategy. Numbers up to 2**24 stay exact."""
     return strategy.experimental_distribute_values_from_function(
@@ -536,27 +499,22 @@ def of_ranks(me: Identity, strategy: tf.distribute.Strategy, values: Sequence[Se
 
 def gather(facts: Sequence[dict[str, Any]], me: Identity, strategy: tf.distribute.Strategy) -> list[dict[str, Any]]:
     """Return what every rank says of itself, in order of rank."""
-    texts = [json.dumps(one).encode() for one in facts]
-    if max(map(len, texts)) > 1024:
-        raise ValueError(f"facts of a rank: expected 1024 bytes at most, got {max(map(len, texts))}")
-    rows = strategy.gather(of_ranks(me, strategy, [list(text.ljust(1024)) for text in texts]), axis=0)
-    return [json.loads(bytes(map(int, row))) for row in rows.numpy().tolist()]
+    rows = strategy.gather(of_ranks(me, strategy, [trainer.packed(one) for one in facts]), axis=0)
+    return [trainer.unpacked(row) for row in rows.numpy().tolist()]
 
 
 def prove_world(me: Identity, strategy: tf.distribute.Strategy) -> None:
     """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
     mine = of_ranks(me, strategy, [[me.rank + index, 1] for index in range(me.replicas)])
-    total = [int(value) for value in strategy.reduce("SUM", mine, axis=None).numpy()[0]]
-    expected = [me.world_size * (me.world_size - 1) // 2, me.world_size]
-    if total != expected:
-        raise RuntimeError(f"ranks: expected sum and count {expected}, got {total}")
+    total = strategy.reduce("SUM", mine, axis=None).numpy()[0]
+    trainer.check_ranks([int(value) for value in total], me.world_size)
 
 
 def memory_bytes(device: str) -> int:
     """Return the most memory held: of the GPU's, or resident."""
     if device.startswith("/gpu:"):
         return int(tf.config.experimental.get_memory_info(device[1:].upper())["peak"])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return trainer.resident_bytes()
 
 
 def versions() -> dict[str, Any]:
@@ -572,57 +530,37 @@ def versions() -> dict[str, Any]:
     }
 
 
-def closing(asked: argparse.Namespace, ranks: list[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of the run for its last line."""
-    facts: dict[str, Any] = dict(vars(asked))
-    for switch in ("xla", "grappler"):
-        facts[switch] = facts[switch] == "true"
-    counts = Counter(one["device"] for one in ranks)
-    facts.update(
-        world_size=len(ranks),
-        ranks=sorted(one["rank"] for one in ranks),
-        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
-        devices=[{"name": name, "count": count} for name, count in counts.items()],
-        global_batch=asked.batch_size * len(ranks),
-        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
-        simulated=False,
-        **versions(),
-    )
-    facts.update(found)
-    return facts
-
-
 # --- from top to bottom ---------------------------------------------------------------------------------------------------
 
 
 def train(asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]) -> dict[str, Any]:
     """Take all steps, the first node printing them; return what was found out on the way."""
-    trainer = Trainer(asked, strategy)
+    whole = Trainer(asked, strategy)
     data = batches(asked, me, strategy, devices)
     samples = asked.batch_size * me.world_size
     # A GPU gets its next step before the host waits for this one. The last step is seen like all others, with one behind it.
     ahead = 1 if asked.device == "cuda" else 0
     queued: deque[tuple[int, tf.Tensor]] = deque()
+    clock = trainer.HostClock()
 
     prove_world(me, strategy)  # also the barrier before the first step: from here on, all ranks are ready
-    t = time.monotonic()
+    start = clock.start()
     if me.rank == 0:
-        say(f"step=0 t={t:.6f} step_time_s=0 samples=0 loss=nan")
+        trainer.say_start(start)
     for number in range(1, asked.steps + ahead + 1):
-        queued.append((number, trainer.step(*next(data))))
+        queued.append((number, whole.step(*next(data))))
         if len(queued) > ahead:
-            finished, value = queued.popleft()
-            loss = float(value)
-            before, t = t, time.monotonic()
+            oldest, loss = queued.popleft()
+            finished = clock.mark(oldest, float(loss))  # waits for the loss, and so for the step
             if me.rank == 0:
-                say(f"step={finished} t={t:.6f} step_time_s={t - before:.6f} samples={samples} loss={loss:.4f}")
+                trainer.say_steps(finished, samples)
 
-    parameters = sum(variable.shape.num_elements() for variable in trainer.variables)
+    parameters = sum(variable.shape.num_elements() for variable in whole.variables)
     return {
         "parameters": parameters,
         "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
         "optimizer": "sgd momentum",
-        "loss_scale": float(tf.convert_to_tensor(trainer.loss_scale)) if asked.dtype == "fp16" else None,
+        "loss_scale": float(tf.convert_to_tensor(whole.loss_scale)) if asked.dtype == "fp16" else None,
     }
 
 
@@ -634,10 +572,7 @@ def main() -> None:
     names, host = [device_name(device) for device in devices], socket.gethostname()
     strategy, backend = join(asked, me)
     for index, name in enumerate(names):
-        say(
-            f"rank={me.rank + index} local_rank={index} world_size={me.world_size} node_rank={me.node_rank}"
-            f" host={host} pid={os.getpid()} device={name}"
-        )
+        trainer.say_rank(me.rank + index, index, me.world_size, me.node_rank, host, name)
     found = train(asked, me, strategy, devices)
     prove_world(me, strategy)
     facts = [
@@ -646,15 +581,12 @@ def main() -> None:
     ]
     ranks = gather(facts, me, strategy)
     if me.rank == 0:
-        say("done " + json.dumps(closing(asked, ranks, {"backend": backend, **found}), sort_keys=True))
+        found = {"backend": backend, **versions(), **found}
+        trainer.say_done(trainer.closing(asked, ranks, found, switches=("xla", "grappler")))
 
 
 if __name__ == "__main__":
     try:
         main()
     except Exception:
-        traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Leave at once: an orderly exit would wait for collectives that the other ranks may never join.
-        os._exit(1)
+        trainer.leave_at_once()

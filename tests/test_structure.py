@@ -57,11 +57,11 @@ EFFECTS = {
     "concurrent", "asyncio", "multiprocessing", "io", "fcntl", "getpass", "logging", "uuid",
 }  # fmt: skip
 # What a file that runs on nodes may import besides the standard library and its neighbours in the folder that travel with it.
-# The runner and the simulated trainer stand in no row: they need nothing but Python.
+# The runner, the simulated trainer and what the other trainers have in common stand in no row: they need nothing but Python.
 FRAMEWORKS = {
-    "train_pytorch": {"torch", "numpy", "nvidia", "loaders"},
-    "train_tensorflow": {"tensorflow", "numpy", "nvidia", "loaders"},
-    "train_paddle": {"paddle", "numpy", "nvidia", "loaders"},
+    "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "loaders"},
+    "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
+    "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
     "loaders": {"nvidia", "PIL", "numpy"},
 }
 HEAVY = ["fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "jinja2", "yaml", "ClusterShell", "cryptography"]

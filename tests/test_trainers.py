@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.trainers import DONE_KEYS, ROOT, closing, free_port, rank_lines, samples
+from tests.trainers import DONE_KEYS, ROOT, SHARED, closing, flags, free_port, rank_lines, samples
 
 PYTORCH = ROOT / "remote" / "train_pytorch.py"
 SIMULATED = ROOT / "remote" / "train_simulated.py"
@@ -41,11 +41,15 @@ class Ended:
 
 
 def module(path: Path) -> ModuleType:
-    """A trainer, imported without being run."""
+    """A trainer, imported without being run; it finds its neighbours, as the launch script sees to."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(loaded)
+    finally:
+        sys.path.remove(str(path.parent))
     return loaded
 
 
@@ -232,6 +236,44 @@ def test_an_impossible_identity_is_said_at_once() -> None:
     assert all_ended(4, [], ranks=[4]) == [Ended(1, "", "RANK: expected 0 to 3, got 4\n")]
 
 
+# --- what the others have in common ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared() -> ModuleType:
+    """What trainers share."""
+    return module(SHARED)
+
+
+def test_a_rank_is_told_again_what_it_said(shared: ModuleType) -> None:
+    facts = {"rank": 3, "host": "größe", "device": 'a "GPU"', "memory_bytes": 1 << 40}
+    values = shared.packed(facts)
+    # Collectives of some frameworks carry numbers with a point.
+    assert len(values) == 1024 and shared.unpacked(values) == shared.unpacked(map(float, values)) == facts
+    with pytest.raises(ValueError, match="facts of a rank: expected 1024 bytes at most, got 10"):
+        shared.packed({"host": "h" * 1020})
+
+
+def test_ranks_are_counted(shared: ModuleType) -> None:
+    shared.check_ranks([6, 4], 4)
+    shared.check_ranks([6, 4], 4, group=4)
+    with pytest.raises(RuntimeError, match=r"ranks: expected sum and count \[6, 4\], got \[5, 4\]$"):
+        shared.check_ranks([5, 4], 4)
+    with pytest.raises(RuntimeError, match=r"got \[6, 4\] in a group of 8$"):
+        shared.check_ranks([6, 4], 4, group=8)
+
+
+def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -> None:
+    asked = argparse.Namespace(batch_size=2, data_dir="true", compile="true", xla="false")
+    ranks = [{"rank": rank, "host": host, "device": "d", "memory_bytes": rank} for rank, host in ((0, "b"), (1, "b"), (2, "a"))]
+    facts = shared.closing(asked, ranks, {"backend": "gloo"}, switches=("compile", "xla"))
+    assert facts == {
+        **{"batch_size": 2, "data_dir": "true", "compile": True, "xla": False, "backend": "gloo", "simulated": False},
+        **{"world_size": 3, "global_batch": 6, "ranks": [0, 1, 2], "hosts": ["b", "a"], "max_memory_bytes": 2},
+        "devices": [{"name": "d", "count": 3}],
+    }
+
+
 # --- pytorch --------------------------------------------------------------------------------------------------------------
 
 
@@ -416,14 +458,14 @@ def test_the_sample_log_holds_the_sample_values(framework: str) -> None:
     assert set(closing(framework, text)) >= DONE_KEYS
 
 
-@pytest.mark.parametrize(("path", "oldest"), [(PYTORCH, (3, 8)), (SIMULATED, (3, 6))])
+@pytest.mark.parametrize(("path", "oldest"), [(PYTORCH, (3, 8)), (SHARED, (3, 8)), (SIMULATED, (3, 6))])
 def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path, oldest: tuple[int, int]) -> None:
     ast.parse(path.read_text(), feature_version=oldest)
 
 
 @pytest.mark.parametrize(("framework", "path"), [("pytorch", PYTORCH), ("simulated", SIMULATED)])
 def test_every_flag_of_a_trainer_that_a_user_may_set_is_in_the_launch_script(framework: str, path: Path) -> None:
-    flags = set(re.findall(r'add_argument\("(--[a-z-]+)"', path.read_text()))
-    assert flags
+    declared = flags(path, *([SHARED] if path == PYTORCH else []))
+    assert declared
     script = (ROOT / "templates" / framework / "launch.sh.j2").read_text()
-    assert flags == {flag for flag in flags if re.search(rf"{flag}[ =]{{{{", script)}
+    assert declared == {flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers import LOADER_KEYS, PYTHON, ROOT, closing, free_port, needs, rank_lines, samples
+from tests.trainers import LOADER_KEYS, PYTHON, ROOT, SHARED, closing, flags, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_tensorflow.py"
 FOLDER = ROOT / "templates" / "tensorflow"
@@ -285,6 +285,6 @@ def test_the_trainer_is_written_in_the_oldest_python_it_promises() -> None:
 
 
 def test_every_flag_is_in_the_launch_script() -> None:
-    flags = set(re.findall(r'add_argument\("(--[a-z-]+)"', TRAINER.read_text()))
+    declared = flags(TRAINER, SHARED)
     script = (FOLDER / "launch.sh.j2").read_text()
-    assert flags and flags == {flag for flag in flags if re.search(rf"{flag}[ =]{{{{", script)}
+    assert declared and declared == {flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)}

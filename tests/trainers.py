@@ -32,6 +32,15 @@ LOADER_KEYS = DONE_KEYS | {"loader"}
 """What those tell besides that can read data."""
 
 
+SHARED = ROOT / "remote" / "trainer.py"
+"""What our trainers have in common."""
+
+
+def flags(*files: Path) -> set[str]:
+    """Every flag that a trainer declares in these files."""
+    return {flag for file in files for flag in re.findall(r'add_argument\("(--[a-z-]+)"', file.read_text())}
+
+
 @cache
 def has(name: str) -> bool:
     """Tell whether the interpreter of the frameworks can find a module. It is not imported: some take seconds."""
