@@ -38,8 +38,8 @@ in_lab deploy
 table resnet50 --framework tensorflow
 table resnet50 --framework paddle
 table vgg16 --framework paddle
-echo "== orch bench resnet50 --framework paddle --dtype fp16, which is refused on a CPU"
-in_lab bench resnet50 --framework paddle --dtype fp16 --nodes 1,2,4 && failed=1
+# Computed in fp32, as Paddle does on a CPU whatever it is asked for.
+table resnet50 --framework paddle --dtype fp16
 table resnet50 --framework pytorch --loader native
 table resnet50 --framework pytorch --loader dali-cpu
 echo "The run directories are in $ORCH_PROJECT/runs. CPU slots of one machine show that everything works, not how fast it is."

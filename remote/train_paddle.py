@@ -68,10 +68,8 @@ def arguments() -> argparse.Namespace:
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
     counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
-    if problem := trainer.unusable_numbers(asked, counts):
+    if problem := trainer.unusable_values(asked, counts):
         return problem
-    if asked.device == "cpu" and asked.dtype != "fp32":
-        return f"--dtype: expected fp32 on cpu, got {asked.dtype}: Paddle's AMP has no effect there, it would stay fp32"
     if asked.device == "cuda" and not paddle.is_compiled_with_cuda():
         return f"--device: expected a Paddle built for CUDA, {paddle.__version__} is not"
     if problem := trainer.unusable_loader(asked):
@@ -188,6 +186,8 @@ def parts(asked: argparse.Namespace, world_size: int) -> Parts:
     if half and asked.amp_level == "O2":
         model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=half)
     scaler = paddle.amp.GradScaler(init_loss_scaling=asked.loss_scale) if asked.dtype == "fp16" else None
+    if scaler and not scaler.is_enable():
+        scaler = None  # as on a CPU, where AMP has no effect: it warns, and all is computed in fp32
     if auto and scaler:
         scaler = dist.shard_scaler(scaler)
     if collective:
@@ -333,8 +333,8 @@ def unsharded(model: nn.Layer, images: Any) -> str:
     return found[0] if found else ""
 
 
-def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> Any:
-    """Take one step; return its loss, on the device."""
+def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> tuple[Any, Any]:
+    """Take one step; return its loss, on the device, and the type of the model's output."""
     with whole.cast():
         output = whole.model(images)
         # Without the last axis: of labels that have it, Paddle makes no one-hot ones to smooth.
@@ -347,7 +347,7 @@ def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> A
         whole.scaler.step(whole.optimizer)
         whole.scaler.update()
     whole.optimizer.clear_grad()
-    return loss.detach()
+    return loss.detach(), output.dtype
 
 
 # --- time -----------------------------------------------------------------------------------------------------------------
@@ -451,7 +451,8 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
         trainer.say_start(start)
     for number in range(1, asked.steps + 1):
         images, labels = next(data)
-        finished = clock.mark(number, take(asked, whole, images, labels))
+        loss, output_dtype = take(asked, whole, images, labels)
+        finished = clock.mark(number, loss)
         if me.rank == 0:
             trainer.say_steps(finished, samples)
     finished = clock.rest()
@@ -460,10 +461,12 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
 
     # Statistics of BatchNorm are parameters as well, in Paddle; they are not trained.
     parameters = sum(p.size for p in whole.model.parameters() if not p.stop_gradient)
+    computed = str(output_dtype).split(".")[-1]
     return {
         "parameters": parameters,
-        "gradient_bytes": parameters * (2 if asked.amp_level == "O2" and asked.dtype in HALF_TYPES else 4),
+        "gradient_bytes": parameters * (2 if asked.amp_level == "O2" and computed in HALF_TYPES.values() else 4),
         "optimizer": "momentum",
+        "output_dtype": computed,
         "loss_scale": float(whole.scaler._scale) if whole.scaler else None,
     }
 

@@ -136,10 +136,8 @@ def arguments() -> argparse.Namespace:
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
     counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
-    if problem := trainer.unusable_numbers(asked, counts):
+    if problem := trainer.unusable_values(asked, counts):
         return problem
-    if asked.dtype == "tf32" and asked.device == "cpu":
-        return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     if asked.device == "cuda" and not torch.cuda.is_available():
         return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
     if asked.device == "cpu" and asked.backend == "nccl":
@@ -437,7 +435,8 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
     for number in range(1, asked.steps + 1):
         images, labels = next(data)
         with forward:
-            loss = cross_entropy(model(images), labels, label_smoothing=asked.label_smoothing)
+            output = model(images)
+            loss = cross_entropy(output, labels, label_smoothing=asked.label_smoothing)
         optimizer.zero_grad(set_to_none=True)
         if scaler is None:
             loss.backward()
@@ -459,6 +458,7 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
         "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
         "channels_last": channels_last,
         "optimizer": f"sgd {kind}",
+        "output_dtype": str(output.dtype).split(".")[-1],
         "loss_scale": float(scaler.get_scale()) if scaler else None,
     }
 

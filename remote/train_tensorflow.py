@@ -216,10 +216,8 @@ def arguments() -> argparse.Namespace:
 def unusable(asked: argparse.Namespace) -> str:
     """Return why these arguments cannot be run, or nothing."""
     counts = ("batch_size", "steps", "num_classes", "threads", "replicas", "workers")
-    if problem := trainer.unusable_numbers(asked, counts):
+    if problem := trainer.unusable_values(asked, counts):
         return problem
-    if asked.dtype == "tf32" and asked.device == "cpu":
-        return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     if asked.device == "cpu" and asked.replicas > 1:
         return f"--replicas: expected 1 on cpu, got {asked.replicas}: a node's CPU is one replica. take --gpus 1"
     if problem := trainer.unusable_loader(asked):
@@ -320,7 +318,9 @@ class Trainer:
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            logits = tf.cast(self.model(tf.cast(images, self.compute_type)), tf.float32)
+            output = self.model(tf.cast(images, self.compute_type))
+            self.output_dtype = output.dtype.name  # noted once, when this is traced
+            logits = tf.cast(output, tf.float32)
             smoothing, classes = self.asked.label_smoothing, self.asked.num_classes
             wanted = tf.one_hot(labels, classes) * (1.0 - smoothing) + smoothing / classes
             loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
@@ -560,6 +560,7 @@ def train(asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strat
         "parameters": parameters,
         "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
         "optimizer": "sgd momentum",
+        "output_dtype": whole.output_dtype,
         "loss_scale": float(tf.convert_to_tensor(whole.loss_scale)) if asked.dtype == "fp16" else None,
     }
 

@@ -54,8 +54,8 @@ def parsed(parser: argparse.ArgumentParser, unusable: Callable[[argparse.Namespa
     return asked
 
 
-def unusable_numbers(asked: argparse.Namespace, counts: Sequence[str]) -> str:
-    """Return which number cannot be run, or nothing. ``counts``: those that are 1 or more."""
+def unusable_values(asked: argparse.Namespace, counts: Sequence[str]) -> str:
+    """Return which number or type cannot be run, or nothing. ``counts``: numbers that are 1 or more."""
     for name in counts:
         if getattr(asked, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
@@ -66,6 +66,8 @@ def unusable_numbers(asked: argparse.Namespace, counts: Sequence[str]) -> str:
             return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
     if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
         return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
+    if asked.dtype == "tf32" and asked.device == "cpu":
+        return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     return ""
 
 

@@ -399,6 +399,16 @@ def test_the_last_line_of_a_pytorch_run_is_complete(two_ranks: list[str]) -> Non
     # The published number belongs to 1000 classes; this head has 10.
     assert facts["parameters"] == 25_557_032 - 990 * 2049
     assert facts["gradient_bytes"] == 4 * facts["parameters"]
+    assert facts["output_dtype"] == "float32"
+
+
+@pytest.mark.parametrize(("dtype", "output"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_pytorch_computes_half_types_on_a_cpu(tmp_path: Path, dtype: str, output: str) -> None:
+    pytest.importorskip("torch")
+    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "2", "--num-classes", "10"]
+    folder = torchrun([*arguments, "--dtype", dtype], tmp_path, nproc=1)
+    facts = closing("pytorch", next(folder.glob("*.out")).read_text())
+    assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, output == "bfloat16")
 
 
 def test_a_rank_that_counts_itself_wrongly_is_found(trainer: ModuleType) -> None:
@@ -443,7 +453,9 @@ def test_pytorch_trains_on_a_gpu(tmp_path: Path, dtype: str) -> None:
     steps = samples("pytorch", text)
     assert [step["step"] for step in steps] == list(range(7))
     assert all(after["timestamp"] > before["timestamp"] for before, after in pairwise(steps))
-    assert closing("pytorch", text)["channels_last"] is (dtype != "fp32")
+    facts = closing("pytorch", text)
+    assert facts["channels_last"] is (dtype != "fp32")
+    assert facts["output_dtype"] == {"fp16": "float16", "bf16": "bfloat16"}.get(dtype, "float32")
 
 
 # --- both -----------------------------------------------------------------------------------------------------------------

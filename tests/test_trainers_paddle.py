@@ -75,6 +75,7 @@ def test_the_last_line_of_a_paddle_run_is_complete(two_ranks: list[str]) -> None
     # The published number belongs to 1000 classes; this head has 10.
     assert facts["parameters"] == 25_557_032 - 990 * 2049
     assert facts["gradient_bytes"] == 4 * facts["parameters"]
+    assert facts["output_dtype"] == "float32"
 
 
 def test_groups_of_gloo_do_not_meet_under_the_same_keys(tmp_path: Path) -> None:
@@ -134,6 +135,16 @@ def test_a_single_paddle_rank_needs_no_fleet(tmp_path: Path) -> None:
     assert (rank_lines("paddle", text), closing("paddle", text)["ranks"]) == ([(0, 1)], [0])
 
 
+@pytest.mark.parametrize("extra", [["--dtype", "fp16"], ["--dtype", "bf16"], ["--dtype", "fp16", "--amp-level", "O2"]])
+def test_paddle_computes_half_types_in_fp32_on_a_cpu_and_says_so(tmp_path: Path, extra: list[str]) -> None:
+    """Should a newer Paddle compute them there, this test says so by failing."""
+    needs("paddle")
+    (text,) = launch(tmp_path, [*SMALL, "--steps", "2", *extra], nproc=1)
+    facts = closing("paddle", text)
+    assert (facts["dtype"], facts["output_dtype"], facts["loss_scale"]) == (extra[1], "float32", None)
+    assert facts["gradient_bytes"] == 4 * facts["parameters"]
+
+
 def test_vgg16_has_the_published_number_of_parameters(tmp_path: Path) -> None:
     needs("paddle")
     arguments = ["--device", "cpu", "--model", "vgg16", "--image-size", "32", "--batch-size", "1", "--steps", "1"]
@@ -181,7 +192,7 @@ def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
     ("arguments", "message"),
     [
         (["--batch-size", "1"], "--batch-size: expected 2 or more at image size 32, got 1"),
-        (["--dtype", "fp16"], "--dtype: expected fp32 on cpu, got fp16: Paddle's AMP has no effect there, it would stay fp32"),
+        (["--dtype", "tf32"], "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
         (["--image-size", "31"], "--image-size: expected 32 or more, got 31"),
         (["--loader", "native"], "--data-dir: expected the folder that loader native reads, got none"),
         (["--loader", "dali-gpu", "--data-dir", "x"], "--loader: dali-gpu decodes on a GPU, there is none with --device cpu"),

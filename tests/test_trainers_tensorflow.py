@@ -102,6 +102,15 @@ def test_the_last_line_of_a_tensorflow_run_is_complete(two_nodes: list[str]) -> 
     # The published number belongs to 1000 classes; this head has 10.
     assert facts["parameters"] == 25_557_032 - 990 * 2049
     assert facts["gradient_bytes"] == 4 * facts["parameters"]
+    assert facts["output_dtype"] == "float32"
+
+
+@pytest.mark.parametrize(("dtype", "output"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_tensorflow_computes_half_types_on_a_cpu(dtype: str, output: str) -> None:
+    needs("tensorflow")
+    (text,) = run([*SMALL, "--steps", "2", "--dtype", dtype, "--loss-scale", "8"], nodes=1)
+    facts = closing("tensorflow", text)
+    assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, dtype == "bf16")
 
 
 @pytest.mark.parametrize("loader", ["native", "tfrecord"])
