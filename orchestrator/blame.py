@@ -19,6 +19,7 @@ __all__ = ["explained"]
 
 _READ_BYTES = 32768
 _SHOWN_LINES = 10
+_SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
 
 
@@ -46,11 +47,17 @@ def _said(error: OrchError, run: RunDir, facts: Mapping[str, Mapping[str, Any]])
     finding = diagnose("\n".join(words), record, _rank(error))
     if finding and finding.kind != "ended_elsewhere":
         yield f"{finding.cause}; {finding.remedy}"
-        yield f"  {finding.line}"
+        yield f"  {_short(finding.line)}"
     if words:
         yield f"last lines of {name} on {error.host}:"
-        yield from (f"  {line}" for line in words[-_SHOWN_LINES:])
+        yield from (f"  {_short(line)}" for line in words[-_SHOWN_LINES:])
     yield from sentences(facts)[:_SHOWN_DIFFERENCES]
+
+
+def _short(line: str) -> str:
+    """Return a line without its middle where it is long: what failed stands at its beginning, or at its end."""
+    half = _SHOWN_CHARACTERS // 2
+    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
 
 
 def _last_words(error: OrchError, run: RunDir) -> tuple[str, list[str]]:

@@ -210,6 +210,7 @@ def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mappi
             "title": framework.title,
             "digest": framework.digest,
             "simulated": framework.simulated,
+            "caveats": dict(framework.caveats),
             "log": asdict(framework.log),
         },
         "payload": dict(plan.payload),

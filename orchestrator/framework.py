@@ -30,20 +30,28 @@ class Option:
     def parse(self, name: str, text: str) -> Any:
         """Return the value that ``text`` stands for. Raises ConfigError naming the option and what it takes."""
         words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+        unfit = ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
         try:
             value = words[text.lower()] if self.type == "bool" else {"int": int, "float": float, "str": str}[self.type](text)
         except (KeyError, ValueError):
-            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}") from None
+            raise unfit from None
         if self.type == "float" and not math.isfinite(value):
-            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
+            raise unfit
+        if self.type == "str" and ("\0" in text or "\r" in text):  # no script, config file or log has room for these
+            raise unfit
         if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):
-            raise ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
+            raise unfit
         return value
 
     def _expectation(self) -> str:
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
-        kind = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}[self.type]
+        kind = {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+            "str": "a text without NUL and carriage return",
+        }[self.type]
         return kind if self.minimum is None else f"{kind} ≥ {self.minimum:g}"
 
 
@@ -100,7 +108,8 @@ class Framework:
     ``launch_by`` is the same for single values of options. ``requires`` maps host variables, folders of programs that are
     not ours, to a path that each must hold. ``ports`` says how many ports, from master_port on, must be free on the
     ``first_node`` and on ``every_node``; the word ``gpus`` stands for one per device. ``published`` names the rule by which
-    the published numbers of this system were computed. ``dtype_reasons`` says for a device why its table of types is short.
+    the published numbers of this system were computed. ``dtype_reasons`` says for a device why its table of types is short,
+    ``caveats`` what qualifies every number that the program prints on it.
     """
 
     name: str
@@ -122,6 +131,7 @@ class Framework:
     log: LogGrammar
     simulated: bool = False
     dtype_reasons: Mapping[str, str] = field(default_factory=dict)
+    caveats: Mapping[str, str] = field(default_factory=dict)
     launch_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     requires: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int | str] = field(default_factory=lambda: {"first_node": 1})

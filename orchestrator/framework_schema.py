@@ -85,6 +85,7 @@ class _Framework(_Strict):
     models: dict[str, dict[str, Any]]
     dtypes: dict[Device, dict[str, str]]
     dtype_reasons: dict[Device, str] = {}
+    caveats: dict[Device, str] = {}
     loaders: list[str]
     defaults: dict[str, Scalar]
     device_defaults: dict[Device, dict[str, Scalar]] = {}
@@ -145,6 +146,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         ),
         simulated=model.simulated,
         dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},
+        caveats={str(device): caveat for device, caveat in model.caveats.items()},
         launch_by={option: {str(value): style for value, style in table.items()} for option, table in model.launch_by.items()},
         requires=model.requires,
         ports={str(where): count for where, count in model.ports.items()},

@@ -52,6 +52,7 @@ class _Planned:
     spec: RunSpec
     repeat: int
     simulated: bool
+    caveat: str
     nodes: tuple[_Node, ...]
     grammar: LogGrammar
     facts: Mapping[str, Mapping[str, Any]]
@@ -115,7 +116,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     spec, grammar = planned.spec, planned.grammar
     records = _exit_records(run, planned)
     parsed = {node.host: _parsed_logs(run, node, records[node.host], grammar) for node in planned.nodes}
-    doubts = _prove_ranks(planned, parsed)
+    doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
     sampled = _sample_files(planned, parsed)
     observed = _closing(planned, sampled)
     per_file = [one.samples for one in sampled if one.samples]
@@ -344,7 +345,9 @@ def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
             raise TypeError("facts, outcome or origins")
         if [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)) or not nodes:
             raise ValueError("placement")
-        return _Planned(spec, numbers[-1], manifest["framework"].get("simulated") is True, nodes, grammar, facts, outcome)
+        program = manifest["framework"]
+        simulated, caveat = program.get("simulated") is True, str((program.get("caveats") or {}).get(spec.device, ""))
+        return _Planned(spec, numbers[-1], simulated, caveat, nodes, grammar, facts, outcome)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"expected a run's manifest, {error} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=where, run_id=run.run_id) from error

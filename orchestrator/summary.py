@@ -25,6 +25,7 @@ WIDE_SPREAD = 0.05
 
 _SHAPE = ("nodes", "gpus")
 _LENGTH = ("steps", "warmup_steps", "timeout_s")
+_TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +163,14 @@ def _order(cell: _Cell) -> tuple[Any, ...]:
 
 
 def _differing(cells: Sequence[_Cell]) -> tuple[str, ...]:
-    """Return the names of options and lengths that are not the same in all cells."""
+    """Return the names of options and lengths that are not the same in all cells, and of options that somebody chose."""
     values: dict[str, set[str]] = {}
     names = {name for cell in cells for name in cell.spec.options}
     for cell in cells:
         for name in (*names, *_LENGTH):
             values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
-    return tuple(sorted(name for name, seen in values.items() if len(seen) > 1))
+    chosen = {name for cell in cells for name in cell.spec.options if _is_chosen(cell.spec, f"options.{name}", "a default")}
+    return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
 
 
 def _choice(spec: RunSpec, name: str) -> Any:
@@ -180,7 +182,7 @@ def _series(cell: _Cell, differing: Sequence[str]) -> str:
     spec = cell.spec
     words = [spec.framework, spec.model, spec.dtype, f"b{spec.batch_size}", spec.loader]
     words += [spec.device] * (spec.device != "cuda")
-    words += [f"{name}={spec.options.get(name)}" for name in differing if name not in _LENGTH]
+    words += [f"{name}={_text(spec.options[name])}" for name in differing if name in spec.options]
     return " ".join(words + ["simulated"] * cell.simulated)
 
 
@@ -209,12 +211,17 @@ def _baseline_command(spec: RunSpec) -> str:
             words += [f"--{name.replace('_', '-')}", str(getattr(spec, name))]
     for name, value in sorted(spec.options.items()):
         if _is_chosen(spec, f"options.{name}"):
-            words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+            words += ["--set", f"{name}={_text(value)}"]
     return " ".join(quote(word) for word in words)
 
 
-def _is_chosen(spec: RunSpec, name: str) -> bool:
-    return " default" not in spec.origins.get(name, "unknown")
+def _text(value: Any) -> str:
+    """Return an option's value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_chosen(spec: RunSpec, name: str, unknown: str = "unknown") -> bool:
+    return " default" not in spec.origins.get(name, unknown)
 
 
 def _typical_repeats(cells: Sequence[_Cell]) -> int:
@@ -333,20 +340,37 @@ def _of_gpus(facts: Any, key: str) -> list[str]:
 
 
 def _hardware(cell: _Cell) -> str:
-    """Return devices and versions in one line, each distinct value once."""
+    """Return devices and versions in one line, each distinct value once: as the program saw them, else as preflight did."""
     parts: dict[str, None] = {}
     for run in cell.good or cell.runs:
         seen = run.observed
-        parts |= dict.fromkeys(_device_names(seen.get("devices")))
+        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _found_devices(run, cell.spec.device))
         if seen.get("framework_version"):
-            parts[f"{seen.get('framework', run.spec.framework if run.spec else '')} {seen['framework_version']}"] = None
-        for key, title in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL"), ("python", "Python")):
-            if seen.get(key) is not None:
-                parts[f"{title} {seen[key]}"] = None
+            parts[f"{seen.get('framework', cell.spec.framework)} {seen['framework_version']}"] = None
+            versions = {name: seen.get(name) for name in _TITLES}
+        else:
+            versions = _found_versions(run)
+        parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
         parts |= dict.fromkeys(seen.get("networks") or ())
         drivers = {driver for facts in run.facts.values() for driver in _of_gpus(facts, "driver")}
         parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
     return " · ".join(parts)
+
+
+def _found_devices(run: RunResult, device: str) -> list[str]:
+    """Return the devices of a run's nodes, as preflight found them."""
+    if device == "cuda":
+        return [name for facts in run.facts.values() for name in _of_gpus(facts, "name")]
+    return [f"cpu {facts['cpu']}" for facts in run.facts.values() if isinstance(facts, Mapping) and facts.get("cpu")]
+
+
+def _found_versions(run: RunResult) -> dict[str, Any]:
+    """Return the versions of a run's framework, as preflight found them; nodes that differ are a qualification."""
+    found: dict[str, Any] = {}
+    for facts in run.facts.values():
+        versions = facts.get("framework") if isinstance(facts, Mapping) else None
+        found |= versions if isinstance(versions, Mapping) else {}
+    return found
 
 
 def _device_names(devices: Any) -> list[str]:

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import fnmatch
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -1133,10 +1134,26 @@ def data_set_digest(directory):
 
 
 def program_digest(path):
-    """Return the SHA-256 of a file, an empty text for a directory, None where there is neither."""
-    if os.path.isdir(path):
-        return ""
-    return digest_of(path) if os.path.isfile(path) else None
+    """Return the SHA-256 of a program: of its file, or of the Python files in a directory; None where there is neither.
+
+    Of a directory the first thousands in order of name count, on every node the same ones.
+    """
+    if not os.path.isdir(path):
+        return digest_of(path) if os.path.isfile(path) else None
+    whole = hashlib.sha256()
+    for name in itertools.islice(python_files(path), MAX_FILES):
+        whole.update(os.fsencode("%s %s\n" % (name, digest_of(os.path.join(path, name)))))
+    return whole.hexdigest()
+
+
+def python_files(path):
+    """Yield the regular files below a directory that hold Python, relative to it, in order of name."""
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            whole = os.path.join(folder, name)
+            if name.endswith(".py") and stat.S_ISREG(os.lstat(whole).st_mode):
+                yield os.path.relpath(whole, path)
 
 
 def cpu_model():

@@ -619,6 +619,22 @@ def test_kills_for_memory_are_read_where_the_kernel_counts_them(files: dict[str,
     assert module.oom_kills() == expected
 
 
+def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -> None:
+    digest = runner().program_digest
+    for copy in ("a", "b"):
+        (tmp_path / copy / "pkg").mkdir(parents=True)
+        for name, text in (("main.py", "import pkg"), ("pkg/__init__.py", ""), ("pkg/x.py", "1"), ("notes.txt", copy)):
+            (tmp_path / copy / name).write_text(text)
+    os.mkfifo(tmp_path / "b" / "pipe.py")
+    (tmp_path / "b" / "loop").symlink_to(tmp_path / "b")
+    whole = digest(str(tmp_path / "a"))
+    assert whole == digest(str(tmp_path / "b")) and len(whole) == 64
+    (tmp_path / "b" / "pkg" / "x.py").write_text("2")
+    assert digest(str(tmp_path / "b")) != whole
+    assert digest(str(tmp_path / "a" / "main.py")) == hashlib.sha256(b"import pkg").hexdigest()
+    assert digest(str(tmp_path / "none")) is None
+
+
 def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
     line = machine.start(RUN, "#!/bin/bash\nexec yes\n", output_limit_bytes=1 << 20)
     assert line.wait_for("stopping")["reason"] == "output_limit: more than 1048576 bytes of logs"

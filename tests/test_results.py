@@ -487,6 +487,14 @@ def test_simulated_is_said_if_either_the_folder_or_the_program_says_it(bench: Be
     assert summarize([result]).rows[0].simulated
 
 
+def test_what_always_qualifies_a_program_on_a_device_stands_beside_its_numbers(bench: BenchDir) -> None:
+    def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        device = planned["spec"]["device"]
+        planned["framework"]["caveats"] = {device: "nothing is averaged", "other": "not this one"}
+
+    assert read_run(build(bench, "r1", before)).qualifications == ("nothing is averaged",)
+
+
 @pytest.mark.parametrize(
     ("dtype", "found", "said"),
     [

@@ -112,9 +112,16 @@ def test_words_for_yes_and_no(text: str, value: bool) -> None:
     assert resolved(sets={"compile": text}).options["compile"] is value
 
 
-@given(st.text(max_size=200))
+@given(st.text(st.characters(exclude_characters="\0\r"), max_size=200))
 def test_a_free_text_is_taken_as_it_is(text: str) -> None:
     assert resolved(sets={"note": text}).options["note"] == text
+
+
+@pytest.mark.parametrize("text", ["\r", "line\r\n", "a\0b"])
+def test_a_text_that_no_file_could_hold_is_refused_naming_the_option(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a text without NUL and carriage return") as raised:
+        resolved(sets={"note": text})
+    assert raised.value.where == "--set note"
 
 
 @given(st.text(max_size=30))

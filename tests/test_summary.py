@@ -170,7 +170,8 @@ def test_without_a_baseline_there_is_a_note_with_the_command_that_makes_one() ->
     summary = summarize(cell("4n8g", [900.0] * 3, dtype="fp16"))
     assert summary.rows[0].speedup is None and not summary.baseline
     assert summary.notes == (
-        "pytorch resnet50 fp16 b128 synthetic: no speedup, as there is no good 1n1g run; this makes one: orch bench resnet50 "
+        "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, as there is no good 1n1g run; "
+        "this makes one: orch bench resnet50 "
         "--nodes 1 --gpus 1 --dtype fp16 --batch-size 128 --framework pytorch --loader synthetic --warmup-steps 20 "
         "--set channels_last=true",
     )
@@ -209,17 +210,22 @@ def test_the_baseline_of_equal_length_is_taken_and_another_length_is_said() -> N
     row = rows(summarize([*short, *cell("1n2g", [180.0] * 3)]))["1n2g"]
     assert row.speedup == 2.0
     assert row.qualifications == ("its baseline ran 60 steps (20 warm-up)",)
-    assert row.options == {"steps": 120}
+    assert row.options == {"steps": 120, "channels_last": True}
 
 
-def test_options_that_differ_are_named_and_those_that_do_not_are_not() -> None:
+def test_options_that_differ_or_were_chosen_are_named_and_no_others() -> None:
     small = {"image_size": 64, "channels_last": True}
     summary = summarize([*cell("1n1g", [1.0] * 3), *cell("1n1g", [2.0] * 3, prefix="s", options=small)])
-    assert [row.options for row in summary.rows] == [{"image_size": 224}, {"image_size": 64}]
+    assert [row.options for row in summary.rows] == [{"image_size": size, "channels_last": True} for size in (224, 64)]
     assert [row.series for row in summary.rows] == [
-        "pytorch resnet50 fp32 b128 synthetic image_size=224",
-        "pytorch resnet50 fp32 b128 synthetic image_size=64",
+        "pytorch resnet50 fp32 b128 synthetic channels_last=true image_size=224",
+        "pytorch resnet50 fp32 b128 synthetic channels_last=true image_size=64",
     ]
+
+
+def test_an_option_whose_origin_nobody_knows_is_not_called_chosen() -> None:
+    read = [replace(run, spec=replace(run.spec, origins={})) for run in cell("1n1g", [1.0] * 3) if run.spec]
+    assert summarize(read).rows[0].series == "pytorch resnet50 fp32 b128 synthetic"
 
 
 def test_simulated_and_real_runs_are_never_pooled() -> None:
@@ -314,6 +320,19 @@ def test_hardware_and_versions_are_one_line(devices: Any) -> None:
     result = {"observed": seen, "facts": {"a": facts("550.54", "2.13.0", 1)}}
     row = summarize(cell("1n1g", [9.0] * 3, result=result)).rows[0]
     assert row.hardware == "NVIDIA H200 · torch 2.13.0 · CUDA 12.8 · NCCL 2.27.3 · driver 550.54"
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("cuda", "NVIDIA H200 · torch 2.13.0 · CUDA 12.8 · driver 550.54"),
+        ("cpu", "cpu EPYC · torch 2.13.0 · CUDA 12.8 · driver 550.54"),
+    ],
+)
+def test_of_a_program_that_does_not_speak_of_itself_preflight_knows_the_hardware(device: str, expected: str) -> None:
+    nodes = {host: {**facts("550.54", "2.13.0", 1), "cpu": "EPYC"} for host in "ab"}
+    result = {"observed": {"networks": []}, "facts": nodes}
+    assert summarize(cell("2n1g", [9.0] * 3, result=result, device=device)).rows[0].hardware == expected
 
 
 def test_a_run_without_a_readable_manifest_is_named_in_a_note() -> None:

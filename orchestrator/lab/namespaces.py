@@ -26,7 +26,7 @@ __all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "st
 
 FIRST = ipaddress.IPv4Address("10.11.0.2")
 BRIDGE = "br0"
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
 
 
 def addresses(count: int) -> list[str]:
