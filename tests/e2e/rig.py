@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab
+from orchestrator.lab import Lab, machine
 from tests import judge
 from tests.judge import Proc
 
@@ -118,8 +118,10 @@ class Controller:
     # -- what is true on the nodes, seen from outside
 
     def node_run(self, node: str) -> Path:
-        """The newest bench's last run directory on a node."""
-        return self.lab.node(node).home / ".orch-node" / "runs" / self.runs[-1].name
+        """The newest bench's last run directory on a node, as the node sees it: something may be mounted there."""
+        one = self.lab.node(node)
+        home = Path(f"/proc/{one.pid}/root{machine.HOME}") if self.lab.kind == "namespaces" and one.pid else one.home
+        return home / ".orch-node" / "runs" / self.runs[-1].name
 
     def wait_for_step(self, step: int, *, within_s: float = 20.0) -> None:
         """Wait until rank 0 has done so many steps, by its own log on its own node."""
