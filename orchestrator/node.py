@@ -26,8 +26,9 @@ __all__ = ["KeeperLine", "Node", "Upload", "Wanted", "owner_words"]
 
 # One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it. It passes over lines
 # up to the end of `_LEADER`: of that, and of nothing else, a start-up file may take some that reads from standard input.
+# The alarm ends it where the controller has vanished without a word, of which its server may hear nothing for hours.
 _BOOT = (
-    "import sys;list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
+    "import signal,sys;signal.alarm(60);list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
 _LEADER = b"\n" * 16 + b"#\n"

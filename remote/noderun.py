@@ -41,6 +41,7 @@ CHUNK = 1 << 18
 POLL_S = 0.05
 TAIL_BYTES = 16384
 STUCK_S = 10.0
+IDLE_S = 60
 LEAST_FREE_BYTES = 1 << 20
 RESERVE_BYTES = 1 << 18
 MAX_FILES = 4096
@@ -868,9 +869,11 @@ def op_put(request):
 
 
 def received(count, digest):
-    """Yield ``count`` bytes of standard input in blocks, feeding the digest."""
+    """Yield ``count`` bytes of standard input in blocks, feeding the digest. This process ends where none come for a while."""
     while count:
-        block = sys.stdin.buffer.read(min(count, CHUNK))
+        signal.alarm(IDLE_S)
+        block = sys.stdin.buffer.read1(min(count, CHUNK))
+        signal.alarm(0)
         if not block:
             raise Refused("transfer_corrupt", "the line ended %d bytes early" % count)
         digest.update(block)
@@ -899,6 +902,7 @@ def op_get(request):
             if not data:
                 break
             packed = zlib.compress(data, 1)
+            signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
             reply(name=name, offset=offset, raw=len(data), bytes=len(packed))
             sys.stdout.buffer.write(packed)
             offset += len(data)
@@ -1222,6 +1226,7 @@ def interface_facts(name):
 def serve_main():
     """Answer one request from standard input."""
     request = json.loads(sys.stdin.buffer.readline().decode())
+    signal.alarm(0)  # set by the line that has received this program
     os.umask(0o077)
     sys.stdout.buffer.write(b"ORCH " + request["nonce"].encode() + b"\n")
     sys.stdout.buffer.flush()

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node import _BOOT, _LEADER
 from tests import judge
 
 RUNNER = Path(__file__).parents[1] / "remote" / "noderun.py"
@@ -635,6 +636,32 @@ def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -
     assert digest(str(tmp_path / "none")) is None
 
 
+@pytest.mark.parametrize("silent", ["with the program", "with a file", "with taking a log"])
+def test_no_process_waits_for_a_controller_that_has_vanished(tmp_path: Path, silent: str) -> None:
+    """Standard input and output stay open, as they do where a server hears nothing of the other end's death."""
+    source = RUNNER.read_bytes().replace(b"IDLE_S = 60", b"IDLE_S = 1")
+    boot = _BOOT.replace("alarm(60)", "alarm(1)")
+    assert b"IDLE_S = 1" in source and "alarm(1)" in boot
+    logs = tmp_path / "runs" / RUN / "logs"
+    logs.mkdir(parents=True)
+    (logs / "rank-0.out").write_bytes(os.urandom(1 << 22))
+    file = {"path": "x", "bytes": 1000, "sha256": "0" * 64, "mode": 0o600}
+    requests: dict[str, dict[str, Any]] = {
+        "with the program": {"op": "left"},
+        "with a file": {"op": "put", "files": [file]},
+        "with taking a log": {"op": "get", "run": RUN, "have": {}, "max_files": 10, "max_bytes": 1 << 30},
+    }
+    header = json.dumps({"root": str(tmp_path), "nonce": "n", **requests[silent]}).encode() + b"\n"
+    sent = _LEADER + source + header + b"half"
+    argv = [sys.executable, "-I", "-S", "-u", "-c", boot, str(len(source))]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    with process:
+        process.stdin.write(sent[: len(source) // 2] if silent == "with the program" else sent)
+        process.stdin.flush()
+        assert process.wait(10) == -signal.SIGALRM
+
+
 def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
     line = machine.start(RUN, "#!/bin/bash\nexec yes\n", output_limit_bytes=1 << 20)
     assert line.wait_for("stopping")["reason"] == "output_limit: more than 1048576 bytes of logs"
@@ -819,7 +846,7 @@ def test_the_control_group_of_a_run_that_died_with_its_keeper_does_not_stay(mach
         last.order("stop", reason="now")
         last.wait_for("ended")
     elif way == "stop":
-        assert machine.ask("stop", grace_s=0.2, reason="now") == {"stopped": [], "left": []}
+        assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [], "left": []}
     else:
         assert machine.ask("drop", run=f"{RUN}-a", finished=False) == {"dropped": True}
     assert not group.exists()
