@@ -12,7 +12,18 @@ from pathlib import Path
 
 from orchestrator.errors import RunError
 
-__all__ = ["Stat", "ancestors", "descendants", "end_all", "live_pid", "own_groups", "record_pid", "snapshot", "stat"]
+__all__ = [
+    "Stat",
+    "ancestors",
+    "descendants",
+    "end_all",
+    "held_namespaces",
+    "live_pid",
+    "own_groups",
+    "record_pid",
+    "snapshot",
+    "stat",
+]
 
 _PROC = Path("/proc")
 
@@ -66,6 +77,24 @@ def namespace(pid: int, which: str) -> str:
         return str((_PROC / str(pid) / "ns" / which).readlink())
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]:
+    """Yield the identities of these processes' namespaces, which mean the same ones until the block is left.
+
+    Once nobody uses a namespace the kernel gives its number to the next one that is made, maybe somebody else's; so whoever
+    ends processes by it holds it open meanwhile.
+    """
+    opened: list[int] = []
+    try:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                opened.append(os.open(_PROC / str(pid) / "ns" / which, os.O_RDONLY))
+        yield frozenset(str((_PROC / "self/fd" / str(fd)).readlink()) for fd in opened)
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:

@@ -20,7 +20,7 @@ from orchestrator.lab import cgroups, namespaces
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.rehearsal import argv_on, start_nodes, wait_until_answering
 from orchestrator.lab.state import Lab, LabNode
-from orchestrator.procs import Stat, ancestors, descendants, end_all, environ, namespace, snapshot
+from orchestrator.procs import Stat, ancestors, descendants, end_all, environ, held_namespaces, namespace, snapshot
 
 __all__ = [
     "boot",
@@ -66,7 +66,8 @@ def _end(lab: Lab, node: LabNode) -> None:
     # What the freezer holds dies only when it is thawed, and must do nothing else then.
     _signal_all(lab, node.name, signal.SIGSTOP)
     cgroups.thaw(lab, node.name)
-    end_all(lambda: members(lab, node))
+    with held_namespaces([node.pid], "net"):
+        end_all(partial(members, lab, node))
 
 
 def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:

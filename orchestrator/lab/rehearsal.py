@@ -20,7 +20,7 @@ from orchestrator.lab.description import gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
-from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, environ, namespace, snapshot
+from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, environ, held_namespaces, namespace, snapshot
 
 __all__ = ["argv_inside", "argv_on", "down", "environment", "load", "start_nodes", "up", "wait_until_answering"]
 
@@ -171,19 +171,15 @@ def down(directory: Path) -> list[str]:
     if lab is None:
         return []
     nodes = [f"{node.name} (pid {pid})" for node in lab.nodes if (pid := node.pid)]
-    pids = {pid for node in lab.nodes if (pid := node.pid)} | {lab.holder}
+    firsts, holder = {pid for node in lab.nodes if (pid := node.pid)}, lab.holder
     cgroups.release(lab)
-    ended = end_all(partial(_members, lab, _namespaces(lab, "net"), _namespaces(lab, "pid")))
+    with held_namespaces(firsts | {holder}, "net") as networks, held_namespaces(firsts, "pid") as inner:
+        shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
+        ended = end_all(partial(_members, lab, networks - shared, inner - shared))
     cgroups.clear(lab)
-    others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in pids]
+    others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in firsts | {holder}]
     _remove(lab.directory)
     return [*nodes, *others, str(lab.directory)]
-
-
-def _namespaces(lab: Lab, which: str) -> frozenset[str]:
-    """Return the networks that are the lab's alone, or the process namespaces of its nodes."""
-    pids = [node.pid for node in lab.nodes] + ([lab.holder] if which == "net" else [])
-    return frozenset(namespace(pid, which) for pid in pids if pid) - {namespace(os.getpid(), which), ""}
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:

@@ -1,0 +1,52 @@
+"""Namespaces by which processes are ended must stay the ones they were: the kernel gives a number again at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from orchestrator.procs import held_namespaces, namespace
+from tests import judge
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make namespaces")
+
+
+@contextmanager
+def networks(count: int) -> Iterator[list[int]]:
+    """Yield the first processes of so many new network namespaces, all there at the same time."""
+    argv = ["unshare", "--net", "--", "sleep", "1000"]
+    with ExitStack() as stack:
+        started = [stack.enter_context(subprocess.Popen(argv)) for _ in range(count)]
+        stack.callback(lambda: [one.kill() for one in started])
+        own = namespace(os.getpid(), "net")
+        for one in started:
+            judge.wait_for(lambda pid=one.pid: namespace(pid, "net") not in ("", own), 10, "no network came")
+        yield [one.pid for one in started]
+
+
+def numbers_of_newcomers(count: int) -> set[str]:
+    with networks(count) as pids:
+        return {namespace(pid, "net") for pid in pids}
+
+
+def test_the_number_of_a_held_namespace_is_given_to_nobody_else() -> None:
+    with networks(1) as (pid,), held_namespaces([pid], "net") as held:
+        (number,) = held
+        assert number == namespace(pid, "net")
+        os.kill(pid, signal.SIGKILL)
+        judge.wait_for(lambda: not namespace(pid, "net"), 10, "it does not end")
+        assert not any(number in numbers_of_newcomers(16) for _ in range(4))
+    # Let go of, it is: the fault that holding prevents.
+    judge.wait_for(lambda: number in numbers_of_newcomers(16), 30, f"{number} is never used again")
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with held_namespaces([gone.pid, 0], "net") as held:
+        assert held == frozenset()
