@@ -124,10 +124,11 @@ class Campaign:
         names = [slot.host for slot in plan.placement.slots]
         traces = each_or_raise(names, lambda name: find(self.cluster.nodes[name], run.run_id, timeout_s=self.limits.ask_s))
         states = {trace.state for trace in traces.values()}
-        launch, start = self._launch(plan, run), self._start_of(run.run_id)
+        launch = self._launch(plan, run)
         if states == {"nothing"}:
             launch.take_back()
             return None
+        start = self._start_of(run.run_id)
         if states <= {"running", "ended"}:
             self.bench.event("taken_over", run=run.run_id)
             return self._finish(rundir, plan, launch.adopt(traces, start))

@@ -169,7 +169,8 @@ def _differing(cells: Sequence[_Cell]) -> tuple[str, ...]:
     for cell in cells:
         for name in (*names, *_LENGTH):
             values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
-    chosen = {name for cell in cells for name in cell.spec.options if _is_chosen(cell.spec, f"options.{name}", "a default")}
+    told = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
+    chosen = {name for spec, name in told if _is_chosen(spec, f"options.{name}")}
     return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
 
 
@@ -220,8 +221,9 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _is_chosen(spec: RunSpec, name: str, unknown: str = "unknown") -> bool:
-    return " default" not in spec.origins.get(name, unknown)
+def _is_chosen(spec: RunSpec, name: str) -> bool:
+    """Claim that somebody gave a value; one of unknown origin is taken for given."""
+    return " default" not in spec.origins.get(name, "")
 
 
 def _typical_repeats(cells: Sequence[_Cell]) -> int:

@@ -312,11 +312,16 @@ def remove_group(group):
             continue
 
 
+def runs_of(root, wanted=None):
+    """Return {run id: its directory} of the runs of a work directory, or of the one run that is wanted."""
+    runs = os.path.join(root, "runs")
+    names = sorted(os.listdir(runs)) if os.path.isdir(runs) else []
+    return {name: os.path.join(runs, name) for name in names if wanted in (None, name)}
+
+
 def sweep_groups(root):
     """Remove the empty control groups of runs whose keeper is gone: where it was killed, nobody else does."""
-    runs = os.path.join(root, "runs")
-    for name in os.listdir(runs) if os.path.isdir(runs) else ():
-        directory = os.path.join(runs, name)
+    for directory in runs_of(root).values():
         group = group_of(directory)
         if group and not keeper_lives(directory):
             remove_group(group)
@@ -325,11 +330,9 @@ def sweep_groups(root):
 def belonging(root, run_id=None):
     """Return {pid: (start time, run id)} of what is a run's, or any run's: bearers of its marker, members of its group."""
     found = bearers(run_id)
-    runs = os.path.join(root, "runs")
-    for name in os.listdir(runs) if os.path.isdir(runs) else ():
-        if run_id in (None, name):
-            for pid, start in members(group_of(os.path.join(runs, name))).items():
-                found.setdefault(pid, (start, name))
+    for name, directory in runs_of(root, run_id).items():
+        for pid, start in members(group_of(directory)).items():
+            found.setdefault(pid, (start, name))
     return found
 
 
@@ -970,10 +973,7 @@ def op_stop(request):
     root = root_directory(request["root"])
     grace_s = request["grace_s"]
     wanted = request.get("run")
-    stopped = []
-    for name in sorted(os.listdir(os.path.join(root, "runs"))) if os.path.isdir(os.path.join(root, "runs")) else []:
-        if (wanted is None or name == wanted) and ask_keeper(os.path.join(root, "runs", name), request["reason"], grace_s):
-            stopped.append(name)
+    stopped = [name for name, directory in runs_of(root, wanted).items() if ask_keeper(directory, request["reason"], grace_s)]
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         found = belonging(root, wanted)
         send_signal({pid: start for pid, (start, _) in found.items()}, number)
