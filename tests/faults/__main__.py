@@ -65,14 +65,17 @@ def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Ite
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.start_lab, initargs=(str(base),)) as pool:
             wanted = [(one.name, number) for one in chosen for number in range(1, open_trials[one.name] + 1)]
             futures = [pool.submit(worker.trial, str(base), name, number, seed) for name, number in wanted]
-            for future in as_completed(futures):
-                result = future.result()
-                open_trials[result.row] -= 1
-                if not result.passed:
-                    print(f"FAILED {result.row} trial {result.number}: {result.text}", flush=True)
-                if not open_trials[result.row]:
-                    print(f"{result.row} done", flush=True)
-                yield result
+            try:
+                for future in as_completed(futures):
+                    result = future.result()
+                    open_trials[result.row] -= 1
+                    if not result.passed:
+                        print(f"FAILED {result.row} trial {result.number}: {result.text}", flush=True)
+                    if not open_trials[result.row]:
+                        print(f"{result.row} done", flush=True)
+                    yield result
+            finally:  # an interrupt reaches this process alone where it is sent by number: what is under way ends, no more
+                pool.shutdown(cancel_futures=True)
     finally:
         for directory in base.glob("lab-*"):
             labs.down(directory)

@@ -198,8 +198,9 @@ def _limit(seconds: float) -> Iterator[None]:
 
 
 def select(names: Sequence[str]) -> list[Row]:
-    """Return the rows of these names, or those whose names begin with one of them; all where none is given."""
+    """Return the rows of these names, or those whose names begin with one that is no row itself; all where none is given."""
     unknown = [name for name in names if not any(row.startswith(name) for row in ROWS)]
     if unknown:
         raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    return [one for one in ROWS.values() if not names or any(one.name.startswith(name) for name in names)]
+    whole, begun = {name for name in names if name in ROWS}, tuple(name for name in names if name not in ROWS)
+    return [one for one in ROWS.values() if not names or one.name in whole or one.name.startswith(begun)]
