@@ -40,6 +40,7 @@ table resnet50 --framework paddle
 table vgg16 --framework paddle
 # Computed in fp32, as Paddle does on a CPU whatever it is asked for.
 table resnet50 --framework paddle --dtype fp16
+table vgg16 --framework paddle --dtype fp16
 table resnet50 --framework pytorch --loader native
 table resnet50 --framework pytorch --loader dali-cpu
 echo "The run directories are in $ORCH_PROJECT/runs. CPU slots of one machine show that everything works, not how fast it is."
