@@ -192,9 +192,10 @@ def _nft(lab: Lab, name: str, rules: Sequence[str]) -> None:
 
 
 def sshd_stop(lab: Lab, name: str) -> None:
-    """End a node's listener: new connections are refused, sessions under way go on."""
+    """End a node's listener: new connections are refused, sessions under way go on. Returns when its port is free."""
     _namespaces_only(lab)
-    run(argv_on(lab, name, ["kill", (lab.node(name).folder / "sshd.pid").read_text(encoding="ascii").strip()]))
+    pid = (lab.node(name).folder / "sshd.pid").read_text(encoding="ascii").strip()
+    run(argv_on(lab, name, ["sh", "-c", 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.01; done', pid]))
 
 
 def sshd_start(lab: Lab, name: str) -> None:

@@ -91,18 +91,19 @@ def test_total_loss_is_silence(make_lab: MakeLab) -> None:
     faults.loss(lab, "node1", 100)
     assert not answers(lab, "node1")
     faults.heal(lab)
-    assert answers(lab, "node1")
+    assert answers(lab, "node1", timeout_s=8)
 
 
 def test_a_stopped_listener_refuses_newcomers_and_keeps_sessions(make_lab: MakeLab) -> None:
     lab = make_lab(nodes=1)
     line = held_line(lab, "node1")
     try:
-        faults.sshd_stop(lab, "node1")
-        judge.wait_for(lambda: not answers(lab, "node1"), 5, "the listener still answers")
-        assert line.poll() is None and lab.node("node1").pid
-        faults.sshd_start(lab, "node1")
-        assert answers(lab, "node1")
+        for _ in range(5):
+            faults.sshd_stop(lab, "node1")
+            assert not answers(lab, "node1")
+            assert line.poll() is None and lab.node("node1").pid
+            faults.sshd_start(lab, "node1")
+            assert answers(lab, "node1", timeout_s=8)
     finally:
         let_go(line)
 
