@@ -112,7 +112,8 @@ class _View:
                 outcome = fields["outcome"]
                 took = time.monotonic() - self.run_began
                 speed = f", about {self.speed:.1f} samples/s" if self.speed and outcome.state == "finished" else ""
-                cause = f": {outcome.error.host}: {visible(outcome.error.message)}" if outcome.error else ""
+                words = [outcome.error.host, visible(outcome.error.message)] if outcome.error else []
+                cause = "".join(f": {word}" for word in words if word)
                 return [f"  {outcome.state} in {took:.1f} s{speed}{cause}"]
         return []
 
