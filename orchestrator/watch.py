@@ -56,7 +56,8 @@ class Watch:
         self.hosts = [node.slot.host for node in plan.nodes]
         self.peers: dict[str, Peer] = {}
         self.released = False
-        self._inbox: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+        # No SimpleQueue: its wait has no end where a signal comes and the handler is not through when the time is over.
+        self._inbox: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._beats = 0
         self._stopping_since: float | None = None
         self._stop_reason = ""

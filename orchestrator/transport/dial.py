@@ -78,7 +78,7 @@ def _addresses(endpoint: Endpoint, deadline: float) -> list[Any]:
     except (OSError, UnicodeError):
         pass
     # The resolver knows no time limit, so it works in a thread of its own, which is left behind if it must be.
-    box: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+    box: queue.Queue[list[Any] | Exception] = queue.Queue()
 
     def ask() -> None:
         try:

@@ -27,6 +27,17 @@ def test_a_signal_between_two_runs_is_no_success(controller: Controller) -> None
     assert len(controller.runs) < 30
 
 
+def test_a_signal_to_a_controller_that_stands_still_is_heeded_when_it_goes_on(controller: Controller) -> None:
+    process = running(controller, nodes=2)
+    for number in (signal.SIGSTOP, signal.SIGINT):
+        os.kill(process.pid, number)
+    time.sleep(0.5)  # longer than it waits for an event at a time
+    os.kill(process.pid, signal.SIGCONT)
+    done = controller.end(process, 10)
+    assert done.code == 130, done
+    assert judge.ours(controller.lab) == []
+
+
 def seen(controller: Controller) -> list[dict[str, object]]:
     """Return the events so far, none while there is no bench yet."""
     return controller.events() if list(controller.project.glob("runs/*/events.jsonl")) else []
