@@ -122,15 +122,16 @@ class Search:
                 self.deliver({"event": "ended", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
                 return True
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
-                # Process numbers of the boot before mean nothing now; there is nothing to end.
-                self._give_up("node_rebooted", "it was started again in the middle of the run")
+                # Process numbers of the boot before mean nothing now; there is nothing to end. It was gone before its line was:
+                # ranks elsewhere that lost their peer may have ended by then, and are not the cause.
+                self._give_up("node_rebooted", "it was started again in the middle of the run", self.peer.last_answer)
                 return True
             node.ask("stop", run=self.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.ask_s)
         except OrchError:
             return False
-        self._give_up("node_lost", "the node runner was killed; the ranks it left were ended")
+        self._give_up("node_lost", "the node runner was killed; the ranks it left were ended", self.lost_at)
         return True
 
-    def _give_up(self, kind: str, message: str) -> None:
+    def _give_up(self, kind: str, message: str, at: float) -> None:
         error = TransportError if kind == "node_rebooted" else RunError
-        self.peer.give_up(error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), self.lost_at, None)
+        self.peer.give_up(error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), at, None)

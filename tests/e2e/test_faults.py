@@ -38,6 +38,19 @@ def test_a_signal_to_a_controller_that_stands_still_is_heeded_when_it_goes_on(co
     assert judge.ours(controller.lab) == []
 
 
+def test_a_node_that_boots_anew_is_the_cause_also_where_others_failed_before_its_line_was_lost(controller: Controller) -> None:
+    process = running(controller, nodes=2)
+    os.kill(process.pid, signal.SIGSTOP)  # what happens now it hears all at once
+    faults.kill(controller.lab, "node1")
+    record = controller.node_run("node2") / "exit.json"
+    judge.wait_for(record.exists, 10, "the rank that lost its peer does not end")
+    faults.boot(controller.lab, "node1")
+    os.kill(process.pid, signal.SIGCONT)
+    done = controller.end(process, 30)
+    assert done.code == 3 and "orch: node1: it was started again" in done.err, done
+    assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted"
+
+
 def seen(controller: Controller) -> list[dict[str, object]]:
     """Return the events so far, none while there is no bench yet."""
     return controller.events() if list(controller.project.glob("runs/*/events.jsonl")) else []
