@@ -187,7 +187,7 @@ def changing_logs(trial: Trial) -> None:
     controller = trial.controller
     grows, shrinks, replaced = trial.random.sample(trial.nodes, 3)
     words = workload(controller, GROWING)
-    process = controller.start(*words, "--nodes", "4", "--steps", "60", "--set", "pause_ms=60")
+    process = controller.start(*words, "--nodes", "4", "--steps", "150", "--set", "pause_ms=60")
     judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
     controller.wait_for_step(5)
     other = trial.rival()
