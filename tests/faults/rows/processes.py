@@ -316,12 +316,12 @@ def reboot(trial: Trial) -> None:
     faults.kill(trial.lab, victim)
     began = time.monotonic()
     faults.boot(trial.lab, victim)
-    with _decoys(trial, victim, old) as (decoys, count):
+    with _decoys(trial, victim, old) as decoys:
         trial.detected_s = judge.wait_for(lambda: stopping(controller), 8.0, "the reboot was not noticed")
         trial.detected_s = time.monotonic() - began
         done = controller.end(process, 30)
         assert judge.ours(trial.lab) == []
-        assert decoys.poll() is None and len(_children(decoys)) == count > 0, "a process with an old number was signalled"
+        assert decoys.poll() is None and len(_children(decoys)) == len(old), "a process with an old number was signalled"
     assert judge.in_time(trial.detected_s, DETECT_S), f"detected after {trial.detected_s:.2f} s"
     assert done.code in (1, 3) and f"orch: {victim}: " in done.err, done
     assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted", controller.manifest()["outcome"]
@@ -341,9 +341,9 @@ def _numbers(controller: Controller, node: str) -> Iterator[int]:
         yield from (int(record["pid"]), int(record["wrapper"]))
 
 
+# From the highest number down: whoever else forks in between gets a number above, and none that is still wanted.
 _DECOYS = """\
 import os, sys, time
-had = 0
 for wanted in map(int, sys.argv[1:]):
     for _ in range(200):
         with open("/proc/sys/kernel/ns_last_pid", "w") as last:
@@ -354,23 +354,26 @@ for wanted in map(int, sys.argv[1:]):
                 time.sleep(1000)
             os._exit(0)
         if pid == wanted:
-            had += 1
             break
-        os.waitpid(pid, 0)  # else the number is somebody's, for as long as it takes
-print(had, flush=True)
+        os.waitpid(pid, 0)
+    else:
+        print("no number %d" % wanted)
+print("on", flush=True)
 sys.stdin.read()
 """
 
 
 @contextmanager
-def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Have strangers on a node under these process numbers, as far as they are free; a signal to one of them ends it."""
-    argv = labs.argv_on(trial.lab, node, [sys.executable, "-I", "-S", "-c", _DECOYS, *map(str, sorted(numbers))])
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout and process.stderr
-        count = int(process.stdout.readline())
+def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[subprocess.Popen[bytes]]:
+    """Have strangers on a node under these process numbers; a signal to one of them ends it."""
+    words = [sys.executable, "-I", "-S", "-c", _DECOYS, *map(str, sorted(numbers, reverse=True))]
+    argv = labs.argv_on(trial.lab, node, words)
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            yield process, count
+            assert process.stdout
+            said = process.stdout.readline()
+            assert said == b"on\n", said
+            yield process
         finally:
             for pid in _children(process):
                 os.kill(pid, signal.SIGKILL)
