@@ -1,0 +1,260 @@
+"""How long it takes to reach many hosts, beside the programs that people use for it, in the same rounds.
+
+    orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
+    orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
+
+- cold: connect to N hosts, run `true`, hang up; the start of the program included.
+- skew: how far apart a command starts on N hosts. The nodes of a lab share one clock, which the peers' commands print; ours is
+  the record in the manifests of as many runs of the simulated framework.
+- deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
+- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already.
+
+Contenders take turns, round by round. Each line is a median with the range, and its ratio to ours: above 1 it is slower than
+we are. A peer that is not installed is named and left out. All of them and all servers share this machine: the servers' own work
+is in every figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LAB = Path(os.environ["ORCH_HOSTS"]).parents[2] if "ORCH_HOSTS" in os.environ else Path()
+ORCH = [sys.executable, "-m", "orchestrator"]
+HERE = Path(__file__).parent
+FILES, FILE_BYTES, LOG_BYTES = 20, 52_429, 64 << 20
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Bed:
+    """Where one measurement happens: so many hosts, and a folder on the controller that is empty at first."""
+
+    count: int
+    folder: Path
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts."""
+        return [f"node{number}" for number in range(1, self.count + 1)]
+
+    @property
+    def expression(self) -> str:
+        """The hosts, as `orch`, clush and pdsh write them."""
+        return f"node[1-{self.count}]"
+
+    @property
+    def homes(self) -> list[Path]:
+        """The hosts' homes, seen from outside."""
+        return [LAB / "nodes" / name / "home" for name in self.names]
+
+    def orch(self, *words: str) -> list[str]:
+        """Return a command of ours on these hosts."""
+        return [*ORCH, *words, "--hosts", self.expression]
+
+    def clush(self, *words: str) -> list[str]:
+        """Return what clush is told, as it is installed: 64 hosts at a time."""
+        return ["clush", "-q", "-S", "-O", f"ssh_options=-F {LAB}/ssh_config", "-w", self.expression, *words]
+
+    def pdsh(self, *words: str) -> list[str]:
+        """Return what pdsh is told, as it is installed: 32 hosts at a time."""
+        return ["env", f"PDSH_SSH_ARGS=-F {LAB}/ssh_config %h", "pdsh", "-S", "-R", "ssh", "-w", self.expression, *words]
+
+    def ansible(self, *words: str) -> list[str]:
+        """Return what Ansible is told: pipelining on, as many forks as hosts up to 64."""
+        settings = ["ANSIBLE_PIPELINING=1", "ANSIBLE_HOST_KEY_CHECKING=1", f"ANSIBLE_HOME={self.folder}/ansible"]
+        settings += [f"ANSIBLE_SSH_ARGS=-F {LAB}/ssh_config -o ControlMaster=no", f"ANSIBLE_PYTHON_INTERPRETER={sys.executable}"]
+        hosts = ",".join(self.names) + ","
+        return ["env", *settings, "ansible", "all", "-i", hosts, "-f", str(min(64, self.count)), "-o", *words]
+
+    def peer(self, *words: str) -> list[str]:
+        """Return a contender of peers.py."""
+        return [sys.executable, str(HERE / "peers.py"), *words, str(LAB), str(self.count)]
+
+
+Contender = Callable[[Bed], float]
+
+
+def timed(argv: Sequence[str]) -> float:
+    """Return the seconds that a command took. Ends the benchmark where it failed."""
+    return said(argv)[0]
+
+
+def said(argv: Sequence[str]) -> tuple[float, str]:
+    """Return the seconds that a command took, and its standard output."""
+    began = time.monotonic()
+    done = subprocess.run(list(argv), capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, check=False)
+    took = time.monotonic() - began
+    if done.returncode:
+        sys.exit(f"{' '.join(argv)[:200]} ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
+    return took, done.stdout
+
+
+def inner(argv: Sequence[str]) -> float:
+    """Return the seconds that a contender of peers.py measured itself, its connections being open."""
+    return float(said(argv)[1].split()[-1])
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------------
+
+
+def spread_ms(argv: Sequence[str], count: int) -> float:
+    """Return the milliseconds between the first and the last instant that a command printed on all hosts."""
+    instants = [float(text) for text in re.findall(r"\b\d{10}\.\d{6}\b", said(argv)[1])]
+    if len(instants) != count:
+        sys.exit(f"{argv[0]}: expected {count} instants, got {len(instants)}")
+    return (max(instants) - min(instants)) * 1e3
+
+
+def our_skews_ms(bed: Bed, runs: int) -> list[float]:
+    """Return the start skew of each of so many runs, as their manifests tell it."""
+    words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
+    words += ["--repeats", str(runs), "--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20"]
+    environment = {**os.environ, "ORCH_PROJECT": str(bed.folder)}
+    done = subprocess.run(bed.orch(*words), env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"orch bench ended with {done.returncode}: {done.stderr[-600:]}")
+    return [json.loads(path.read_text())["start"]["skew_s"] * 1e3 for path in bed.folder.glob("runs/*/*/manifest.json")]
+
+
+def payload() -> list[Path]:
+    """Return the files that `orch deploy` brings to a node for PyTorch."""
+    return [HERE.parent / "remote" / name for name in ("noderun.py", "trainer.py", "train_pytorch.py", "loaders.py")]
+
+
+def deployed_afresh(bed: Bed) -> float:
+    """Deploy to hosts that have nothing."""
+    for home in bed.homes:
+        shutil.rmtree(home / ".orch-node", ignore_errors=True)
+    return timed(bed.orch("deploy"))
+
+
+def copied_by_ansible(bed: Bed) -> float:
+    """Let Ansible copy the same files to hosts that have nothing."""
+    source = bed.folder / "payload"
+    source.mkdir()
+    for file in payload():
+        shutil.copy(file, source)
+    for home in bed.homes:
+        shutil.rmtree(home / "copied", ignore_errors=True)
+    return timed(bed.ansible("-m", "ansible.builtin.copy", "-a", f"src={source}/ dest=copied/"))
+
+
+def with_files(bed: Bed) -> Path:
+    """Make the files that are pushed: no two rounds push the same bytes."""
+    source = bed.folder / "files"
+    source.mkdir()
+    for number in range(FILES):
+        (source / f"file{number:02}").write_bytes(os.urandom(FILE_BYTES))
+    return source
+
+
+def with_log(bed: Bed) -> None:
+    """Put a log of 64 MiB on every host, where a run of ours would have left it."""
+    line = b"orch step=%06d t=1234.567890 step_time_s=0.031250 samples=1024 loss=6.9078\n"
+    text = b"".join(line % number for number in range(LOG_BYTES // len(line % 0) + 1))[:LOG_BYTES]
+    for home in bed.homes:
+        folder = home / ".orch-node" / "runs" / "pulled" / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "node.out").exists():
+            (folder / "node.out").write_bytes(text)
+
+
+STAMP = "bash -c 'echo $EPOCHREALTIME'"
+OPERATIONS: dict[str, dict[str, Contender]] = {
+    "cold": {
+        "orch": lambda bed: timed(bed.orch("check", "--only", "reach")),
+        "paramiko": lambda bed: timed(bed.peer("cold")),
+        "fabric": lambda bed: timed(bed.peer("fabric")),
+        "clush": lambda bed: timed(bed.clush("true")),
+        "pdsh": lambda bed: timed(bed.pdsh("true")),
+        "ansible": lambda bed: timed(bed.ansible("-m", "ansible.builtin.raw", "-a", "true")),
+    },
+    "skew": {
+        "fabric": lambda bed: spread_ms(bed.peer("fabric", "--stamp"), bed.count),
+        "clush": lambda bed: spread_ms(bed.clush(STAMP), bed.count),
+        "pdsh": lambda bed: spread_ms(bed.pdsh(STAMP), bed.count),
+        "ansible": lambda bed: spread_ms(bed.ansible("-m", "ansible.builtin.raw", "-a", STAMP), bed.count),
+    },
+    "deploy": {
+        "orch": deployed_afresh,
+        "orch-again": lambda bed: timed(bed.orch("deploy")),
+        "orch-cold": lambda bed: timed(bed.orch("check", "--only", "reach")),
+        "ansible": copied_by_ansible,
+    },
+    "push": {
+        "orch": lambda bed: timed(bed.peer("push-orch", str(with_files(bed)))),
+        "openssh": lambda bed: timed(bed.peer("push-tar", str(with_files(bed)))),
+        "clush": lambda bed: timed(bed.clush("--copy", str(with_files(bed)), "--dest", "/root/pushed")),
+    },
+    "pull": {
+        "orch": lambda bed: inner(bed.peer("pull-orch", str(bed.folder))),
+        "openssh": lambda bed: inner(bed.peer("pull-openssh", str(bed.folder))),
+        "paramiko": lambda bed: inner(bed.peer("pull-paramiko", str(bed.folder))),
+    },
+}
+PROGRAMS = {"clush": "clush", "pdsh": "pdsh", "ansible": "ansible"}
+
+
+def main() -> None:
+    """Run the rounds and print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operation", choices=OPERATIONS)
+    parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,16,64")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--with", dest="wanted", default="", help="contenders; all if not said")
+    asked = parser.parse_args()
+    if not LAB.name:
+        sys.exit("ORCH_HOSTS is not set: run this through `orch lab exec -- python benchmarks/fanout.py …`")
+    contenders = OPERATIONS[asked.operation]
+    wanted = asked.wanted.split(",") if asked.wanted else list(contenders)
+    for name in [name for name in wanted if name in PROGRAMS and not shutil.which(PROGRAMS[name])]:
+        print(f"{name} is not installed, and left out")
+        wanted.remove(name)
+    for count in map(int, asked.n.split(",")):
+        measure(asked.operation, {name: contenders[name] for name in wanted if name in contenders}, count, asked.rounds)
+
+
+def measure(operation: str, contenders: dict[str, Contender], count: int, rounds: int) -> None:
+    """Run one operation on so many hosts, and print what it gave."""
+    figures: dict[str, list[float]] = {name: [] for name in contenders}
+    if operation == "skew":
+        with tempfile.TemporaryDirectory() as folder:
+            figures = {"orch": our_skews_ms(Bed(count, Path(folder)), 4 * rounds), **figures}
+    if operation == "pull":
+        with_log(Bed(count, Path()))
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            with tempfile.TemporaryDirectory() as folder:
+                figures[name].append(contender(Bed(count, Path(folder))))
+    unit = "ms" if operation == "skew" else "s"
+    ours = statistics.median(figures.get("orch", [float("nan")]))
+    print(f"{operation}, {count} hosts, load {os.getloadavg()[0]:.1f}")
+    for name, values in figures.items():
+        middle = statistics.median(values)
+        rate = f"  {rated(operation, count) / middle / 1e6:7.1f} MB/s" if rated(operation, count) else ""
+        print(
+            f"  {name:11} {middle:9.3f} {unit}  {min(values):9.3f} to {max(values):9.3f}  n={len(values):<3}"
+            f" ratio {middle / ours:7.2f}{rate}",
+            flush=True,
+        )
+
+
+def rated(operation: str, count: int) -> int:
+    """Return the bytes that an operation moves, 0 where it is not about bytes."""
+    return {"push": FILES * FILE_BYTES, "pull": LOG_BYTES}.get(operation, 0) * count
+
+
+if __name__ == "__main__":
+    main()
