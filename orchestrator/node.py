@@ -133,7 +133,7 @@ class Node:
                         odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
                         return Wanted(_sizes(line["sizes"]), data, bool(line["alive"]), left_out, boot_id, odd)
                     size = _whole(line["raw"], 1 << 20)
-                    raw = zlib.decompressobj().decompress(data, size + 1)
+                    raw = zlib.decompressobj().decompress(data, size + 1) if line["packed"] else data
                     names.add(str(line["name"]))
                     received += size
                     if len(raw) != size or not size or len(names) > max_files or line["offset"] + received > max_bytes:

@@ -38,6 +38,7 @@ import zlib
 SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 CHUNK = 1 << 18
+PIECE = 1 << 20
 POLL_S = 0.05
 TAIL_BYTES = 16384
 STUCK_S = 10.0
@@ -884,8 +885,43 @@ def received(count, digest):
         yield block
 
 
+class Pieces:
+    """Sends pieces of logs, each compressed or as it is: in whichever way a byte has lately taken less time.
+
+    The time of a piece is that of compressing it and of handing it on, which waits while the line is full. So on a slow line
+    compressing pays, and on a quick one it would only hold it up. The other way is tried again, ever more rarely.
+    """
+
+    def __init__(self):
+        self.cost = {True: 0.0, False: 0.0}  # seconds for a byte, compressed or not
+        self.until_trial = self.pause = 16
+
+    def way(self):
+        """Tell whether the next piece is to be compressed."""
+        if not all(self.cost.values()):
+            return not self.cost[True]
+        best = self.cost[True] < self.cost[False]
+        self.until_trial -= 1
+        if self.until_trial:
+            return best
+        self.pause = min(2 * self.pause, 1024)
+        self.until_trial = self.pause
+        return not best
+
+    def send(self, name, offset, data):
+        """Send one piece."""
+        packed = self.way()
+        begun = time.monotonic()
+        body = zlib.compress(data, 1) if packed else data
+        signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
+        reply(name=name, offset=offset, raw=len(data), bytes=len(body), packed=packed)
+        sys.stdout.buffer.write(body)
+        cost = (time.monotonic() - begun) / len(data)
+        self.cost[packed] = (self.cost[packed] + cost) / 2 if self.cost[packed] else cost
+
+
 def op_get(request):
-    """Send the logs of a run from the offsets that the controller already holds, compressed, and the exit record last."""
+    """Send the logs of a run from the offsets that the controller already holds, and the exit record last."""
     directory = inside(root_directory(request["root"]), "runs/" + request["run"])
     if not os.path.isdir(os.path.join(directory, "logs")):
         reply(absent=True)
@@ -895,19 +931,16 @@ def op_get(request):
     left_out = max(0, len(sizes) - request["max_files"])
     sizes = {name: sizes[name] for name in in_order(sizes)[:MAX_FILES]}
     kept = json.loads(record.decode())["files"] if record else {}
-    room = request["max_bytes"]
+    room, pieces = request["max_bytes"], Pieces()
     for name in list(sizes)[: request["max_files"]]:
         offset = request["have"].get(name, 0)
         limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
         room -= limit
         while offset < limit:
-            data = read_slice(os.path.join(directory, "logs", name), offset, min(CHUNK, limit - offset))
+            data = read_slice(os.path.join(directory, "logs", name), offset, min(PIECE, limit - offset))
             if not data:
                 break
-            packed = zlib.compress(data, 1)
-            signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
-            reply(name=name, offset=offset, raw=len(data), bytes=len(packed))
-            sys.stdout.buffer.write(packed)
+            pieces.send(name, offset, data)
             offset += len(data)
     more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
     reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)

@@ -897,7 +897,8 @@ def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict
     line = machine.call("get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits))
     found: dict[str, bytes] = {}
     while not (head := line.read_line()).get("done"):
-        data = zlib.decompress(line.read(head["bytes"]))
+        data = line.read(head["bytes"])
+        data = zlib.decompress(data) if head["packed"] else data
         assert head["offset"] == have.get(head["name"], 0) + len(found.get(head["name"], b""))
         found[head["name"]] = found.get(head["name"], b"") + data
     head["record"] = line.read(head["bytes"])
@@ -915,6 +916,21 @@ def test_logs_come_from_the_offsets_asked_for_and_the_record_comes_last(machine:
     assert found == {"node.out": b"x" * 10}
     found, head = fetched(machine, {}, max_bytes=5, max_files=3)
     assert found["node.out"] == b"xxxxx" and head["left_out"] == 1
+
+
+@pytest.mark.parametrize(("pause_s", "compresses"), [(0.1, True), (0.0, False)])
+def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(machine: Machine, pause_s: float, compresses: bool) -> None:
+    line = b"step=1 samples=256 step_time_s=0.123456 loss=6.9078\n"
+    logs = machine.root / "runs" / RUN / "logs"
+    logs.mkdir(parents=True)
+    (logs / "node.out").write_bytes(line * ((24 << 20) // len(line)) if pause_s else os.urandom(24 << 20))
+    reader = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=9)
+    ways = []
+    while not (head := reader.read_line()).get("done"):
+        reader.read(head["bytes"])
+        ways.append(head["packed"])
+        time.sleep(pause_s * head["bytes"] / head["raw"])
+    assert ways.count(compresses) >= 0.75 * len(ways), ways
 
 
 def test_links_pipes_and_odd_names_among_the_logs_are_neither_opened_nor_named(machine: Machine, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def check(
     hosts: Hosts = "",
     exclude: Exclude = "",
     framework: Framework = "pytorch",
-    only: Annotated[str, typer.Option("--only", metavar="WHAT", help="reach: connect, run nothing but the runner.")] = "",
+    only: Annotated[str, typer.Option("--only", metavar="WHAT", help="reach: connect, log in, run `true`, nothing more.")] = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
     as_json: Json = False,
@@ -77,6 +77,7 @@ def check(
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
     from orchestrator.cluster import Cluster
     from orchestrator.errors import ConfigError
+    from orchestrator.fanout import each_or_raise
     from orchestrator.library import open_framework
 
     if only not in ("", "reach"):
@@ -84,6 +85,8 @@ def check(
     folders = [] if only else [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+        if only:
+            each_or_raise(cluster.nodes, partial(_reach, cluster))
         checks, facts = ([], {}) if only else _checks(cluster, selection.hosts, folders)
     if as_json:
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
@@ -99,6 +102,16 @@ def _stage(cluster: Cluster, folder: FrameworkFolder, name: str) -> int:
     from orchestrator.launch import stage_payload
 
     return stage_payload(cluster.nodes[name], folder)
+
+
+def _reach(cluster: Cluster, name: str) -> None:
+    from orchestrator.errors import RunError
+
+    done = cluster.nodes[name].transport.run(["true"], timeout_s=30)
+    if done.code:
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
+        hint = "does the login shell of this user run commands? getent passwd tells which it is"
+        raise RunError(f"expected `true` to end with 0, got {done.code}: {said}", kind="node_unfit", host=name, hint=hint)
 
 
 def _checks(cluster: Cluster, hosts: Sequence[Host], folders: Sequence[FrameworkFolder]) -> tuple[list[Check], dict[str, Any]]:
