@@ -50,7 +50,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close every line."""
-        each(self.nodes, lambda name: self.nodes[name].transport.close())
+        each(self.nodes, lambda name: self.nodes[name].close())
         self.nodes.clear()
 
     def _missing(self) -> list[str]:

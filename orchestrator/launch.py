@@ -16,10 +16,11 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
-from orchestrator.node import KeeperLine, Node, Upload
+from orchestrator.node import Node, Upload
 from orchestrator.peer import Interrupt, Limits, Peer, close_seconds
 from orchestrator.reattach import Trace
 from orchestrator.render import NodePlan, Plan, payload_path
+from orchestrator.runnercall import KeeperLine
 from orchestrator.watch import Watch
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]

@@ -14,15 +14,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.transport import Channel, Transport
+from orchestrator.runnercall import Call, KeeperLine
+from orchestrator.transport import Transport
 
-__all__ = ["KeeperLine", "Node", "Upload", "Wanted", "owner_words"]
+__all__ = ["Node", "Upload", "Wanted"]
 
 # One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it. It passes over lines
 # up to the end of `_LEADER`: of that, and of nothing else, a start-up file may take some that reads from standard input.
@@ -32,14 +33,8 @@ _BOOT = (
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
 _LEADER = b"\n" * 16 + b"#\n"
-_NOISE_LIMIT = 1 << 20
-_LINE_LIMIT = 1 << 24
+_PIECE_LIMIT = 1 << 24
 _MAX_FILES = 4096
-_HINTS = {
-    "storage_full": "free some space there, or set vars.workdir of this host to another disk",
-    "transfer_corrupt": "the node's disk or memory alters bytes, or somebody writes to these files",
-    "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +74,10 @@ class Node:
         self.root = str(self.host.vars.get("workdir", "~/.orch-node"))
         self.runner_python = str(self.host.vars.get("runner_python", "python3"))
         self._runner = runner
+        self.login_s = 0.0
+        """Seconds that it last took to start something there, the login shell and the runner itself."""
+        self._keeping = threading.Lock()
+        self._idle: list[Call] = []
 
     def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
         """Send one request and return the one line that answers it."""
@@ -127,7 +126,7 @@ class Node:
                     line = call.line()
                     if line.get("absent"):
                         return None
-                    data = call.read(_whole(line["bytes"], _LINE_LIMIT))
+                    data = call.read(_whole(line["bytes"], _PIECE_LIMIT))
                     if line.get("done"):
                         left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
                         odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
@@ -155,176 +154,61 @@ class Node:
 
         Returns once the keeper has said hello. Raises TransportError node_lost where there is none to answer.
         """
-        request = {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}
-        call = self._call("line", request, timeout_s)
+        call = self._begin("line", {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}, timeout_s)
         try:
             return KeeperLine(call, call.line(), self.transport.via)
         except BaseException:
             call.channel.close()
             raise
 
-    def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> _Call:
+    def close(self) -> None:
+        """Let the runner go, see that it went, and hang up."""
+        if self._idle:
+            self._idle.pop().leave()
+        self.transport.close()
+
+    @contextmanager
+    def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
+        """Have one request answered. The runner that has answered stays for the next one, a minute at most."""
+        call = self._begin(op, {**request, "stay": True}, timeout_s)
+        try:
+            yield call
+        except BaseException:
+            call.channel.close()
+            raise
+        with self._keeping:
+            if not self._idle:
+                self._idle.append(call)
+                return
+        call.channel.close()
+
+    def _begin(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Call:
+        """Put a request to the runner that has stayed, or to a new one; return where its answer begins."""
         nonce = secrets.token_hex(8)
         header = json.dumps({**request, "op": op, "nonce": nonce, "root": self.root}).encode() + b"\n"
-        argv = [self.runner_python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
-        channel = self.transport.popen(argv, timeout_s=timeout_s)
-        call = _Call(channel, self.host, timeout_s, self.runner_python)
-        try:
-            with suppress(TransportError):  # one that ends without reading says why on its way out
-                call.send(_LEADER + self._runner + header)
-            call.skip_noise(b"ORCH " + nonce.encode() + b"\n")
-        except BaseException:
-            channel.close()
-            raise
-        return call
-
-
-class _Call:
-    """One answered request: a reader of lines and counted bytes over a channel, every wait limited."""
-
-    def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str) -> None:
-        self.channel = channel
-        self.host = host
-        self.timeout_s = timeout_s
-        self._python = python
-        self._buffer = bytearray()
-
-    def __enter__(self) -> _Call:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.channel.close()
-
-    def send(self, data: bytes) -> None:
-        """Send raw bytes."""
-        self.channel.send(data)
-
-    def skip_noise(self, mark: bytes) -> None:
-        """Drop what login scripts print, up to and with the line that begins our answer."""
-        while (at := self._buffer.find(mark)) < 0:
-            if len(self._buffer) > _NOISE_LIMIT:
-                raise self._broken("more than 1 MiB of text before the answer")
-            self._more()
-        del self._buffer[: at + len(mark)]
-
-    def line(self) -> dict[str, Any]:
-        """Return the next JSON line. Raises what the node refused."""
-        while (at := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > _LINE_LIMIT:
-                raise self._broken("a line of more than 16 MiB")
-            self._more()
-        text = bytes(self._buffer[:at])
-        del self._buffer[: at + 1]
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            raise self._broken(f"{text[:80]!r}") from None
-        if not isinstance(value, dict):
-            raise self._broken(f"{text[:80]!r}")
-        if "error" in value:
-            raise refusal(value["error"], self.host.name)
-        return value
-
-    def read(self, count: int) -> bytes:
-        """Return exactly ``count`` bytes."""
-        while len(self._buffer) < count:
-            self._more()
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return data
-
-    def _more(self) -> None:
-        try:
-            data = self.channel.recv(self.timeout_s)
-        except TimeoutError:
-            raise TransportError(
-                f"no answer from the node runner within {self.timeout_s:g} s", kind="node_lost", host=self.host.name
-            ) from None
-        if not data:
-            raise self._ended()
-        self._buffer += data
-
-    def _ended(self) -> OrchError:
-        streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))
-        words = [line for stream in streams for line in stream.decode("utf-8", "replace").strip().splitlines()[-3:]]
-        said = " / ".join(words) or "it said nothing"
-        if '"<string>"' not in said and ("not found" in said or "No such file" in said):
-            return RunError(
-                f"no interpreter {self._python!r} for the node runner: {said}",
-                kind="node_unfit",
-                host=self.host.name,
-                hint="install Python 3.6 or newer, or set vars.runner_python of this host in the inventory",
-            )
-        return RunError(
-            f"the node runner ended without an answer: {said}",
-            kind="node_unfit",
-            host=self.host.name,
-            hint=f"does the login shell of {self.host.ssh.user or 'this user'} run commands (getent passwd tells which it is, "
-            "chsh -s /bin/sh changes it), and does none of its start-up files end the session or read its input?",
-        )
-
-    def _broken(self, got: str) -> OrchError:
-        return RunError(f"expected a line of the node runner, got {got}", kind="result_invalid", host=self.host.name)
-
-
-class KeeperLine:
-    """The line to one run's keeper: orders go out, events come in from one reader thread. ``hello`` was the first event.
-
-    ``via`` names the jump host that it runs through, where there is one.
-    """
-
-    def __init__(self, call: _Call, hello: dict[str, Any], via: str = "") -> None:
-        self._call = call
-        self.via = via
-        self.hello = hello
-        self.host = call.host
-
-    def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
-        """Read events in the background and hand each to ``deliver(host name, event)``; a lost line is the event ``lost``."""
-        threading.Thread(target=self._pump, args=(deliver,), name=f"keeper-{self.host.name}", daemon=True).start()
-
-    def send(self, do: str, **fields: Any) -> None:
-        """Send one order. A line that is gone shows as the event ``lost``, not here."""
-        try:
-            self._call.send(json.dumps({**fields, "do": do}).encode() + b"\n")
-        except TransportError:
-            return
-
-    def close(self) -> None:
-        """Close the line. Before the go-word this makes the keeper leave without starting anything."""
-        self._call.channel.close()
-
-    def _pump(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
-        self._call.timeout_s = 3600.0
-        while True:
+        mark = b"ORCH " + nonce.encode() + b"\n"
+        with self._keeping:
+            idle = self._idle.pop() if self._idle else None
+        if idle:
             try:
-                event = self._call.line()
-            except OrchError as error:
-                deliver(self.host.name, {"event": "lost", "line": self, "error": error, "at": time.monotonic()})
-                return
-            deliver(self.host.name, {**event, "line": self, "at": time.monotonic()})
-
-
-def refusal(fields: Any, host: str) -> OrchError:
-    """Return the error that a node's refusal stands for."""
-    values = fields if isinstance(fields, dict) else {}
-    kind = str(values.get("kind", "node_unfit"))
-    message = str(values.get("message", "refused without a reason"))
-    if values.get("owner"):
-        message += f": {owner_words(str(values['owner']))}"
-    maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
-    hint = _HINTS.get("work directory" if message.startswith("work directory") else kind, "")
-    return maker(message, kind=kind, host=host, hint=hint)
-
-
-def owner_words(text: str) -> str:
-    """Return the owner record of a node's lock in words, or as it stands where it is not one of ours."""
-    try:
-        value = json.loads(text)
-        who = f"{value['user']}@{value['controller']}, process {value['process']}"
-        return f"run {value['run_id']} of {who}, since {value['since']}"
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return text
+                idle.begin(header, mark, timeout_s)
+            except OrchError:
+                left = idle.channel.ended  # because nobody asked it for a minute; it has not begun with this
+                idle.channel.close()
+                if not left:
+                    raise
+            else:
+                return idle
+        began = time.monotonic()
+        argv = [self.runner_python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
+        call = Call(self.transport.popen(argv, timeout_s=timeout_s), self.host, timeout_s, self.runner_python)
+        try:
+            call.begin(_LEADER + self._runner + header, mark, timeout_s)
+        except BaseException:
+            call.channel.close()
+            raise
+        self.login_s = time.monotonic() - began
+        return call
 
 
 def _sizes(value: Any) -> dict[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.node import KeeperLine
+from orchestrator.runnercall import KeeperLine
 
 __all__ = ["ANOTHER_FIRST", "Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
 

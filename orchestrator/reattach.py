@@ -14,8 +14,9 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.collect import left_behind
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.node import KeeperLine, Node
+from orchestrator.node import Node
 from orchestrator.peer import Peer
+from orchestrator.runnercall import KeeperLine
 
 __all__ = ["Search", "Trace", "ask_beside", "find"]
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.node import KeeperLine, refusal
 from orchestrator.peer import ANOTHER_FIRST, Interrupt, Limits, Peer, first_cause
 from orchestrator.reattach import Search, ask_beside
 from orchestrator.render import Plan
+from orchestrator.runnercall import KeeperLine, refusal
 
 __all__ = ["Watch"]
 
@@ -128,7 +128,7 @@ class Watch:
             if turn >= beat_due:
                 self._beat(tail=True)
                 beat_due = turn + self.limits.beat_s
-            self.take_events(_TICK_S)
+            self._take_turn()
             before, turn = turn, time.monotonic()
             if turn - before > 1.0:
                 # We slept, not they: a stopped or suspended controller must not blame the nodes for its own silence.
@@ -229,17 +229,26 @@ class Watch:
 
     # -- what comes in
 
-    def take_events(self, wait_s: float) -> None:
-        """Wait a moment for events and take in all that came."""
+    def take_events(self, wait_s: float) -> bool:
+        """Wait a moment for events and take in all that came. Tells whether any of them was more than an answer to a beat."""
+        telling = False
         try:
             host, event = self._inbox.get(timeout=wait_s)
             while True:
                 peer = self.peers[host]
+                telling = telling or event["event"] != "beat"
                 if event["line"] is peer.line or event["event"] == "attached":
                     self._take(host, peer, event)
                 host, event = self._inbox.get_nowait()
         except queue.Empty:
-            return
+            return telling
+
+    def _take_turn(self) -> None:
+        """Take events for one tick, or up to one that may decide something: hundreds of nodes answer all the time."""
+        over = time.monotonic() + _TICK_S
+        while (left_s := over - time.monotonic()) > 0:
+            if self.take_events(left_s):
+                return
 
     def _take(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         if event["event"] != "lost":

@@ -10,12 +10,13 @@ It is called in three ways.
    controller speaks to it through `op_line`. Nobody renewing it for one lease means the end of the run.
 3. ``noderun.py rank -- ARGV…``: one rank. It gives the rank its own log files and records how it ended.
 
+What only some requests need is imported by these: each of many requests on many nodes starts this program anew.
+
 Processes are ended by proven identity only: descendants of the keeper, members of the control group that it made for the run
 where it may, or bearers of the run's marker ORCH_RUN_ID.
 """
 
 import base64
-import ctypes
 import errno
 import fcntl
 import fnmatch
@@ -26,11 +27,9 @@ import os
 import re
 import resource
 import select
-import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import time
 import zlib
@@ -119,6 +118,12 @@ def write_whole(path, blocks, mode=0o600):
 def write_json(path, value):
     """Write one JSON value, whole or not at all."""
     write_whole(path, [json.dumps(value, sort_keys=True).encode() + b"\n"])
+
+
+def free_bytes(path):
+    """Return the room that is left on the disk of a path, in bytes."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def log_files(directory):
@@ -607,7 +612,7 @@ class Keeper:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
             if len(sizes) > MAX_FILES:
                 self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
-            free = shutil.disk_usage(".").free
+            free = free_bytes(".")
             if free < LEAST_FREE_BYTES:
                 words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
                 self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
@@ -789,6 +794,8 @@ def read_slice(path, offset, limit):
 
 def keep_main(directory):
     """Become the keeper of a run directory. The caller has detached this process from ssh."""
+    import ctypes
+
     os.chdir(directory)
     os.umask(0o077)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -863,7 +870,7 @@ def op_put(request):
             os.makedirs(directory, 0o700, exist_ok=True)
             write_whole(path, received(item["bytes"], digest), item["mode"])
         except OSError as error:
-            free = shutil.disk_usage(root).free
+            free = free_bytes(root)
             kind = "storage_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "node_unfit"
             raise Refused(kind, "%s: %s; needed %d bytes, free %d" % (path, error.strerror, item["bytes"], free))
         if digest.hexdigest() != item["sha256"] or digest_of(path) != item["sha256"]:
@@ -1057,6 +1064,8 @@ def op_drop(request):
     gone = os.path.isdir(directory) and not keeper_lives(directory) and not belonging(root, request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
+        import shutil
+
         remove_group(group_of(directory))
         shutil.rmtree(directory)
     reply(dropped=gone)
@@ -1113,6 +1122,8 @@ def op_tail(request):
 
 def op_program(request):
     """Run a staged program under this interpreter to its end, and report how it ended and what it said last."""
+    import subprocess
+
     root = root_directory(request["root"])
     argv = [sys.executable, "-I", "-S", inside(root, request["program"])] + request["argv"]
     try:
@@ -1139,13 +1150,15 @@ def op_facts(request):
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "workdir": root,
-        "disk_free_bytes": shutil.disk_usage(root).free,
+        "disk_free_bytes": free_bytes(root),
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "time": time.time(),
         "gpus": gpus(),
-        "framework": framework_facts(request["python"], request["probe"], request["probe_timeout_s"]),
         "ports_busy": [],
     }
+    seen, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
+    facts["framework"] = seen or framework_facts(request["python"], request["probe"], request["probe_timeout_s"])
+    facts["imported"] = not seen
     for port in request["ports"]:
         try:
             check_port(port)
@@ -1157,7 +1170,48 @@ def op_facts(request):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
         facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
-    reply(facts=facts)
+    reply(facts=facts, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
+
+
+def machine():
+    """Return what says that neither this boot nor the GPUs' driver has changed: the kernel's own words."""
+    texts = [read_text(path) for path in ("/proc/sys/kernel/random/boot_id", "/proc/driver/nvidia/version")]
+    return "".join(texts)
+
+
+def read_text(path):
+    """Return what a small file says; nothing where it is not there."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def state_of(path):
+    """Return inode, size and times of a path, as ``stat -L -c '%i %s %Y %Z'`` prints them."""
+    found = os.stat(path)
+    return "%d %d %d %d" % (found.st_ino, found.st_size, found.st_mtime, found.st_ctime)
+
+
+def installed(python, names):
+    """Return (version by name, paths that this rests on) of the distributions that an interpreter would find.
+
+    Nothing of them is imported, which takes seconds for a framework: pip leaves a folder for each, named ``name-version``.
+    """
+    code = "import json,sys;print(json.dumps([sys.executable]+sys.path))"
+    answer = framework_facts(python, code, 60)
+    if isinstance(answer, dict):
+        return {}, []
+    paths = [os.path.realpath(answer[0])] + [path for path in answer[1:] if os.path.isdir(path)]
+    found = {}
+    for path in paths[1:]:
+        for entry in os.listdir(path):
+            name, _, version = os.path.splitext(entry)[0].partition("-")
+            if entry.endswith((".dist-info", ".egg-info")) and version:
+                found.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
+    versions = {name: found.get(name.lower().replace("-", "_").replace(".", "_")) for name in names}
+    return {name: version for name, version in versions.items() if version}, paths
 
 
 def data_set_digest(directory):
@@ -1204,6 +1258,8 @@ def cpu_model():
 
 def gpus():
     """Return one entry per GPU as nvidia-smi lists them; None where there is no nvidia-smi, a text where it fails."""
+    import subprocess
+
     query = "index,name,driver_version,memory.total,memory.used,utilization.gpu"
     try:
         done = subprocess.run(
@@ -1226,6 +1282,8 @@ def gpus():
 
 def framework_facts(python, probe, timeout_s):
     """Return what the framework's own interpreter says of its versions, or {"error": …} naming what failed."""
+    import subprocess
+
     python = os.path.expanduser(python)
     try:
         done = subprocess.run(
@@ -1257,16 +1315,26 @@ def interface_facts(name):
 
 
 def serve_main():
-    """Answer one request from standard input."""
-    request = json.loads(sys.stdin.buffer.readline().decode())
-    signal.alarm(0)  # set by the line that has received this program
-    os.umask(0o077)
-    sys.stdout.buffer.write(b"ORCH " + request["nonce"].encode() + b"\n")
-    sys.stdout.buffer.flush()
-    try:
-        globals()["op_" + request["op"]](request)
-    except Refused as refusal:
-        reply(error=refusal.fields)
+    """Answer requests from standard input: one, or where it says that more may follow, until none has come for a minute."""
+    home = os.getcwd()
+    while True:
+        line = sys.stdin.buffer.readline()
+        signal.alarm(0)  # set by the line that has received this program, or below
+        if not line:
+            return
+        request = json.loads(line.decode())
+        os.umask(0o077)
+        sys.stdout.buffer.write(b"ORCH " + request["nonce"].encode() + b"\n")
+        sys.stdout.buffer.flush()
+        try:
+            globals()["op_" + request["op"]](request)
+        except Refused as refusal:
+            reply(error=refusal.fields)  # and no more: what it was to receive may still be on its way
+            return
+        if not request.get("stay"):
+            return
+        os.chdir(home)
+        signal.alarm(IDLE_S)
 
 
 if __name__ == "__main__":

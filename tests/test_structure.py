@@ -21,12 +21,13 @@ LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         framework framework_schema published published_schema publishedlines publishedtables
-        spec topology render logparse logpattern logtext strictjson nccl stats summary beside
+        spec topology render logparse logpattern logtext steps strictjson nccl stats summary beside
         diagnosis knownfailures differences sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir evidence results history project bench transport node cluster headroom fanout preflight
-        procs peer reattach watch launch blame campaign ownership planrecord resume collect lab
+        foreign yamlfile library rundir evidence readlogs results history project bench transport node runnercall cluster
+        headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord resume collect
+        lab
     """,
     "edge": "report cli __main__",
 }

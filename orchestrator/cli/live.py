@@ -32,10 +32,10 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each
     from orchestrator.hostset import fold
-    from orchestrator.node import owner_words
     from orchestrator.ownership import holder
     from orchestrator.report.text import visible
     from orchestrator.rundir import BenchDir as Benches
+    from orchestrator.runnercall import owner_words
 
     selection = select(hosts, exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:

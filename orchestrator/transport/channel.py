@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
@@ -77,6 +78,18 @@ class Channel:
         if not data and not self._stdout.ended:
             raise self._gone()
         return data
+
+    def listen(self, listener: Callable[[bytes], None]) -> None:
+        """Hand over output as it comes, in the connection's own thread, which must not be kept; ``b""`` once it is over.
+
+        After that `recv` says whether the command ended or the line broke.
+        """
+        self._stdout.listen(listener)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command's output has ended by the server's word, and not because the line broke."""
+        return self._stdout.ended
 
     def stderr_tail(self) -> bytes:
         """Return the last bytes, at most 8 KiB, of what the command wrote to standard error so far."""

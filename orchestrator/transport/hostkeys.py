@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
@@ -89,22 +90,55 @@ def known_keys(files: Sequence[Path], name: str) -> Known:
     torn: list[str] = []
     for path in files:
         try:
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            found = path.stat()
+            file = _read(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
         except FileNotFoundError:
             continue
         except OSError as error:
             raise ConfigError(f"known-hosts file cannot be read: {error.strerror}", where=str(path)) from error
-        for number, line in enumerate(text.split("\n"), 1):
-            place = f"{path}:{number}"
+        torn += file.torn
+        entries += [Entry(f"{path}:{number}", *file.keys(number)) for number in file.about(name)]
+    return Known(tuple(entries), tuple(torn))
+
+
+class _File:
+    """A known-hosts file, read once: lines by number, those that name servers plainly by each name."""
+
+    def __init__(self, path: Path) -> None:
+        self.torn: list[str] = []
+        self._plain: dict[str, list[int]] = {}
+        self._patterns: dict[int, str] = {}
+        self._lines: dict[int, tuple[str, list[str]]] = {}
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="surrogateescape").split("\n"), 1):
             fields = line.split()
             if not fields or fields[0].startswith("#"):
                 continue
             mark = fields.pop(0) if fields[0].startswith("@") else ""
             if len(fields) < 3 or (mark and mark not in _MARKS):
-                torn.append(place)
-            if fields and _concerns(fields[0], name):
-                entries.append(Entry(place, mark, _key(fields)))
-    return Known(tuple(entries), tuple(torn))
+                self.torn.append(f"{path}:{number}")
+            if fields:
+                self._lines[number] = (mark, fields)
+                if set(fields[0]) & set("|*?!"):
+                    self._patterns[number] = fields[0]
+                else:
+                    for name in fields[0].lower().split(","):
+                        self._plain.setdefault(name, []).append(number)
+
+    def about(self, name: str) -> list[int]:
+        """Return the numbers of the lines that are about a server, in order."""
+        matching = (number for number, field in self._patterns.items() if _concerns(field, name))
+        return sorted({*self._plain.get(name.lower(), ()), *matching})
+
+    def keys(self, number: int) -> tuple[str, HostKey | None]:
+        """Return mark and key of a line; no key where it was cut or spoilt."""
+        mark, fields = self._lines[number]
+        return mark, _key(fields)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, state: tuple[int, ...]) -> _File:
+    """Read a known-hosts file; once for each state of it, because hundreds of hosts stand in one file and each looks there."""
+    return _File(path)
 
 
 def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, SshSettings
+from orchestrator.transport.sshgroups import likeness
 
 __all__ = ["Endpoint", "resolve"]
 
@@ -32,6 +34,9 @@ _HOP = re.compile(
 _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 _DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three where nothing is configured
 _DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_asking = threading.Lock()
+_answers: dict[tuple[object, ...], tuple[str, Settings]] = {}
+"""What ssh said of the first of some names that are alike, by what makes them so."""
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
@@ -116,9 +121,24 @@ def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
 
 
 def _settings(host: Host, name: str, user: str | None, port: int | None) -> Settings:
+    """Return what ssh would do for ``name``; of names that its configuration treats alike, only the first one is asked for."""
     ssh = shutil.which("ssh")
     if ssh is None:
         return _read_without_ssh(host, name, user, port)
+    alike = likeness(host.ssh.config, _home(), name)
+    if alike is None:
+        return _asked(ssh, host, name, user, port)
+    key = (ssh, host.ssh.config, user, port, alike)
+    with _asking:
+        if key not in _answers:
+            _answers[key] = (name, _asked(ssh, host, name, user, port))
+        first, settings = _answers[key]
+    if settings.get("hostname") != [first.lower()]:
+        return settings if first == name else _asked(ssh, host, name, user, port)
+    return {**settings, "hostname": [name.lower()]}
+
+
+def _asked(ssh: str, host: Host, name: str, user: str | None, port: int | None) -> Settings:
     command = [ssh, "-G"]
     if host.ssh.config is not None:
         command += ["-F", str(Path(host.ssh.config).expanduser())]

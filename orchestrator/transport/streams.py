@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,24 +32,50 @@ class Inbox:
         self._size = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._listener: Callable[[bytes], None] | None = None
 
     def feed(self, data: bytes) -> None:
         """Add data: called by paramiko."""
         with self._changed:
-            self._chunks.append(data)
-            self._size += len(data)
             self.total += len(data)
-            while self._keep is not None and self._size - len(self._chunks[0]) >= self._keep:
-                self._size -= len(self._chunks.popleft())
-            self._changed.notify_all()
-        if self._keep is not None:
+            taken = self._keep is not None or self._listener is not None
+            if self._listener:
+                self._listener(data)
+            else:
+                self._keep_back(data)
+        if taken:
             self._open_window(len(data))
 
     def close(self) -> None:
         """Say that nothing more will come: called by paramiko, both at the end and when the line breaks."""
         with self._changed:
-            self._closed = True
+            first, self._closed = not self._closed, True
             self._changed.notify_all()
+            if first and self._listener:
+                self._listener(b"")
+
+    def listen(self, listener: Callable[[bytes], None]) -> None:
+        """Hand over all that comes from now on, what has come and was not taken first; ``b""`` once the stream is over.
+
+        It is called in the connection's thread, which nothing else is served by meanwhile, so it must not wait.
+        """
+        with self._changed:
+            data, self._size = b"".join(self._chunks), 0
+            self._chunks.clear()
+            self._listener = listener
+            if data:
+                listener(data)
+            if self._closed:
+                listener(b"")
+        if data and self._keep is None:
+            self._open_window(len(data))
+
+    def _keep_back(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._size += len(data)
+        while self._keep is not None and self._size - len(self._chunks[0]) >= self._keep:
+            self._size -= len(self._chunks.popleft())
+        self._changed.notify_all()
 
     def set_event(self, event: Any) -> None:
         """Refuse to be polled."""

@@ -1,0 +1,158 @@
+"""The node runner over a real sshd: one that stays for further requests, and lets go when nobody has any."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import RunError, TransportError
+from orchestrator.fanout import WIDTH, each
+from orchestrator.library import runner_source
+from orchestrator.node import Node, Upload
+from orchestrator.transport import Transport
+from tests.contract.rig import Rig
+
+
+def runners() -> list[int]:
+    """The node runners that live on this machine and are ours."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(b"signal.alarm(60)" in word for word in words) and words[0].endswith(b"python3"):
+            found.append(int(path.parent.name))
+    return found
+
+
+def answers(node: Node) -> bool:
+    return node.ask("left", run="none", timeout_s=30) == {"left": [], "keeper": False}
+
+
+@pytest.fixture
+def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
+    host = replace(line.host, vars={"workdir": str(tmp_path / "work")})
+    line.host = host
+    made = Node(line, runner_source())
+    before = set(runners())
+    yield made
+    made.close()
+    deadline = time.monotonic() + 5
+    while set(runners()) - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert set(runners()) <= before
+
+
+def test_one_runner_answers_request_after_request(node: Node) -> None:
+    before = set(runners())
+    files = [Upload("payload/x/a", b"a" * 100_000), Upload("payload/x/b", b"b")]
+    assert node.put(files, timeout_s=20) == 100_001
+    first = set(runners()) - before
+    assert node.put(files, timeout_s=20) == 0
+    assert answers(node)
+    assert len(first) == 1 and set(runners()) - before == first
+
+
+def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
+    results, errors = each(range(6), lambda _: answers(node))
+    assert not errors and list(results.values()) == [True] * 6
+
+
+def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node._runner = node._runner.replace(b"IDLE_S = 60", b"IDLE_S = 1")
+    before = set(runners())
+    answers(node)
+    deadline = time.monotonic() + 10
+    while set(runners()) - before:
+        assert time.monotonic() < deadline, "it does not leave"
+        time.sleep(0.05)
+    assert answers(node)
+
+
+def test_a_refusal_ends_the_runner_and_not_the_node(node: Node) -> None:
+    with pytest.raises(RunError, match="unsafe path"):
+        node.put([Upload("../out", b"x")], timeout_s=20)
+    assert node.put([Upload("in", b"x")], timeout_s=20) == 1
+
+
+def test_a_line_that_breaks_while_a_runner_waits_is_told_as_such(rig: Rig, tmp_path: Path) -> None:
+    server = rig.serve()
+    node = Node(rig.connect(server), runner_source())
+    node.root = str(tmp_path / "work")
+    answers(node)
+    server.kill_connections()
+    with pytest.raises(TransportError) as caught:
+        answers(node)
+    assert caught.value.kind == "node_lost"
+
+
+def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Transport) -> None:
+    channel = line.popen(["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.05; done; exec cat"], timeout_s=10)
+    assert channel.recv(10)[:1] == b"1"  # what was taken before is not told again
+    heard: list[bytes] = []
+    over = threading.Event()
+
+    def listen(data: bytes) -> None:
+        heard.append(data)
+        if not data:
+            over.set()
+
+    channel.listen(listen)
+    channel.send(b"4\n")
+    time.sleep(0.3)
+    channel.shutdown_write()
+    assert over.wait(10)
+    assert sorted(b"".join(heard).split()) == [b"2", b"3", b"4"] and heard[-1] == b"" and heard.count(b"") == 1
+
+
+def test_a_broken_line_ends_what_is_heard(rig: Rig) -> None:
+    server = rig.serve()
+    channel = rig.connect(server).popen(["cat"], timeout_s=10)
+    over = threading.Event()
+    channel.listen(lambda data: None if data else over.set())
+    server.kill_connections()
+    assert over.wait(10)
+    with pytest.raises(TransportError):
+        channel.recv(1)
+
+
+def test_no_more_calls_at_a_time_than_the_width_and_none_is_forgotten() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def call(key: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+        if key % 7 == 0:
+            raise RunError("seven", kind="rank_failed")
+        return key * key
+
+    keys = range(3 * WIDTH)
+    results, errors = each(keys, call)
+    assert most <= WIDTH
+    assert list(results) == [key for key in keys if key % 7] and all(results[key] == key * key for key in results)
+    assert list(errors) == [key for key in keys if key % 7 == 0]
+
+
+def test_who_is_interrupted_begins_nothing_more() -> None:
+    begun: list[int] = []
+
+    def call(key: int) -> None:
+        begun.append(key)
+        time.sleep(0.05)
+        raise ValueError("a fault of the program")
+
+    with pytest.raises(ValueError):
+        each(range(10 * WIDTH), call)
+    time.sleep(0.3)
+    assert len(begun) <= 3 * WIDTH
