@@ -15,6 +15,7 @@ and for tests. `Faults` carries several errors found together, so that a user me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class OrchError(Exception):
@@ -47,10 +48,20 @@ class OrchError(Exception):
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}. {self.hint}" if self.hint else text
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel between processes whole: what Python does by itself calls the constructor with the message alone."""
+        return _revived, (type(self), self.args, vars(self))
+
     def as_dict(self) -> dict[str, str]:
         """The machine-readable form, as printed by ``--json``."""
         fields = ("kind", "message", "where", "host", "run_id", "phase", "hint")
         return {name: getattr(self, name) for name in fields if getattr(self, name)}
+
+
+def _revived(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any]) -> OrchError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
 
 
 class ConfigError(OrchError):

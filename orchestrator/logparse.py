@@ -11,23 +11,22 @@ line end in 100 MB. Unknown lines never fail; a matched value that is no number 
 
 from __future__ import annotations
 
-import gc
-import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice, repeat
 from mmap import mmap
-from operator import eq, le, lt, methodcaller
+from operator import eq, le, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.framework import LogGrammar
 from orchestrator.logpattern import Reader, columns, compiled
 from orchestrator.logtext import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
+from orchestrator.steps import VALUES, Chorus, StepSample, in_order, rows
 from orchestrator.strictjson import strict_json
 
-__all__ = ["LINE_LIMIT", "Parsed", "StepSample", "combine", "parse"]
+__all__ = ["LINE_LIMIT", "Parsed", "parse"]
 
 LINE_LIMIT = 64 * 1024
 """Bytes of one line that patterns see."""
@@ -35,37 +34,23 @@ _LONG_LINES_IN_ALL = 4 * 1024 * 1024
 _MAX_SAMPLES = 400_000
 """Of one file, which take some 110 MiB."""
 _MAX_WARNINGS = 20
-_ABSURD = 1e15
 _NO_STEP = "values without a step of their own were left out"  # the line with the step is damaged or missing
-
-_VALUES = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
-
-
-@dataclass(frozen=True, slots=True)
-class StepSample:
-    """A step and what the log says of it. ``timestamp`` is seconds on one clock at the END of the step, ``elapsed_s`` since
-    the start of training; rates are as printed, so what they cover is the grammar's ``scope`` and ``cumulative``."""
-
-    step: int
-    timestamp: float | None = None
-    step_time_s: float | None = None
-    samples_per_s: float | None = None
-    steps_per_s: float | None = None
-    elapsed_s: float | None = None
-    samples: int | None = None
-
-
-_SLOTS = tuple((field.name, getattr(StepSample, field.name).__set__) for field in fields(StepSample))
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one file says: samples in order of step, each step once, (rank, world_size) of each rank line, the closing facts."""
+    """What one file says: samples in order of step, each step once, or of lines that speak of one process each the ``chorus``
+    of these; (rank, world_size) of each rank line, the closing facts."""
 
-    samples: tuple[StepSample, ...]
+    said: tuple[StepSample, ...] | Chorus
     ranks: tuple[tuple[int, int | None], ...]
     closing: Mapping[str, Any] | None
     warnings: tuple[str, ...]
+
+    @property
+    def samples(self) -> tuple[StepSample, ...]:
+        """The samples, of several processes their average."""
+        return self.said.samples() if isinstance(self.said, Chorus) else self.said
 
 
 def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
@@ -90,21 +75,6 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
     return collector.parsed()
 
 
-def combine(series: Sequence[Sequence[StepSample]]) -> tuple[StepSample, ...]:
-    """Return one series for several ranks of a synchronous run: times averaged, rates averaged by time.
-
-    A step counts only where as many ranks spoke as at most steps, so that a cut rank takes its steps with it.
-    """
-    if len(series) == 1 and _in_order([sample.step for sample in series[0]], lt):
-        return tuple(series[0])
-    by_step: dict[int, list[StepSample]] = {}
-    for sample in (sample for one in series for sample in one):
-        by_step.setdefault(sample.step, []).append(sample)
-    counts = Counter(len(samples) for samples in by_step.values())
-    voices = max(counts, key=lambda count: (counts[count], count), default=0)
-    return tuple(_average(samples) for _, samples in sorted(by_step.items()) if len(samples) == voices)
-
-
 class _Voice:
     """What one rank said so far: its steps, and their values by name. Columns, as millions of objects keep Python busy."""
 
@@ -126,20 +96,11 @@ class _Voice:
             column[-1] = value
         return True
 
-    def samples(self, start: int, stop: int) -> list[StepSample]:
-        """Return rows. The constructor of a frozen class takes twice as long as its slots one after another."""
-        columns = {"step": self.steps} | {name: self._column(name) for name in self.values}
-        # Many new objects make the collector look again and again for garbage, which none of them is.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            made = list(map(object.__new__, repeat(StepSample, stop - start)))
-        finally:
-            if collects:
-                gc.enable()
-        for name, put in _SLOTS:
-            deque(map(put, made, columns[name][start:stop] if name in columns else repeat(None)), maxlen=0)
-        return made
+    def part(self, start: int, stop: int) -> tuple[list[int], dict[str, list[Any]]]:
+        """Return steps and columns of some of the rows."""
+        whole = (start, stop) == (0, len(self.steps))
+        columns = {name: self._column(name) for name in self.values}
+        return (self.steps, columns) if whole else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
 
     def _column(self, name: str) -> list[Any]:
         """Return the values of a name, as long as there are steps."""
@@ -152,7 +113,7 @@ class _Collector:
     """Gathers matches line by line; `parsed` then sorts out ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
-        self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *_VALUES)) for i, text in enumerate(grammar.patterns)]
+        self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
         self.readers = [reader for reader in (*self.patterns, self.rank, self.closing_line) if reader]
@@ -330,20 +291,21 @@ class _Collector:
 
     def parsed(self) -> Parsed:
         spoken = {tag: voice for tag, voice in self.voices.items() if voice.steps}
+        said: Chorus | tuple[StepSample, ...] = ()
         if self.scope == "process":
-            series = [one for voice in spoken.values() for one in self._complete(voice, slack=1)]
-            samples = combine(series)
-        elif not spoken:
-            samples = ()
-        else:
+            said = Chorus()
+            for voice in spoken.values():
+                for part in self._complete(voice, slack=1):
+                    said.add(*part)
+        elif spoken:
             # Ranks of a run that print the global rate all say the same: one is taken, never the sum.
             first = min(spoken, key=lambda tag: (tag is not None, tag or 0))
-            taken = self._complete(spoken[first], slack=0)[-1]
-            in_order = _in_order([sample.step for sample in taken], lt)
-            samples = tuple(taken if in_order else {sample.step: sample for sample in taken}.values())
-        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings))
+            steps, values = self._complete(spoken[first], slack=0)[-1]
+            taken = rows(steps, values)
+            said = tuple(taken if in_order(steps) else {sample.step: sample for sample in taken}.values())
+        return Parsed(said, tuple(self.ranks), self.closing, tuple(self.warnings))
 
-    def _complete(self, voice: _Voice, slack: int) -> list[list[StepSample]]:
+    def _complete(self, voice: _Voice, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that gets as far as any.
 
         Untagged ranks appended to one another look like attempts over the same steps; where lines speak of one process
@@ -357,15 +319,15 @@ class _Collector:
         alike = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
         if self.scope == "process" and len(alike) == len(attempts) > 1:
             self.warn(f"{len(attempts)} series of the same steps in one file were taken as {len(attempts)} ranks")
-            return [voice.samples(*attempt) for attempt in alike]
+            return [voice.part(*attempt) for attempt in alike]
         if len(attempts) > 1:
             self.warn(f"the step goes back {len(attempts) - 1} times: the last attempt that reaches step {reached} is taken")
-        return [voice.samples(*whole[-1])]
+        return [voice.part(*whole[-1])]
 
 
 def _attempts(steps: Sequence[int], slack: int) -> list[int]:
     """Return where attempts begin: at the first step, and where one is lower than one before it by more than ``slack``."""
-    if _in_order(steps, le):
+    if in_order(steps, le):
         return [0]
     starts, highest = [0], steps[0]
     for row, step in enumerate(steps):
@@ -375,26 +337,3 @@ def _attempts(steps: Sequence[int], slack: int) -> list[int]:
         elif step > highest:
             highest = step
     return starts
-
-
-def _in_order(steps: Sequence[int], compare: Callable[[int, int], bool]) -> bool:
-    return all(map(compare, steps, islice(steps, 1, None)))
-
-
-def _average(samples: Sequence[StepSample]) -> StepSample:
-    if len(samples) == 1:
-        return samples[0]
-    values: dict[str, Any] = {}
-    for name in _VALUES:
-        found = [value for sample in samples if (value := getattr(sample, name)) is not None]
-        if len(found) < len(samples):
-            continue
-        if name == "samples":
-            values[name] = found[0] if len(set(found)) == 1 else None
-        elif not all(1 / _ABSURD < abs(value) < _ABSURD or value == 0 for value in found):
-            values[name] = math.nan
-        elif name.endswith("_per_s"):
-            values[name] = len(found) / math.fsum(1 / value for value in found) if all(value > 0 for value in found) else 0.0
-        else:
-            values[name] = math.fsum(found) / len(found)
-    return StepSample(samples[0].step, **values)

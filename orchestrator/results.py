@@ -7,7 +7,7 @@ number, and the other runs are reported all the same. No node is needed, only th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -16,12 +16,14 @@ from typing import Any
 
 from orchestrator import nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
-from orchestrator.evidence import deadline, invalid, verified
+from orchestrator.evidence import invalid
 from orchestrator.framework import LogGrammar
 from orchestrator.hostset import fold
-from orchestrator.logparse import Parsed, combine, parse
+from orchestrator.logparse import Parsed
+from orchestrator.readlogs import NodeLogs, read_logs
 from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
+from orchestrator.steps import Chorus, StepSample
 from orchestrator.summary import RunResult
 
 __all__ = ["read_bench", "read_run", "recorded_error", "store"]
@@ -115,12 +117,17 @@ def store(run: RunDir, result: RunResult) -> None:
 def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     spec, grammar = planned.spec, planned.grammar
     records = _exit_records(run, planned)
-    parsed = {node.host: _parsed_logs(run, node, records[node.host], grammar) for node in planned.nodes}
+    for node in planned.nodes:
+        _mapping(records[node.host], "files", node.host)
+    holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
+    logs = read_logs(run, records, grammar, frozenset(node.host for node in holders))
+    parsed = {host: found.files for host, found in logs.items()}
     doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
-    sampled = _sample_files(planned, parsed)
+    sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
+    if not sampled:
+        raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
     observed = _closing(planned, sampled)
-    per_file = [one.samples for one in sampled if one.samples]
-    samples = combine(per_file) if grammar.scope == "process" else per_file[0] if per_file else ()
+    samples = _samples(logs.values(), sampled)
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
@@ -216,20 +223,6 @@ def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]
     return records
 
 
-def _parsed_logs(run: RunDir, node: _Node, record: Mapping[str, Any], grammar: LogGrammar) -> dict[str, Parsed]:
-    """Check every log of a node against its record; return those that the grammar names, understood."""
-    found = {}
-    for name, entry in sorted(_mapping(record, "files", node.host).items()):
-        data = verified(run, node.host, name, entry)
-        if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
-            try:
-                found[name] = parse(data, grammar, deadline(f"{node.host}/{name}", data))
-            except DataError as error:
-                error.host, error.where = node.host, error.where or name
-                raise
-    return found
-
-
 def _check_exit(record: Mapping[str, Any], run: RunDir, node: _Node) -> None:
     for key, wanted in (("schema", 1), ("run_id", run.run_id), ("node_rank", node.node_rank)):
         if not _is(record.get(key), wanted):
@@ -277,18 +270,12 @@ def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) 
     return []
 
 
-def _sample_files(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[Parsed]:
-    """Return the files that hold samples, in order of node and name."""
-    nodes = planned.nodes[:1] if planned.grammar.nodes == "first" else planned.nodes
-    found = [
-        one
-        for node in nodes
-        for name, one in parsed[node.host].items()
-        if any(fnmatchcase(name, pattern) for pattern in planned.grammar.files)
-    ]
-    if not found:
-        raise invalid(f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists none", nodes[0].host)
-    return found
+def _samples(logs: Iterable[NodeLogs], sampled: Sequence[Parsed]) -> tuple[StepSample, ...]:
+    """Return the samples of the run: what all processes say together, or the first file that has any."""
+    chorus = Chorus()
+    for one in logs:
+        chorus.merge(one.chorus)
+    return chorus.samples() if chorus else next((one.samples for one in sampled if one.samples), ())
 
 
 def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import DataError
-from orchestrator.logparse import StepSample
+from orchestrator.steps import ABSURD, StepSample
 
 __all__ = [
     "Throughput",
@@ -29,9 +29,6 @@ __all__ = [
     "throughput",
     "variation",
 ]
-
-_ABSURD = 1e15
-"""No time in seconds and no rate of a training run comes near; what does is damage or a lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ def throughput(
     counts = _all(sample.samples for sample in window)
     number = int(sum(counts)) * ranks if counts else (steps - warmup_steps) * global_batch
     speed = number / _positive(seconds, steps)
-    if not 0 < speed < _ABSURD:
+    if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
     return Throughput(speed, number, seconds, warmup_steps + 1, steps)
 
@@ -178,13 +175,13 @@ def _all(values: Iterable[float | None]) -> list[float]:
 def _quotient(steps: int, steps_per_s: float | None, step: int) -> float | None:
     if steps_per_s is None:
         return None
-    if not 0 < steps_per_s < _ABSURD:
+    if not 0 < steps_per_s < ABSURD:
         raise DataError(f"expected a rate above 0 at step {step}, got {steps_per_s:g} steps/s", kind="result_invalid")
     return steps / steps_per_s
 
 
 def _positive(seconds: float, step: int) -> float:
-    if not 0 < seconds < _ABSURD:
+    if not 0 < seconds < ABSURD:
         raise DataError(f"expected a time above 0 s up to step {step}, got {seconds:g} s", kind="result_invalid")
     return seconds
 

@@ -26,7 +26,7 @@ from orchestrator.bench import plan_run
 from orchestrator.errors import ConfigError
 from orchestrator.framework import LogGrammar
 from orchestrator.inventory import Host
-from orchestrator.logparse import StepSample, combine, parse
+from orchestrator.logparse import parse
 from orchestrator.preflight import judge, unlike
 from orchestrator.published import RULES
 from orchestrator.render import Plan, folded
@@ -34,6 +34,7 @@ from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import resolve
 from orchestrator.stats import throughput
+from orchestrator.steps import Chorus, StepSample
 from tests.test_results import build
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -427,10 +428,15 @@ def test_eight_ranks_interleaved_appended_or_in_files_of_their_own_are_one_serie
     for step in range(1, 15):
         interleaved += shuffle.sample([epoch_line(step, times[rank, step]) for rank in range(8)], 8)
     one, other = parse("".join(interleaved).encode(), rules).samples, parse("".join(files).encode(), rules).samples
-    apart = combine([parse(text.encode(), rules).samples for text in files])
-    assert [sample.step for sample in one] == list(range(1, 15))
-    assert one == other == apart
-    assert one[3].step_time_s == pytest.approx(sum(times[rank, 4] for rank in range(8)) / 8)
+    chorus = Chorus()
+    for text in files:
+        said = parse(text.encode(), rules).said
+        assert isinstance(said, Chorus)
+        chorus.merge(said)
+    wanted = [pytest.approx(sum(times[rank, step] for rank in range(8)) / 8) for step in range(1, 15)]
+    for series in (one, other, chorus.samples()):
+        assert [sample.step for sample in series] == list(range(1, 15))
+        assert [sample.step_time_s for sample in series] == wanted
 
 
 def horovod_log(rank: str) -> str:

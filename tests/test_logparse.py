@@ -8,6 +8,7 @@ import mmap
 import random
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from orchestrator import library, logparse, logpattern, logtext, strictjson
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.framework import LogGrammar
-from orchestrator.logparse import LINE_LIMIT, StepSample, combine, parse
+from orchestrator.logparse import LINE_LIMIT, parse
 from orchestrator.logpattern import columns, compiled
+from orchestrator.steps import VALUES, Chorus, StepSample
 from orchestrator.strictjson import strict_json
 
 OURS = LogGrammar(
@@ -95,7 +97,8 @@ def test_a_log_cut_at_any_byte_says_what_its_whole_lines_say() -> None:
     for log, grammar in ((LOG, OURS), (LOG.replace(b"\n", b"\r\n"), OURS), (INTERLEAVED[:1500], PYTORCH)):
         for cut in range(len(log) + 1):
             whole = max(log.rfind(b"\n", 0, cut), log.rfind(b"\r", 0, cut)) + 1
-            assert parse(log[:cut], grammar) == parse(log[:whole], grammar)
+            cut_short, ended = parse(log[:cut], grammar), parse(log[:whole], grammar)
+            assert replace(cut_short, said=cut_short.samples) == replace(ended, said=ended.samples)
 
 
 @settings(max_examples=60, deadline=None)
@@ -209,9 +212,12 @@ INTERLEAVED = _interleaved()
 
 
 def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
-    separate = combine(
-        [parse(b"".join(epoch_line(s, t) for s, t in enumerate(times)), PYTORCH).samples for times in RANK_TIMES]
-    )
+    chorus = Chorus()
+    for times in RANK_TIMES:
+        said = parse(b"".join(epoch_line(s, t) for s, t in enumerate(times)), PYTORCH).said
+        assert isinstance(said, Chorus)
+        chorus.merge(said)
+    separate = chorus.samples()
     interleaved = parse(INTERLEAVED, PYTORCH)
     appended = parse(APPENDED, PYTORCH)
     wanted = [pytest.approx(math.fsum(times[step] for times in RANK_TIMES) / 8) for step in range(14)]
@@ -227,14 +233,17 @@ def test_two_digits_before_the_point_are_read() -> None:
 
 
 def test_a_rank_that_is_cut_takes_its_steps_with_it() -> None:
-    whole = [StepSample(step, step_time_s=1.0) for step in range(10)]
-    assert steps(combine([whole, whole, whole[:9]])) == list(range(9))
+    chorus = Chorus()
+    for count in (10, 10, 9):
+        chorus.add(list(range(count)), {"step_time_s": [1.0] * count})
+    assert steps(chorus.samples()) == list(range(9))
 
 
 def test_rates_of_ranks_are_combined_by_time() -> None:
-    assert combine([[StepSample(1, samples_per_s=100.0)], [StepSample(1, samples_per_s=300.0)]])[
-        0
-    ].samples_per_s == pytest.approx(150)
+    chorus = Chorus()
+    for rate in (100.0, 300.0):
+        chorus.add([1], {"samples_per_s": [rate]})
+    assert chorus.samples()[0].samples_per_s == pytest.approx(150)
 
 
 def step_line(step: int, at: float) -> bytes:
@@ -278,6 +287,11 @@ PIECES = [
 ]
 
 
+def in_words(parsed: logparse.Parsed) -> str:
+    """As text, for nan is not equal to nan."""
+    return repr(replace(parsed, said=parsed.samples))
+
+
 def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
     """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
     collector = logparse._Collector(grammar)
@@ -296,8 +310,7 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
 def test_blocks_say_what_their_lines_say_one_by_one(rules: LogGrammar, pieces: list[bytes], data: st.DataObject) -> None:
     log = b"".join(pieces)
     log = log[: data.draw(st.integers(0, len(log)))] + data.draw(st.sampled_from([b"", b"\n"]))
-    # As text, for nan is not equal to nan.
-    assert repr(parse(log, rules)) == repr(line_by_line(log, rules))
+    assert in_words(parse(log, rules)) == in_words(line_by_line(log, rules))
 
 
 @settings(max_examples=100, deadline=None)
@@ -307,7 +320,7 @@ def test_long_logs_of_step_lines_say_the_same_in_blocks(rules: LogGrammar, chanc
     for piece in odd:
         lines.insert(chance.randrange(len(lines) + 1), piece)
     log = b"".join(lines)
-    assert repr(parse(log, rules)) == repr(line_by_line(log, rules))
+    assert in_words(parse(log, rules)) == in_words(line_by_line(log, rules))
 
 
 SEVERAL = LogGrammar(
@@ -340,11 +353,11 @@ def test_patterns_that_complete_each_other_say_in_blocks_what_they_say_line_by_l
     log = "".join(f"{line}\n" for line in lines).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logtext, "_BLOCK", 1)
-        assert repr(parse(log, SEVERAL)) == repr(line_by_line(log, SEVERAL))
+        assert in_words(parse(log, SEVERAL)) == in_words(line_by_line(log, SEVERAL))
 
 
 def test_columns_refuse_what_only_the_order_of_lines_tells() -> None:
-    begins, _, rate, took = (compiled("x", text, ("step", *logparse._VALUES)) for text in SEVERAL.patterns)
+    begins, _, rate, took = (compiled("x", text, ("step", *VALUES)) for text in SEVERAL.patterns)
     assert columns((begins, rate), ["rate 1/s", "step 1 begins", "rate 2/s"]) == (
         {"samples_per_s": "1"},
         {"step": ["1"], "samples_per_s": ["2"]},
@@ -370,7 +383,7 @@ def test_a_file_in_memory_and_one_that_is_mapped_say_the_same(tmp_path: Path) ->
     path = tmp_path / "log"
     path.write_bytes(LOG + b"x" * 10_000 + b"\n" + SAMPLES)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert repr(parse(mapped, OURS)) == repr(parse(path.read_bytes(), OURS))
+        assert in_words(parse(mapped, OURS)) == in_words(parse(path.read_bytes(), OURS))
 
 
 def test_a_flood_of_steps_is_refused_and_not_kept() -> None:

@@ -1,0 +1,88 @@
+"""All logs of a run, checked and understood, node by node; in several processes where there is much to read.
+
+Of each node only what the analysis needs is kept: what was said of the steps by the files that hold samples, in the room of one
+rank where lines speak of one process each, and who spoke.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.evidence import deadline, verified
+from orchestrator.framework import LogGrammar
+from orchestrator.logparse import Parsed, parse
+from orchestrator.rundir import RunDir
+from orchestrator.steps import Chorus
+
+__all__ = ["NodeLogs", "read_logs"]
+
+_WORTH_BYTES = 64 << 20
+"""Of logs; for less, other processes are not started up."""
+_MOST_PROCESSES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLogs:
+    """What a node's logs say: files that the grammar names, those among them that hold samples, and what processes say
+    together where each line speaks of one."""
+
+    files: Mapping[str, Parsed]
+    sampled: tuple[str, ...]
+    chorus: Chorus = field(default_factory=Chorus)
+
+
+def read_logs(
+    run: RunDir, records: Mapping[str, Mapping[str, Any]], grammar: LogGrammar, holders: frozenset[str]
+) -> dict[str, NodeLogs]:
+    """Check every log of every host against the ``files`` of its exit record, and return what they say.
+
+    ``holders`` are the hosts whose files hold the samples. Raises DataError result_invalid, of the first host in order.
+    """
+    jobs = [(run.path, host, record["files"], grammar, host in holders) for host, record in records.items()]
+    much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
+    width = min(_MOST_PROCESSES, os.cpu_count() or 1, len(jobs))
+    if not much or width < 2:
+        return {job[1]: _read(job) for job in jobs}
+    with ProcessPoolExecutor(width, mp_context=get_context("spawn")) as pool:
+        try:
+            return dict(zip(records, pool.map(_read, jobs), strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(job: tuple[Path, str, Mapping[str, Any], LogGrammar, bool]) -> NodeLogs:
+    path, host, entries, grammar, holds = job
+    files: dict[str, Parsed] = {}
+    sampled, chorus = [], Chorus()
+    for name, one in _understood(RunDir(path), host, entries, grammar):
+        is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
+        if is_sample:
+            sampled.append(name)
+        if is_sample and isinstance(one.said, Chorus):
+            chorus.merge(one.said)
+        files[name] = one if is_sample and not isinstance(one.said, Chorus) else replace(one, said=())
+    return NodeLogs(files, tuple(sampled), chorus)
+
+
+def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
+    for name, entry in sorted(entries.items()):
+        data = verified(run, host, name, entry)
+        if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
+            try:
+                yield name, parse(data, grammar, deadline(f"{host}/{name}", data))
+            except DataError as error:
+                error.host, error.where = host, error.where or name
+                raise
+
+
+def _size(entry: Any) -> int:
+    size = entry.get("bytes") if isinstance(entry, dict) else 0
+    return size if isinstance(size, int) else 0
