@@ -9,9 +9,9 @@
 - deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
 - push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already.
 
-Contenders take turns, round by round. Each line is a median with the range, and its ratio to ours: above 1 it is slower than
-we are. A peer that is not installed is named and left out. All of them and all servers share this machine: the servers' own work
-is in every figure.
+Contenders take turns, round by round. Each line is a median with the range, and its ratio to ours: above 1 it is slower
+than we are. A peer that is not installed is named and left out. All of them and all servers share this machine: the servers'
+own work is in every figure.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class Bed:
     def ansible(self, *words: str) -> list[str]:
         """Return what Ansible is told: pipelining on, as many forks as hosts up to 64."""
         settings = ["ANSIBLE_PIPELINING=1", "ANSIBLE_HOST_KEY_CHECKING=1", f"ANSIBLE_HOME={self.folder}/ansible"]
-        settings += [f"ANSIBLE_SSH_ARGS=-F {LAB}/ssh_config -o ControlMaster=no", f"ANSIBLE_PYTHON_INTERPRETER={sys.executable}"]
+        settings += [
+            f"ANSIBLE_SSH_ARGS=-F {LAB}/ssh_config -o ControlMaster=no",
+            f"ANSIBLE_PYTHON_INTERPRETER={sys.executable}",
+        ]
         hosts = ",".join(self.names) + ","
         return ["env", *settings, "ansible", "all", "-i", hosts, "-f", str(min(64, self.count)), "-o", *words]
 

@@ -108,7 +108,9 @@ class Framework:
     ``launch_by`` is the same for single values of options. ``requires`` maps host variables, folders of programs that are
     not ours, to a path that each must hold. ``ports`` says how many ports, from master_port on, must be free on the
     ``first_node`` and on ``every_node``; the word ``gpus`` stands for one per device. ``published`` names the rule by which
-    the published numbers of this system were computed. ``dtype_reasons`` says for a device why its table of types is short,
+    the published numbers of this system were computed. ``probe`` is Python that prints versions as a JSON object;
+    ``distributions`` are names of which one, as installed, tells without starting it whether the framework is there.
+    ``dtype_reasons`` says for a device why its table of types is short,
     ``caveats`` what qualifies every number that the program prints on it.
     """
 
@@ -129,6 +131,7 @@ class Framework:
     payload: tuple[str, ...]
     probe: str
     log: LogGrammar
+    distributions: tuple[str, ...] = ()
     simulated: bool = False
     dtype_reasons: Mapping[str, str] = field(default_factory=dict)
     caveats: Mapping[str, str] = field(default_factory=dict)

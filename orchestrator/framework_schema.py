@@ -96,6 +96,7 @@ class _Framework(_Strict):
     requires: dict[str, str] = {}
     ports: dict[Literal["first_node", "every_node"], Count] = {"first_node": 1}
     probe: str
+    distributions: list[str] = []
     log: _Log
     published: _Published | None = None
 
@@ -144,6 +145,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             closing=model.log.closing,
             nccl_files=tuple(model.log.nccl_files),
         ),
+        distributions=tuple(model.distributions),
         simulated=model.simulated,
         dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},
         caveats={str(device): caveat for device, caveat in model.caveats.items()},

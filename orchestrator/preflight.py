@@ -37,16 +37,24 @@ class Check:
 
 
 def capture(
-    cluster: Cluster, framework: Framework | None, ports: Sequence[int] = ()
+    cluster: Cluster,
+    framework: Framework | None,
+    ports: Sequence[int] = (),
+    *,
+    names: Sequence[str] | None = None,
+    briefly: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, OrchError]]:
-    """Ask every connected node for its facts. Returns (facts by host, errors by host)."""
+    """Ask every connected node, or those named, for its facts. Returns (facts by host, errors by host).
+
+    ``briefly``: where the framework can be told from what is installed, it is not started, which takes seconds; and among the
+    facts is ``standing``, what they rest on.
+    """
     probe = framework.probe if framework else "print('{}')"
+    brief = {"distributions": list(framework.distributions)} if framework and briefly else {}
 
     def ask(name: str) -> dict[str, Any]:
         node = cluster.nodes[name]
-        began = time.monotonic()
         node.ask("status", timeout_s=30)
-        login_s = time.monotonic() - began
         earliest = time.time()
         answer = node.ask(
             "facts",
@@ -58,15 +66,18 @@ def capture(
             interface=node.host.vars.get("interface"),
             data_dir=node.host.vars.get("data_dir"),
             programs=_programs(node.host, framework),
+            **brief,
         )
         facts = dict(answer["facts"])
-        facts["login_s"] = round(login_s, 3)
+        facts["login_s"] = round(node.login_s, 3)
+        if briefly:
+            facts["standing"] = answer["standing"]
         # Somewhere between these two instants the node looked at its clock.
         facts["clock_off_s"] = round(min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time()))
         facts["host_key"] = node.transport.host_key
         return facts
 
-    return each(cluster.nodes, ask)
+    return each(cluster.nodes if names is None else names, ask)
 
 
 def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None) -> list[Check]:
@@ -112,7 +123,8 @@ def _framework_check(host: Host, facts: Mapping[str, Any], framework: Framework 
         python = host.vars.get("python", "python3")
         hint = f"install it for {python}, or set vars.python of this host in the inventory"
         return Check(host.name, framework.name, "failed", str(versions["error"]), f"{framework.name} importable", hint)
-    return Check(host.name, framework.name, "ok", ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None))
+    found = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
+    return Check(host.name, framework.name, "ok", found if facts.get("imported", True) else f"{found}, not started")
 
 
 def _device_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:

@@ -40,6 +40,11 @@ class Project:
         return self.root / ".orch" / "known_hosts"
 
     @property
+    def deployed(self) -> Path:
+        """What deploys have left on each node and found there; deletable."""
+        return self.root / ".orch" / "deployed.json"
+
+    @property
     def lab(self) -> Path:
         """Where the lab of this project lives."""
         return self.root / ".orch" / "lab"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,21 +37,24 @@ def deploy(
 ) -> None:
     """Stage the node runner and payloads on every node, capture facts, remember the inventory for this project.
 
-    Safe to repeat: files are named by their content, and what is already there is not sent again.
+    Safe to repeat: files are named by their content, and what is already there is not sent again. A node on which nothing has
+    changed since the last deploy is only looked at.
     """
+    from orchestrator import deployed
     from orchestrator.cluster import Cluster
-    from orchestrator.fanout import each_or_raise
     from orchestrator.hostset import fold
     from orchestrator.library import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
+    memory = deployed.Memory(selection.project.deployed, folders)
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
-        sent = {folder.framework.name: each_or_raise(cluster.nodes, partial(_stage, cluster, folder)) for folder in folders}
-        checks, facts = _checks(cluster, selection.hosts, folders)
+        sent, facts, unchanged = deployed.deploy(cluster, folders, memory)
+    checks = _judge(selection.hosts, folders, facts)
     selection.project.remember(selection.source)
+    last = facts[folders[-1].framework.name]
     if as_json:
-        print_json({"sent_bytes": sent, "facts": facts, "checks": [_plain(check) for check in checks]})
+        print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
         return
     for name, by_host in sent.items():
         fresh = [host for host, count in by_host.items() if count]
@@ -59,7 +63,12 @@ def deploy(
             typer.echo(f"{name}: {max(by_host.values())} bytes to {fold(fresh)}")
         if kept:
             typer.echo(f"{name}: already on {fold(kept)}")
-    _print(checks, facts)
+    if unchanged:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(unchanged.values())))
+        typer.echo(
+            f"boot, driver, interpreter and packages of {fold(unchanged)} are those of {since}; orch check looks at the rest"
+        )
+    _print(checks, last)
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
         typer.echo(f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True)
@@ -87,7 +96,9 @@ def check(
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
         if only:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
-        checks, facts = ([], {}) if only else _checks(cluster, selection.hosts, folders)
+        found = _capture(cluster, folders)
+    facts = found[folders[-1].framework.name] if folders else {}
+    checks = _judge(selection.hosts, folders, found)
     if as_json:
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
     elif only:
@@ -96,12 +107,6 @@ def check(
         _print(checks, facts)
     if any(check.verdict == "failed" for check in checks):
         raise typer.Exit(3)
-
-
-def _stage(cluster: Cluster, folder: FrameworkFolder, name: str) -> int:
-    from orchestrator.launch import stage_payload
-
-    return stage_payload(cluster.nodes[name], folder)
 
 
 def _reach(cluster: Cluster, name: str) -> None:
@@ -114,22 +119,31 @@ def _reach(cluster: Cluster, name: str) -> None:
         raise RunError(f"expected `true` to end with 0, got {done.code}: {said}", kind="node_unfit", host=name, hint=hint)
 
 
-def _checks(cluster: Cluster, hosts: Sequence[Host], folders: Sequence[FrameworkFolder]) -> tuple[list[Check], dict[str, Any]]:
-    """Return every check of every host and the facts they rest on. Raises Faults where a host does not answer."""
+def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
+    """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
     from orchestrator import preflight
     from orchestrator.errors import Faults
 
-    checks: list[Check] = []
-    facts: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     for folder in folders:
         facts, errors = preflight.capture(cluster, folder.framework)
-        same = preflight.same_machine(facts)
-        if errors or same:
-            raise Faults([*errors.values(), *same])
-        for host in hosts:
-            found = preflight.judge(host, facts[host.name], folder.framework, None)
-            checks += [check for check in found if check not in checks]
-    return checks, facts
+        if wrong := [*errors.values(), *preflight.same_machine(facts)]:
+            raise Faults(wrong)
+        found[folder.framework.name] = facts
+    return found
+
+
+def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
+    """Return every check of every host, each once."""
+    from orchestrator import preflight
+
+    found = [
+        check
+        for folder in folders
+        for host in hosts
+        for check in preflight.judge(host, facts[folder.framework.name][host.name], folder.framework, None)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _plain(check: Check) -> dict[str, str]:

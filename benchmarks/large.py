@@ -1,0 +1,125 @@
+"""The whole life of a run on a cluster as wide as a lab can be made, again and again: what fails, what the controller takes.
+
+    orch lab up --nodes 256 && orch lab exec -- python benchmarks/large.py --nodes 256 [--rounds 10] [--watch-s 30]
+
+A round is deploy, bench (the simulated framework, one rank a node), collect and summarize, in a project of its own. Shown are
+the seconds of each command, and of the bench the largest resident memory, the most threads, and the controller's share of one
+core while all nodes run and it only watches: from 5 s after the start to 5 s before the end. All nodes share this machine, so
+the seconds are those of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ORCH = [sys.executable, "-m", "orchestrator"]
+STEP_MS = 500
+MARGIN_S = 5.0
+
+
+@dataclass
+class Usage:
+    """What one command took: processor seconds by instant, largest memory in MiB, most threads."""
+
+    seconds: float = 0.0
+    processor: list[tuple[float, float]] = field(default_factory=list)
+    memory_mib: float = 0.0
+    threads: int = 0
+
+    def sample(self, pid: int) -> None:
+        """Look at the process once."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        values = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
+        self.memory_mib = max(self.memory_mib, int(values.get("VmHWM", 0)) / 1024)
+        self.threads = max(self.threads, int(values.get("Threads", 0)))
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        self.processor.append((time.time(), (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")))
+
+    def share(self, begin: float, end: float) -> float:
+        """Return the share of one core between two instants, as a fraction."""
+        inside = [(at, took) for at, took in self.processor if begin <= at <= end]
+        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]) if len(inside) > 1 else float("nan")
+
+
+def main() -> None:
+    """Run the rounds and print what they took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--watch-s", type=float, default=30.0, help="seconds that a run takes, about")
+    asked = parser.parse_args()
+    failed, shares, memory, threads = 0, [], [], []
+    for number in range(1, asked.rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                words, share, usage = one_round(Path(folder), asked)
+            except subprocess.CalledProcessError as error:
+                failed += 1
+                print(
+                    f"round {number}: FAILED {' '.join(error.cmd[2:4])}, {error.returncode}: {error.stderr[-1500:]}", flush=True
+                )
+                continue
+        shares.append(share)
+        memory.append(usage.memory_mib)
+        threads.append(usage.threads)
+        print(f"round {number}: {words}", flush=True)
+    print(f"{asked.nodes} nodes, {asked.rounds} rounds, {failed} failed, load {os.getloadavg()[0]:.1f}")
+    if shares:
+        print(
+            f"  memory {max(memory):.0f} MiB at most, {max(threads)} threads at most, {max(threads) / asked.nodes:.2f} a node"
+        )
+        print(f"  watching: {statistics.median(shares):.1%} of one core, {max(shares):.1%} at most")
+
+
+def one_round(project: Path, asked: argparse.Namespace) -> tuple[str, float, Usage]:
+    """Run the four commands. Returns words about them, the share of a core while watching, and what the bench took."""
+    hosts = ["--hosts", f"node[1-{asked.nodes}]"]
+    steps = max(4, round(asked.watch_s * 1000 / STEP_MS))
+    bench = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(asked.nodes), "--gpus", "1", "--no-baseline"]
+    bench += ["--repeats", "1", "--steps", str(steps), "--warmup-steps", "2"]
+    bench += ["--set", f"compute_ms={STEP_MS}", "--set", "gradient_mb=0.001"]
+    deployed = run(project, "deploy", "--framework", "simulated", *hosts)
+    measured = run(project, *bench, *hosts)
+    collected, summarized = run(project, "collect"), run(project, "summarize")
+    (events,) = project.glob("runs/*/events.jsonl")
+    at = {event["event"]: event["at"] for event in map(json.loads, events.read_text().splitlines())}
+    (manifest,) = project.glob("runs/*/*/manifest.json")
+    start = json.loads(manifest.read_text())["start"]
+    share = measured.share(at["started"] + MARGIN_S, at["finished"] - MARGIN_S)
+    took = f"deploy {deployed.seconds:.1f} s, bench {measured.seconds:.1f} s"
+    took += f" ({at['started'] - at['planned']:.1f} to the start, {at['finished'] - at['started']:.1f} running,"
+    took += f" {at['collected'] - at['finished']:.1f} to bring home), collect {collected.seconds:.1f} s"
+    took += f", summarize {summarized.seconds:.1f} s; skew {start['skew_s'] * 1e3:.1f} ms"
+    return took + f"; {measured.memory_mib:.0f} MiB, {measured.threads} threads, watching {share:.1%}", share, measured
+
+
+def run(project: Path, *words: str) -> Usage:
+    """Run one command of ours and look at it five times a second. Raises CalledProcessError."""
+    argv, usage, began = [*ORCH, *words], Usage(), time.monotonic()
+    with (project / "said").open("w+") as said:
+        environment = {**os.environ, "ORCH_PROJECT": str(project)}
+        child = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
+        while child.poll() is None:
+            try:
+                usage.sample(child.pid)
+            except (OSError, IndexError):
+                continue
+            time.sleep(0.2)
+        usage.seconds = time.monotonic() - began
+        if child.returncode:
+            said.seek(0)
+            raise subprocess.CalledProcessError(child.returncode, argv[1:], stderr=said.read())
+    return usage
+
+
+if __name__ == "__main__":
+    main()

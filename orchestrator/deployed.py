@@ -1,0 +1,140 @@
+"""What a deploy left on each node and found there, remembered in the project, and the quick look whether that still holds.
+
+The look is one short shell command: the payload's digests, the boot, the GPUs' driver, and inode, size and times of the
+interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be sent, and the
+facts are those of before. They are shown by `orch deploy` and decide nothing: a bench captures its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.cluster import Cluster
+from orchestrator.errors import Faults, OrchError
+from orchestrator.fanout import each_or_raise
+from orchestrator.inventory import Host
+from orchestrator.launch import stage_payload
+from orchestrator.library import FrameworkFolder
+from orchestrator.node import Node
+from orchestrator.preflight import capture, same_machine
+from orchestrator.render import payload_path
+from orchestrator.rundir import write_atomic
+
+__all__ = ["Deployed", "Memory", "deploy"]
+
+_LOOK_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """One node after a deploy.
+
+    ``key`` stands for the host as the inventory has it and for the frameworks that were deployed; ``root`` is the absolute
+    work directory; ``files`` are digests by path below it; ``machine`` and ``paths`` are what the node runner said that its
+    facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
+    """
+
+    key: str
+    root: str
+    files: Mapping[str, str]
+    machine: str
+    paths: Mapping[str, str]
+    facts: Mapping[str, Mapping[str, Any]]
+    at: float
+
+    @property
+    def question(self) -> str:
+        """The shell's command that prints `answer` where nothing has changed."""
+        files, paths = (" ".join(map(shlex.quote, names)) for names in (self.files, self.paths))
+        look = f"cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null; sha256sum -- {files}"
+        return f"cd -- {shlex.quote(self.root)} && {look} && stat -L -c '%n %i %s %Y %Z' -- {paths}"
+
+    @property
+    def answer(self) -> bytes:
+        """What `question` prints where nothing has changed, after whatever a login shell says."""
+        lines = [f"{digest}  {path}" for path, digest in self.files.items()]
+        lines += [f"{path} {state}" for path, state in self.paths.items()]
+        return (self.machine + "".join(f"{line}\n" for line in lines)).encode("utf-8", "surrogateescape")
+
+    def holds(self, node: Node) -> bool:
+        """Look whether all of it is still so. A node without these programs, or one that says anything else, has changed."""
+        try:
+            done = node.transport.run(["sh", "-c", self.question], timeout_s=_LOOK_S)
+        except OrchError:
+            return False  # whoever asks it next says why
+        return done.code == 0 and done.stdout.endswith(self.answer)
+
+
+class Memory:
+    """What a project remembers of deploys of these frameworks; a lost or damaged memory costs one whole deploy."""
+
+    def __init__(self, path: Path, folders: Sequence[FrameworkFolder]) -> None:
+        self.path = path
+        self._folders = folders
+        self._files = {payload_path(n, digest): digest for each in folders for n, digest in each.payload_digests.items()}
+        self._all: dict[str, Any] = {}
+        try:
+            self._all = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+
+    def of(self, host: Host) -> Deployed | None:
+        """Return what is remembered of a host as it is in the inventory now; None where there is nothing."""
+        try:
+            found = Deployed(**self._all[host.name])
+        except (KeyError, TypeError):
+            return None
+        return found if found.key == self._key(host) and dict(found.files) == self._files else None
+
+    def note(self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]) -> None:
+        """Remember a host after a whole deploy: its ``facts`` by framework, and what they rest on."""
+        root = str(next(iter(facts.values()))["workdir"])
+        machine, paths = str(standing["machine"]), dict(standing["paths"])
+        self._all[host.name] = asdict(Deployed(self._key(host), root, self._files, machine, paths, facts, time.time()))
+
+    def save(self) -> None:
+        """Write it down. Raises ConfigError where the project cannot be written."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(self.path, json.dumps({"schema": 1, "hosts": self._all}).encode())
+
+    def _key(self, host: Host) -> str:
+        parts = [asdict(host), [(each.framework.name, each.framework.digest) for each in self._folders]]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def deploy(
+    cluster: Cluster, folders: Sequence[FrameworkFolder], memory: Memory
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, Any]], dict[str, float]]:
+    """Bring payloads to every node that lacks them and capture its facts; what stands as it was left is only looked at.
+
+    Returns (bytes sent, facts), each by framework and host, and when the facts of the nodes were captured on which nothing has
+    changed. Raises Faults where a node does not answer, or two names are one machine.
+    """
+    hosts = {host.name: host for host in cluster.hosts}
+    known = {name: found for name, host in hosts.items() if (found := memory.of(host))}
+    stands = each_or_raise(known, lambda name: known[name].holds(cluster.nodes[name]))
+    kept = {name: known[name] for name, same in stands.items() if same}
+    changed = [name for name in hosts if name not in kept]
+    sent: dict[str, dict[str, int]] = {}
+    facts: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        name = folder.framework.name
+        fresh = each_or_raise(changed, lambda host, folder=folder: stage_payload(cluster.nodes[host], folder))  # type: ignore[misc]
+        new, errors = capture(cluster, folder.framework, names=changed, briefly=True)
+        facts[name] = {host: new[host] if host in new else kept[host].facts[name] for host in hosts if host not in errors}
+        sent[name] = {host: fresh.get(host, 0) for host in hosts}
+        if wrong := [*errors.values(), *same_machine(facts[name])]:
+            raise Faults(wrong)
+    for host in changed:
+        standing = [by_host[host].pop("standing") for by_host in facts.values()][-1]
+        memory.note(hosts[host], {name: by_host[host] for name, by_host in facts.items()}, standing)
+    if changed:
+        memory.save()
+    return sent, facts, {host: found.at for host, found in kept.items()}
