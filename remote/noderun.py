@@ -387,6 +387,8 @@ class Keeper:
         self.renewed = time.monotonic()
         self.main = 0
         self.main_status = None
+        self.gate = None
+        self.report = None
         self.started = None
         self.stop_reason = ""
         self.stopped = None
@@ -489,8 +491,32 @@ class Keeper:
         with open("reserve", "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         self.order = order
+        self.group = make_group("orch-%s-%d" % (order["run_id"], order["node_rank"]))
+        if self.group:
+            write_whole("group", [self.group.encode()])
+        self.prepare()
         self.state = "armed"
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
+
+    def prepare(self):
+        """Fork what will become the launch script, and leave it waiting at a gate: with the go-word nothing is left to do."""
+        gate_in, self.gate = os.pipe()
+        self.report, report_in = os.pipe()
+        self.main = os.fork()
+        if self.main == 0:
+            os.close(self.gate)
+            os.close(self.report)
+            launch(self.order, gate_in, report_in, self.group)
+        os.close(gate_in)
+        os.close(report_in)
+
+    def dismiss(self):
+        """Close the gate on a child that still waits there, and see that it went."""
+        if self.gate is not None:
+            os.close(self.gate)
+            self.gate = None
+            if self.main_status is None:
+                self.main_status = os.waitpid(self.main, 0)[1]
 
     def lock(self, owner):
         """Hold the node's lock for as long as this process lives. Refuses with the owner's record where it is taken."""
@@ -523,28 +549,27 @@ class Keeper:
         self.answer(connection, "beat", **fields)
 
     def do_go(self, order, connection):
-        """Fork at once, exec at the agreed instant of this node's monotonic clock, report the true one."""
+        """Open the gate: exec at the agreed instant of this node's monotonic clock. Report the true one."""
         self.renewed = time.monotonic()
         if self.state != "armed":
             raise Refused("start_timeout", "go came in state %s" % self.state)
+        self.state = "running"
+        at = order.get("at")
+        try:
+            os.write(self.gate, b"now" if at is None else b"%.9f" % at)
+        except BrokenPipeError:
+            pass  # it has died at the gate, which shows as a launch script that failed
+        os.close(self.gate)
+        self.gate = None
         self.oom_kills = oom_kills()
-        self.group = make_group("orch-%s-%d" % (self.order["run_id"], self.order["node_rank"]))
-        if self.group:
-            write_whole("group", [self.group.encode()])
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            launch(self.order, writer, order.get("at"), self.group)
-        os.close(writer)
-        self.main, self.state = pid, "running"
         # The child closes its end by its exec, a few milliseconds after the instant that it reports.
         data = b""
         while True:
-            block = os.read(reader, 64)
+            block = os.read(self.report, 64)
             if not block:
                 break
             data += block
-        os.close(reader)
+        os.close(self.report)
         self.started = float(data or b"nan")
         self.progress = (0, time.monotonic())
         self.tell("started", mono=self.started)
@@ -740,8 +765,11 @@ def read_record(path):
         return json.load(file)
 
 
-def launch(order, writer, at, group):
-    """In the forked child: become the launch script at the agreed instant, in the run's control group. Never returns."""
+def launch(order, gate, report, group):
+    """In the forked child: wait for the go-word, become the launch script at its instant, in the run's control group.
+
+    Never returns. Where the gate is closed without a word there was none, and nothing has been started.
+    """
     try:
         os.setsid()
         if group:
@@ -751,16 +779,18 @@ def launch(order, writer, at, group):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+        environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
+        word = os.read(gate, 64)
+        if not word:
+            os._exit(0)
         for number, name in ((1, "node.out"), (2, "node.err")):
             path = os.path.join("logs", name)
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), number)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
-        environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
-        if at is not None:
+        if word != b"now":
             # No spinning at the end: where nodes share cores, as in a lab, it would delay the others.
-            time.sleep(min(10.0, max(0.0, at - time.monotonic())))
-        os.write(writer, b"%.9f" % time.monotonic())
-        os.set_inheritable(writer, False)
+            time.sleep(min(10.0, max(0.0, float(word) - time.monotonic())))
+        os.write(report, b"%.9f" % time.monotonic())
         os.execvpe(order["argv"][0], order["argv"], environment)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
@@ -819,6 +849,7 @@ def keep_main(directory):
         keeper.tell("stopping", reason="keeper_failed: %s" % error, mono=time.monotonic())
         raise
     finally:
+        keeper.dismiss()
         remove_group(keeper.group)
         for name in ("env.sh", "keeper.sock"):
             if os.path.exists(name):

@@ -105,6 +105,10 @@ class Line:
         self.process.wait(10)
 
 
+def children_of(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
 @dataclass(slots=True)
 class Machine:
     """A work directory and the runner over it: a node without the network."""
@@ -456,6 +460,31 @@ def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, 
     line.close()
     judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
     assert not (machine.folder(RUN) / "started").exists() and not (machine.folder(RUN) / "exit.json").exists()
+
+
+def test_what_waits_at_the_gate_goes_with_a_keeper_that_is_killed(machine: Machine) -> None:
+    files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    keeper = line.wait_for("armed")["pid"]
+    waiting = children_of(keeper)
+    assert len(waiting) == 1 and not list((machine.folder(RUN) / "logs").iterdir())
+    os.kill(keeper, signal.SIGKILL)
+    judge.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in waiting), 3, "it stays at the gate")
+    assert not (machine.folder(RUN) / "started").exists()
+
+
+def test_what_is_killed_at_the_gate_is_a_launch_that_failed(machine: Machine) -> None:
+    files = machine.stage(RUN, SLEEP)
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    keeper = line.wait_for("armed")["pid"]
+    for pid in children_of(keeper):
+        os.kill(pid, signal.SIGKILL)
+    judge.wait_for(lambda: not children_of(keeper), 3, "nobody collects it")
+    line.order("go", at=None)
+    record = line.wait_for("ended")["record"]
+    assert record["state"] == "failed" and record["signal"] == "SIGKILL", record
 
 
 def test_an_altered_file_is_not_executed(machine: Machine) -> None:
