@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
+from orchestrator.fanout import WIDTH
 from orchestrator.procs import own_groups
 
 __all__ = ["disk_room", "make_room"]
 
 # A host takes a socket and a few locks for long, and the pipes of `ssh -G` for a moment; the rest is the program itself.
 _FILES_PER_HOST, _FILES = 8, 32
-# A thread of the protocol and one of the fan-out or the keeper's line, and `ssh -G`.
-_TASKS_PER_HOST, _TASKS = 3, 6
+# A thread of the protocol each; and for each call at a time its own thread, and perhaps `ssh -G`.
+_TASKS_PER_HOST, _TASKS_PER_CALL, _TASKS = 1, 2, 6
 _FEW = 10_000
 # Whole blocks of a disk: four small rendered files and four logs that may be empty; and a little for the journal.
 _PLAN_BYTES_PER_NODE, _PLAN_BYTES = 64 << 10, 1 << 20
@@ -45,7 +46,7 @@ def make_room(hosts: int) -> None:
         if most < files:
             message = f"{hosts} hosts need up to {files} open files, this process may have {most}"
             raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or fewer hosts at a time")
-    tasks = hosts * _TASKS_PER_HOST + _TASKS
+    tasks = hosts * _TASKS_PER_HOST + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
     for what, room in _task_rooms():
         if room < tasks:
             message = f"{hosts} hosts need up to {tasks} further threads, {what} leaves {max(0, room)}"

@@ -17,6 +17,7 @@ where it may, or bearers of the run's marker ORCH_RUN_ID.
 """
 
 import base64
+import contextlib
 import errno
 import fcntl
 import fnmatch
@@ -555,10 +556,8 @@ class Keeper:
             raise Refused("start_timeout", "go came in state %s" % self.state)
         self.state = "running"
         at = order.get("at")
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has died at the gate, which shows as a launch script that failed
             os.write(self.gate, b"now" if at is None else b"%.9f" % at)
-        except BrokenPipeError:
-            pass  # it has died at the gate, which shows as a launch script that failed
         os.close(self.gate)
         self.gate = None
         self.oom_kills = oom_kills()
