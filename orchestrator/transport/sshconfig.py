@@ -35,8 +35,8 @@ _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 _DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three where nothing is configured
 _DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _asking = threading.Lock()
-_answers: dict[tuple[object, ...], tuple[str, Settings]] = {}
-"""What ssh said of the first of some names that are alike, by what makes them so."""
+_answers: dict[tuple[object, ...], tuple[str, str, Settings]] = {}
+"""Of names that are alike, by what makes them so: the first one, its address, and what ssh said of it."""
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
@@ -128,14 +128,15 @@ def _settings(host: Host, name: str, user: str | None, port: int | None) -> Sett
     alike = likeness(host.ssh.config, _home(), name)
     if alike is None:
         return _asked(ssh, host, name, user, port)
-    key = (ssh, host.ssh.config, user, port, alike)
+    same, address = alike
+    key = (ssh, host.ssh.config, user, port, same)
     with _asking:
         if key not in _answers:
-            _answers[key] = (name, _asked(ssh, host, name, user, port))
-        first, settings = _answers[key]
-    if settings.get("hostname") != [first.lower()]:
+            _answers[key] = (name, address, _asked(ssh, host, name, user, port))
+        first, of_first, settings = _answers[key]
+    if settings.get("hostname") != [of_first]:  # not as understood here
         return settings if first == name else _asked(ssh, host, name, user, port)
-    return {**settings, "hostname": [name.lower()]}
+    return {**settings, "hostname": [address]}
 
 
 def _asked(ssh: str, host: Host, name: str, user: str | None, port: int | None) -> Settings:
