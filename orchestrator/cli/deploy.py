@@ -65,9 +65,7 @@ def deploy(
             typer.echo(f"{name}: already on {fold(kept)}")
     if unchanged:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(unchanged.values())))
-        typer.echo(
-            f"boot, driver, interpreter and packages of {fold(unchanged)} are those of {since}; orch check looks at the rest"
-        )
+        typer.echo(f"{fold(unchanged)}: same boot, driver, interpreter and packages as at {since}; orch check looks afresh")
     _print(checks, last)
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
