@@ -169,7 +169,7 @@ class Node:
 
     @contextmanager
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
-        """Have one request answered. The runner that has answered stays for the next one, a minute at most."""
+        """Have one request answered. The runner that has answered stays for the next one, some seconds at most."""
         call = self._begin(op, {**request, "stay": True}, timeout_s)
         try:
             yield call
@@ -193,7 +193,7 @@ class Node:
             try:
                 idle.begin(header, mark, timeout_s)
             except OrchError:
-                left = idle.channel.ended  # because nobody asked it for a minute; it has not begun with this
+                left = idle.channel.ended  # because nobody asked it for long; it has not begun with this
                 idle.channel.close()
                 if not left:
                     raise

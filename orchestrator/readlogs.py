@@ -7,6 +7,7 @@ rank where lines speak of one process each, and who spoke.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,9 @@ def read_logs(
     width = min(_MOST_PROCESSES, os.cpu_count() or 1, len(jobs))
     if not much or width < 2:
         return {job[1]: _read(job) for job in jobs}
-    with ProcessPoolExecutor(width, mp_context=get_context("spawn")) as pool:
+    # Ctrl-C is for this process to hear, which then waits for no more than what is being read.
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(width, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
         try:
             return dict(zip(records, pool.map(_read, jobs), strict=True))
         finally:

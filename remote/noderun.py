@@ -43,6 +43,7 @@ POLL_S = 0.05
 TAIL_BYTES = 16384
 STUCK_S = 10.0
 IDLE_S = 60
+STAY_S = 15
 LEAST_FREE_BYTES = 1 << 20
 RESERVE_BYTES = 1 << 18
 MAX_FILES = 4096
@@ -1345,7 +1346,7 @@ def interface_facts(name):
 
 
 def serve_main():
-    """Answer requests from standard input: one, or where it says that more may follow, until none has come for a minute."""
+    """Answer requests from standard input: one, or where it says that more may follow, until none has come for a while."""
     home = os.getcwd()
     while True:
         line = sys.stdin.buffer.readline()
@@ -1364,7 +1365,7 @@ def serve_main():
         if not request.get("stay"):
             return
         os.chdir(home)
-        signal.alarm(IDLE_S)
+        signal.alarm(STAY_S)
 
 
 if __name__ == "__main__":

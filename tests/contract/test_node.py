@@ -65,7 +65,7 @@ def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
 
 
 def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node._runner = node._runner.replace(b"IDLE_S = 60", b"IDLE_S = 1")
+    node._runner = node._runner.replace(b"STAY_S = 15", b"STAY_S = 1")
     before = set(runners())
     answers(node)
     deadline = time.monotonic() + 10
