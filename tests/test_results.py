@@ -538,3 +538,33 @@ def test_a_node_that_answers_far_more_slowly_than_the_others_qualifies_the_numbe
     run = build(bench, "r1", lambda planned, logs: planned["outcome"].update(answers=answers))
     result = read_run(run)
     assert result.error is None and [text for text in result.qualifications if "slowly" in text] == said
+
+
+def every_rank_speaks(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+    """Let each rank log its own steps, the third rank a little slower than the others."""
+    planned["framework"] = deepcopy(planned["framework"])
+    planned["framework"]["log"] |= {"files": ["rank-*.out"], "nodes": "every", "scope": "process", "closing": ""}
+    for node, files in enumerate(logs):
+        for rank in range(node * GPUS, (node + 1) * GPUS):
+            own = step_lines(0.5 if rank != 2 else 0.52).replace(f"samples={BATCH * WORLD}", f"samples={BATCH}")
+            files[f"rank-{rank}.out"] = rank_line(rank) + own
+
+
+def test_logs_of_all_ranks_are_heard_as_one_in_one_process_or_several(bench: BenchDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = build(bench, "b1.0", every_rank_speaks)
+    alone = read_run(run)
+    monkeypatch.setattr("orchestrator.readlogs._WORTH_BYTES", 0)
+    together = read_run(run)
+    assert alone.error is None and together == alone
+    assert alone.throughput and alone.throughput.samples_per_s == pytest.approx(BATCH * WORLD / 0.505)
+
+
+def test_what_another_process_finds_damaged_is_told_as_it_is_here(bench: BenchDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = build(bench, "b1.0", every_rank_speaks)
+    log = run.log_path("node2", "rank-3.out")
+    log.write_bytes(log.read_bytes()[:-1] + b"!")
+    alone = read_run(run)
+    monkeypatch.setattr("orchestrator.readlogs._WORTH_BYTES", 0)
+    together = read_run(run)
+    assert alone.error and together.error and together.error.as_dict() == alone.error.as_dict()
+    assert alone.error.host == "node2" and "SHA-256" in alone.error.message
