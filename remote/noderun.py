@@ -562,13 +562,12 @@ class Keeper:
         os.close(self.gate)
         self.gate = None
         self.oom_kills = oom_kills()
-        # The child closes its end by its exec, a few milliseconds after the instant that it reports.
-        data = b""
-        while True:
-            block = os.read(self.report, 64)
-            if not block:
-                break
-            data += block
+        # The child closes its end by its exec. Only that is waited for, not its report: at the instant of the start, whoever
+        # wakes up on a machine that several nodes share delays the others.
+        closed = select.poll()
+        closed.register(self.report, 0)
+        closed.poll()
+        data = os.read(self.report, 64)
         os.close(self.report)
         self.started = float(data or b"nan")
         self.progress = (0, time.monotonic())
@@ -791,6 +790,7 @@ def launch(order, gate, report, group):
             # No spinning at the end: where nodes share cores, as in a lab, it would delay the others.
             time.sleep(min(10.0, max(0.0, float(word) - time.monotonic())))
         os.write(report, b"%.9f" % time.monotonic())
+        os.sched_yield()  # to those who wait for this very instant on the same core
         os.execvpe(order["argv"][0], order["argv"], environment)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
