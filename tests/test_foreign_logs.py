@@ -17,7 +17,7 @@ import test_results
 from typer.testing import CliRunner
 
 from orchestrator.beside import beside
-from orchestrator.cli.main import app
+from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.foreign import by_rule, published_files, rule_of, summary_of_tree
 from orchestrator.framework import Framework
@@ -427,7 +427,7 @@ def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) 
 
 
 def orch(*words: str) -> str:
-    result = CliRunner().invoke(app, ["summarize", *words], env={"COLUMNS": "160"}, catch_exceptions=False)
+    result = CliRunner().invoke(program(), ["summarize", *words], env={"COLUMNS": "160"}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -514,4 +514,4 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
 )
 def test_options_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        CliRunner().invoke(app, ["summarize", *words], catch_exceptions=False)
+        CliRunner().invoke(program(), ["summarize", *words], catch_exceptions=False)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli.main import app
+from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.foreign import open_published, published_files, rule_of
 from orchestrator.library import frameworks, open_framework
@@ -166,7 +166,7 @@ def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, ["published", *words], env={"COLUMNS": "200"}, catch_exceptions=False)
+    result = CliRunner().invoke(program(), ["published", *words], env={"COLUMNS": "200"}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -192,7 +192,7 @@ def test_the_command_gives_json_and_refuses_an_unknown_name() -> None:
     assert published(table["median_over_median"]["4n8g"]) == 26.51
     assert {check["agrees"] for check in table["checks"]} == {True}
     with pytest.raises(ConfigError, match="no published tables of 'paddel_models'.*did you mean|there are"):
-        CliRunner().invoke(app, ["published", "paddel_models"], catch_exceptions=False)
+        CliRunner().invoke(program(), ["published", "paddel_models"], catch_exceptions=False)
 
 
 def test_the_command_fails_where_a_table_has_an_undeclared_difference(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_command_fails_where_a_table_has_an_undeclared_difference(tmp_path: 
     text = (source / "published.json").read_text(encoding="utf-8").replace('"average": 321.87', '"average": 321.78')
     (folder / "published.json").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match="tf2_rn50_fp32_b128: 1n1g average 321.78, recomputed 321.8700"):
-        CliRunner().invoke(app, ["published", "--templates", str(tmp_path)], catch_exceptions=False)
+        CliRunner().invoke(program(), ["published", "--templates", str(tmp_path)], catch_exceptions=False)
 
 
 def test_the_examples_of_the_documentation_hold() -> None:

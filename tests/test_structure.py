@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
+
+from orchestrator.cli import main
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
@@ -206,7 +210,15 @@ def test_help_imports_no_heavy_library() -> None:
     assert json.loads(done.stderr) == []
 
 
-@pytest.mark.parametrize("command", ["deploy", "check", "bench", "status", "logs", "cancel", "collect", "summarize", "lab"])
+COMMANDS = [command for commands in main.MODULES.values() for command in commands]
+
+
+def test_the_table_of_modules_names_every_command() -> None:
+    whole = typer.main.get_command(main.program())
+    assert isinstance(whole, TyperGroup) and list(whole.commands) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     code = f"import sys; sys.argv = ['orch', {command!r}, '--help']; from orchestrator.cli.main import main; main()"
     done = run_python(code)

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None)
 
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands of this module."""
+    program.add_typer(app, name="dataset")
+
+
 _PROGRAM = "make_dataset.py"
 
 

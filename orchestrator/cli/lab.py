@@ -13,6 +13,12 @@ from orchestrator.cli.options import Json, print_json
 
 app = typer.Typer(help="A rehearsal cluster on this machine.", no_args_is_help=True, rich_markup_mode=None)
 
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands of this module."""
+    program.add_typer(app, name="lab")
+
+
 Directory = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Where the lab lives; .orch/lab if not given.")]
 
 

@@ -5,30 +5,46 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import bench, dataset, deploy, lab, live, published, results, resume
 from orchestrator.errors import Faults, OrchError
 
-__all__ = ["app", "main"]
+__all__ = ["main", "program"]
 
-app = typer.Typer(
-    name="orch",
-    help="Benchmark deep-learning training on machines that are reachable by SSH.",
-    epilog="Exit status: 0 good; 1 a run failed or a node is unfit; 2 bad input, nothing contacted; 3 a host could not be "
-    "reached or trusted; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for module in (deploy, bench, resume, live, results, published):
-    module.add_to(app)
-app.add_typer(lab.app, name="lab")
-app.add_typer(dataset.app, name="dataset")
+MODULES = {
+    "deploy": ("deploy", "check"),
+    "bench": ("bench",),
+    "resume": ("resume", "attach"),
+    "live": ("status", "logs", "cancel"),
+    "results": ("collect", "summarize"),
+    "published": ("published",),
+    "lab": ("lab",),
+    "dataset": ("dataset",),
+}
+"""The modules of `orchestrator.cli` in the order of the help, and the commands of each."""
+
+
+def program(word: str = "") -> typer.Typer:
+    """Return the program; where ``word`` is a command, with no other, as each costs time at every start."""
+    app = typer.Typer(
+        name="orch",
+        help="Benchmark deep-learning training on machines that are reachable by SSH.",
+        epilog="Exit status: 0 good; 1 a run failed or a node is unfit; 2 bad input, nothing contacted; 3 a host could not be "
+        "reached or trusted; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    wanted = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
+    for name in wanted:
+        import_module(f"orchestrator.cli.{name}").add_to(app)
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -37,7 +53,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
@@ -47,7 +62,7 @@ def _root(
 def main() -> None:
     """Run the command line; every error ends here, in one message and one exit status."""
     try:
-        app(standalone_mode=True)
+        program(sys.argv[1] if len(sys.argv) > 1 else "")(standalone_mode=True)
     except OrchError as error:
         with suppress(OSError):  # the terminal may be what has just gone
             report(error)

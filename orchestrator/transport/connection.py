@@ -1,8 +1,8 @@
 """The one place that makes SSH connections: `connect`, and what it returns, a `Transport`.
 
-Fabric connects through jump hosts and paramiko speaks the protocol, but both as delivered trust any host key and try any key
-they find. So Fabric's connection is given a client that judges first (`orchestrator.transport.hostkeys`), logs in with the
-configured key alone, and reads no configuration but the one `orchestrator.transport.sshconfig` resolved.
+Paramiko speaks the protocol, Fabric connects through jump hosts (`orchestrator.transport.jump`), but both as delivered trust
+any host key and try any key they find. So there is one client that judges first (`orchestrator.transport.hostkeys`), logs in
+with the configured key alone, and reads no configuration but the one `orchestrator.transport.sshconfig` resolved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import fabric
 import paramiko
 
 from orchestrator.errors import ConfigError, RunError, TransportError
@@ -72,7 +71,7 @@ def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Trans
     host_key_revoked, algorithm_refused or auth_failed. Takes at most the connect timeout plus 30 s for each authentication.
     """
     accept_new = trust.accept_new or host.ssh.host_keys == "accept-new"
-    line = Line(endpoint or resolve(host), replace(trust, accept_new=accept_new))
+    line = line_to(endpoint or resolve(host), replace(trust, accept_new=accept_new))
     try:
         line.open()
     except BaseException:
@@ -135,7 +134,7 @@ class Transport:
     @property
     def host_key(self) -> str:
         """The fingerprint of the host's key: two names with one key are one machine."""
-        return self._line.client.fingerprint
+        return str(self._line.client.fingerprint)
 
     @property
     def via(self) -> str:
@@ -147,32 +146,17 @@ class Transport:
         self._line.close()
 
 
-class Line(fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """Fabric's connection to one endpoint, through as many others as it takes, with our client in it."""
+class Line:
+    """A connection to one endpoint that is being made or there, by one of two subclasses: `Direct`, or through a jump host."""
 
     endpoint: Any = None  # declared, because Fabric keeps unknown attributes in its configuration
     deadline: Any = None
-
-    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
-        # Not lazy, Fabric reads its own files of the system and the user; the empty SSHConfig keeps it from reading ssh's.
-        config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
-        super().__init__(
-            endpoint.address.replace(":", "_"),
-            user=endpoint.user,
-            port=endpoint.port,
-            config=config,
-            gateway=Line(endpoint.via, trust) if endpoint.via else False,
-            forward_agent=False,
-            connect_kwargs={},
-            inline_ssh_env=False,
-        )
-        self.host = endpoint.address  # Fabric would take an IPv6 address apart
-        self.endpoint = endpoint
-        self.client = _Client(endpoint, trust)
+    gateway: Any = None
+    client: Any = None
 
     def open(self) -> None:
         """Connect, and again where the server drops connections because there are too many, until the time is over."""
-        if self.is_connected:
+        if self.client.is_open:
             return
         with identities(self.endpoint) as offered:
             self.client.offered = offered
@@ -184,7 +168,7 @@ class Line(fabric.Connection):  # type: ignore[misc]  # fabric has no types
             for attempt in count():
                 self.client.deadline = self.deadline
                 try:
-                    super().open()
+                    self.connect_once()
                 except Dropped:
                     pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
                     if time.monotonic() + pause_s >= self.deadline:
@@ -193,29 +177,14 @@ class Line(fabric.Connection):  # type: ignore[misc]  # fabric has no types
                 else:
                     return
 
+    def connect_once(self) -> None:
+        """Connect, over the jump host where there is one, which is connected already."""
+        raise NotImplementedError
+
     @property
     def login_s(self) -> float:
         """Seconds that the log-ins took, those of the jump hosts included."""
         return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
-
-    def open_gateway(self) -> Any:
-        """Return a channel from the jump host to this endpoint, with a limit, which Fabric's own lacks."""
-        endpoint: Endpoint = self.endpoint
-        wire: Wire = self.gateway.client.wire
-        via = self.gateway.endpoint.label
-        target = (endpoint.address, endpoint.port)
-        try:
-            limit_s = max(0.1, self.deadline - time.monotonic())
-            return wire.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=limit_s)
-        except paramiko.ChannelException as error:
-            if error.code == 1:
-                text = f"{via} forwards no connection to port {endpoint.port}"
-                raise endpoint.error("host_unreachable", text, "see AllowTcpForwarding in its sshd_config") from error
-            text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
-            raise endpoint.error("host_unreachable", text) from error
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            cause = "did not reach it in time" if wire.is_active() else "broke off"
-            raise endpoint.error("host_unreachable", f"{via} {cause}, port {endpoint.port}") from error
 
     def close(self) -> None:
         """Close the first hop first: what runs through it then ends by itself, however full its buffers are."""
@@ -224,7 +193,28 @@ class Line(fabric.Connection):  # type: ignore[misc]  # fabric has no types
         self.client.close()
 
 
-class _Client(paramiko.SSHClient):
+class Direct(Line):
+    """A connection without a jump host."""
+
+    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
+        self.endpoint = endpoint
+        self.client = Client(endpoint, trust)
+
+    def connect_once(self) -> None:
+        """Connect."""
+        self.client.connect()
+
+
+def line_to(endpoint: Endpoint, trust: Trust) -> Line:
+    """Return the line to an endpoint, not open yet."""
+    if not endpoint.via:
+        return Direct(endpoint, trust)
+    from orchestrator.transport.jump import Through  # and with it Fabric, which most commands can start without
+
+    return Through(endpoint, trust)
+
+
+class Client(paramiko.SSHClient):
     """Paramiko's client with the order of things that matters: the server proves itself, is judged, and only then we log in."""
 
     def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
@@ -236,6 +226,11 @@ class _Client(paramiko.SSHClient):
         self.deadline = 0.0
         self.login_s = 0.0
         self.fingerprint = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is there, as far as this side knows."""
+        return isinstance(self._transport, Wire) and bool(self._transport.is_active())
 
     @property
     def wire(self) -> Wire:

@@ -1,0 +1,62 @@
+"""Connections through jump hosts: Fabric's, with our client in them, and reading no configuration of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import fabric
+import paramiko
+
+from orchestrator.transport.connection import Client, Line, line_to
+from orchestrator.transport.hostkeys import Trust
+from orchestrator.transport.sshconfig import Endpoint
+from orchestrator.transport.wire import Wire
+
+__all__ = ["Through"]
+
+
+class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no types
+    """A connection to an endpoint that is reached through another one."""
+
+    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
+        # Not lazy, Fabric reads its own files of the system and the user; the empty SSHConfig keeps it from reading ssh's.
+        config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
+        assert endpoint.via
+        fabric.Connection.__init__(
+            self,
+            endpoint.address.replace(":", "_"),
+            user=endpoint.user,
+            port=endpoint.port,
+            config=config,
+            gateway=line_to(endpoint.via, trust),
+            forward_agent=False,
+            connect_kwargs={},
+            inline_ssh_env=False,
+        )
+        self.host = endpoint.address  # Fabric would take an IPv6 address apart
+        self.endpoint = endpoint
+        self.client = Client(endpoint, trust)
+
+    def connect_once(self) -> None:
+        """Connect, over a channel of the jump host."""
+        fabric.Connection.open(self)
+
+    def open_gateway(self) -> Any:
+        """Return a channel from the jump host to this endpoint, with a limit, which Fabric's own lacks."""
+        endpoint: Endpoint = self.endpoint
+        wire: Wire = self.gateway.client.wire
+        via = self.gateway.endpoint.label
+        target = (endpoint.address, endpoint.port)
+        try:
+            limit_s = max(0.1, self.deadline - time.monotonic())
+            return wire.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=limit_s)
+        except paramiko.ChannelException as error:
+            if error.code == 1:
+                text = f"{via} forwards no connection to port {endpoint.port}"
+                raise endpoint.error("host_unreachable", text, "see AllowTcpForwarding in its sshd_config") from error
+            text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
+            raise endpoint.error("host_unreachable", text) from error
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            cause = "did not reach it in time" if wire.is_active() else "broke off"
+            raise endpoint.error("host_unreachable", f"{via} {cause}, port {endpoint.port}") from error
