@@ -15,6 +15,7 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
 
 def _settings(host: Host, name: str, user: str | None, port: int | None) -> Settings:
     """Return what ssh would do for ``name``; of names that its configuration treats alike, only the first one is asked for."""
-    ssh = shutil.which("ssh")
+    ssh = _program(os.environ.get("PATH", ""))
     if ssh is None:
         return _read_without_ssh(host, name, user, port)
     alike = likeness(host.ssh.config, _home(), name)
@@ -204,7 +205,7 @@ def _keys(
     files = list(settings.get("identityfile", _DEFAULT_KEYS))
     named = not (len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files))
     if ssh.key is not None and not (of_jump_host and named):
-        return (Path(ssh.key).expanduser(),), ()
+        return (_path(ssh.key),), ()
     paths = tuple(_path(_expand(value, tokens)) for value in files if value != "none")
     return (paths, ()) if named else ((), paths)
 
@@ -222,7 +223,7 @@ def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
 def _known_hosts(ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]) -> tuple[Path, ...]:
     everybodys = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)
     if ssh.known_hosts is not None:
-        return (Path(ssh.known_hosts).expanduser(), *everybodys)
+        return (_path(ssh.known_hosts), *everybodys)
     return (*_files(settings, "userknownhostsfile", _DEFAULT_KNOWN_HOSTS, tokens), *everybodys)
 
 
@@ -255,20 +256,33 @@ def _one(settings: Settings, option: str, default: str) -> str:
     return settings[option][0] if settings.get(option) else default
 
 
+# What follows is asked for again for each of hundreds of hosts, and is the same for all of them.
+
+
+@lru_cache(maxsize=1)
+def _program(path: str) -> str | None:
+    return shutil.which("ssh", path=path)
+
+
+@lru_cache(maxsize=256)
 def _path(text: str) -> Path:
     return _home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
 
 
 def _local_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return os.environ.get("USER", str(os.getuid()))
+    account = _account(os.getuid())
+    return account.pw_name if account else os.environ.get("USER", str(os.getuid()))
 
 
 def _home() -> Path:
     """Return the home directory as OpenSSH finds it: the account's, whatever the environment says."""
+    account = _account(os.getuid())
+    return Path(account.pw_dir) if account else Path.home()
+
+
+@lru_cache(maxsize=1)
+def _account(user: int) -> pwd.struct_passwd | None:
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+        return pwd.getpwuid(user)
     except KeyError:
-        return Path.home()
+        return None
