@@ -27,6 +27,9 @@ __all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "st
 FIRST = ipaddress.IPv4Address("10.11.0.2")
 BRIDGE = "br0"
 _START_TIMEOUT_S = 60.0
+_WIDE = 64
+"""Nodes beyond which they are told each other's hardware addresses: what they would ask for and remember is limited to 1024
+entries for all namespaces of a kernel together (``gc_thresh3``), of which what is written down is no part."""
 
 
 def addresses(count: int) -> list[str]:
@@ -64,6 +67,9 @@ def start(lab: Lab, shares: Sequence[Path]) -> None:
     _start_holder(lab, plan)
     _wire(lab, lab.nodes, f"link add {BRIDGE} address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
           f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev {BRIDGE}\nlink set {BRIDGE} up\n")  # fmt: skip
+    if len(lab.nodes) > _WIDE:
+        known = (f"neigh add {node.address} lladdr {_mac(node.address)} dev {BRIDGE} nud permanent\n" for node in lab.nodes)
+        switch(lab, "".join(known))
 
 
 def start_node(lab: Lab, node: LabNode) -> None:
@@ -90,6 +96,7 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "name": node.name,
         "address": node.address,
         "netmask": str(_network(lab).netmask),
+        "neighbours": [str(FIRST - 1), len(lab.nodes) + 1] if len(lab.nodes) > _WIDE else [],
         "pid_file": str(node.folder / "pid"),
         "clock": str(clock_of(node)),
         "group": str(cgroups.house(lab, node.name) or ""),

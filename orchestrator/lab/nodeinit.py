@@ -27,7 +27,8 @@ from typing import Any, NoReturn
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 CLONE_NEWTIME = 0x80
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
-SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
+SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSARP = 0x8913, 0x8914, 0x8916, 0x891C, 0x8955
+ATF_COM, ATF_PERM, ARPHRD_ETHER = 2, 4, 1
 IFF_UP, PR_SET_NAME = 1, 15
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -69,6 +70,18 @@ def set_address(name: str, address: str, netmask: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for request, value in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, netmask)):
             fcntl.ioctl(sock, request, struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, socket.inet_aton(value)))
+
+
+def know_neighbours(name: str, first: str, count: int) -> None:
+    """Write down the hardware addresses of so many nodes from ``first`` on: 02:00 and the address, as the lab gives them."""
+    start = int.from_bytes(socket.inet_aton(first), "big")
+    flags, device = ATF_COM | ATF_PERM, name.encode()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for number in range(start, start + count):
+            address = number.to_bytes(4, "big")
+            hardware = b"\x02\x00" + address
+            entry = struct.pack("H2x4s8xH6s8xi16x16s", socket.AF_INET, address, ARPHRD_ETHER, hardware, flags, device)
+            fcntl.ioctl(sock, SIOCSARP, entry)
 
 
 def wait_for_interface(name: str, timeout_s: float) -> None:
@@ -141,6 +154,8 @@ def node_main(node: dict[str, Any]) -> NoReturn:
     wait_for_interface("eth0", 30.0)
     set_address("eth0", node["address"], node["netmask"])
     interface_up("eth0")
+    if node["neighbours"]:
+        know_neighbours("eth0", *node["neighbours"])
     start(node["argv"], node["env"])
     while True:
         signal.pause()

@@ -158,3 +158,13 @@ def test_an_impossible_number_of_nodes_is_refused(make_lab: MakeLab, nodes: int)
 def test_more_gpus_than_there_are_is_refused(make_lab: MakeLab) -> None:
     with pytest.raises(ConfigError, match="expected 2 x 64 GPUs, this machine has"):
         make_lab(gpus_per_node=64)
+
+
+def test_in_a_wide_lab_everybody_knows_where_the_others_are(make_lab: MakeLab, ssh: Ssh) -> None:
+    lab = make_lab(nodes=65)
+    table = ssh(lab, "node65", "cat /proc/net/arp").stdout.decode().splitlines()[1:]
+    known = {line.split()[0]: (line.split()[2], line.split()[3]) for line in table}
+    assert known["10.11.0.2"] == ("0x6", "02:00:0a:0b:00:02") and known["10.11.0.66"] == ("0x6", "02:00:0a:0b:00:42")
+    assert len(known) == 66 and {flags for flags, _ in known.values()} == {"0x6"}
+    reached = ssh(lab, "node65", "bash -c 'exec 3<>/dev/tcp/10.11.0.2/22 && head -c 3 <&3'")
+    assert reached.stdout == b"SSH"
