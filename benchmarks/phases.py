@@ -63,7 +63,7 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     trust = Trust(Path(os.devnull))
     Cluster(tuple(hosts.values()), trust)
     mark()
-    endpoints = each_or_raise(hosts, lambda name: prepare(hosts[name], trust))
+    endpoints = each_or_raise(hosts, lambda name: prepare(hosts[name], trust), 16)
     mark()
     lines = each_or_raise(hosts, lambda name: connect(hosts[name], trust, endpoints[name]))
     mark()

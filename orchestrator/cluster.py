@@ -15,6 +15,8 @@ from orchestrator.transport import Endpoint, Trust, connect, prepare
 
 __all__ = ["Cluster"]
 
+_PREPARING = 16
+
 
 class Cluster:
     """Lines to hosts by name. Use as a context manager; leaving it closes every line."""
@@ -23,13 +25,15 @@ class Cluster:
         self.hosts = tuple(hosts)
         self.trust = trust
         self.nodes: dict[str, Node] = {}
+        self._by_name = {host.name: host for host in self.hosts}
 
     def open(self) -> Cluster:
         """Connect to every host at once. Raises Faults naming every host that cannot be reached, each with its cause, and
         ConfigError, before anybody is contacted, for keys and files that cannot be used or limits of this process."""
         make_room(len(self.hosts))
         missing = self._missing()
-        endpoints = each_or_raise(missing, lambda name: prepare(self._host(name), self.trust))
+        # This is work of this machine alone, with `ssh -G` at times: many threads would only hinder each other.
+        endpoints = each_or_raise(missing, lambda name: prepare(self._host(name), self.trust), _PREPARING)
         self.nodes.update(each_or_raise(missing, lambda name: self._connect(name, endpoints[name])))
         return self
 
@@ -57,7 +61,7 @@ class Cluster:
         return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
 
     def _host(self, name: str) -> Host:
-        return next(host for host in self.hosts if host.name == name)
+        return self._by_name[name]
 
     def _connect(self, name: str, endpoint: Endpoint | None = None) -> Node:
         return Node(connect(self._host(name), self.trust, endpoint), runner_source())

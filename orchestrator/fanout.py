@@ -23,8 +23,13 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def each(keys: Iterable[Key], call: Callable[[Key], Value]) -> tuple[dict[Key, Value], dict[Key, OrchError]]:
-    """Return (results, errors) of ``call`` on every key. Only `OrchError` is an answer; all else is a bug, and raised."""
+def each(
+    keys: Iterable[Key], call: Callable[[Key], Value], width: int = WIDTH
+) -> tuple[dict[Key, Value], dict[Key, OrchError]]:
+    """Return (results, errors) of ``call`` on every key, ``width`` at a time.
+
+    Only `OrchError` is an answer; all else is a bug, and raised.
+    """
     keys = list(keys)
     results: dict[Key, Value] = {}
     errors: dict[Key, OrchError] = {}
@@ -41,7 +46,7 @@ def each(keys: Iterable[Key], call: Callable[[Key], Value]) -> tuple[dict[Key, V
                 answers.put((key, None, error))
 
     # Threads that do not keep the program alive: who interrupts it must not wait for the slowest host.
-    for number in range(min(WIDTH, len(keys))):
+    for number in range(min(width, len(keys))):
         threading.Thread(target=work, name=f"fanout-{number}", daemon=True).start()
     try:
         for _ in keys:
@@ -60,9 +65,9 @@ def each(keys: Iterable[Key], call: Callable[[Key], Value]) -> tuple[dict[Key, V
     )
 
 
-def each_or_raise(keys: Iterable[Key], call: Callable[[Key], Value]) -> dict[Key, Value]:
+def each_or_raise(keys: Iterable[Key], call: Callable[[Key], Value], width: int = WIDTH) -> dict[Key, Value]:
     """Return the results in the order of the keys. Raises `Faults` with all errors where there is any."""
-    results, errors = each(keys, call)
+    results, errors = each(keys, call, width)
     if errors:
         raise Faults(list(errors.values()))
     return results
