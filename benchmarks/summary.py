@@ -4,7 +4,8 @@
 
 One run is written as `orch` would have left it: the manifest, and for each node the exit record with sizes and digests and a
 log of every rank, one line a step. Then, in turn, `orch summarize` reads it, checks every digest included; and the usual way
-reads it: all lines of a file in a list, a regular expression compiled for each line, as in DLPerf's scripts. Shown are medians
+reads it, as DLPerf's scripts for PyTorch do: all lines of a file in a list, for each line one regular expression compiled for
+the number of the step, and another that finds all decimal numbers, of which one is taken; nothing is checked. Shown are medians
 in MiB/s, and the largest sum of resident memory of all processes.
 """
 
@@ -33,13 +34,14 @@ import re, sys
 from pathlib import Path
 speeds = {}
 for path in sorted(Path(sys.argv[1]).glob("logs/*/rank-*.out")):
+    numbers, times = re.compile(r"(\d+[.]\d+)\s"), []
     with open(path) as file:
         lines = file.readlines()
-    times = []
     for line in lines:
-        found = re.compile(r"^orch step=(\d+) t=(\d+\.\d+) step_time_s=(\d+\.\d+) samples=(\d+)").search(line)
-        if found:
-            times.append(float(found.group(3)))
+        if "orch step=" in line:
+            step = int(re.findall(re.compile(r"step=(\d+)"), line)[0])
+            if step > 5:
+                times.append(float(re.findall(numbers, line)[1]))
     speeds[path] = len(times) / sum(times)
 print(len(speeds))
 """

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,51 +28,62 @@ __all__ = ["NodeLogs", "read_logs"]
 _WORTH_BYTES = 64 << 20
 """Of logs; for less, other processes are not started up."""
 _MOST_PROCESSES = 8
+_SHARES = 8
+"""Parts in which a process gets its work: enough of them that none is long the last one, each merged here only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
-    """What a node's logs say: files that the grammar names, those among them that hold samples, and what processes say
-    together where each line speaks of one."""
+    """What a node's logs say: files that the grammar names, and which of them hold samples."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
-    chorus: Chorus = field(default_factory=Chorus)
+
+
+Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool]
 
 
 def read_logs(
     run: RunDir, records: Mapping[str, Mapping[str, Any]], grammar: LogGrammar, holders: frozenset[str]
-) -> dict[str, NodeLogs]:
-    """Check every log of every host against the ``files`` of its exit record, and return what they say.
+) -> tuple[dict[str, NodeLogs], Chorus]:
+    """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
+    say together where each line speaks of one; the files then hold no samples of their own.
 
     ``holders`` are the hosts whose files hold the samples. Raises DataError result_invalid, of the first host in order.
     """
-    jobs = [(run.path, host, record["files"], grammar, host in holders) for host, record in records.items()]
+    jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders) for host, record in records.items()]
     much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
-    width = min(_MOST_PROCESSES, os.cpu_count() or 1, len(jobs))
+    width = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(jobs))
     if not much or width < 2:
-        return {job[1]: _read(job) for job in jobs}
+        return _read(jobs)
+    share = -(-len(jobs) // (width * _SHARES))
+    logs, chorus = {}, Chorus()
     # Ctrl-C is for this process to hear, which then waits for no more than what is being read.
     ignored = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(width, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
         try:
-            return dict(zip(records, pool.map(_read, jobs), strict=True))
+            for some, said in pool.map(_read, (jobs[at : at + share] for at in range(0, len(jobs), share))):
+                logs.update(some)
+                chorus.merge(said)
         finally:
             pool.shutdown(cancel_futures=True)
+    return logs, chorus
 
 
-def _read(job: tuple[Path, str, Mapping[str, Any], LogGrammar, bool]) -> NodeLogs:
-    path, host, entries, grammar, holds = job
-    files: dict[str, Parsed] = {}
-    sampled, chorus = [], Chorus()
-    for name, one in _understood(RunDir(path), host, entries, grammar):
-        is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
-        if is_sample:
-            sampled.append(name)
-        if is_sample and isinstance(one.said, Chorus):
-            chorus.merge(one.said)
-        files[name] = one if is_sample and not isinstance(one.said, Chorus) else replace(one, said=())
-    return NodeLogs(files, tuple(sampled), chorus)
+def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
+    logs, chorus = {}, Chorus()
+    for path, host, entries, grammar, holds in jobs:
+        files: dict[str, Parsed] = {}
+        sampled = []
+        for name, one in _understood(RunDir(path), host, entries, grammar):
+            is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
+            if is_sample:
+                sampled.append(name)
+                if isinstance(one.said, Chorus):
+                    chorus.merge(one.said)
+            files[name] = one if is_sample and not isinstance(one.said, Chorus) else replace(one, said=())
+        logs[host] = NodeLogs(files, tuple(sampled))
+    return logs, chorus
 
 
 def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:

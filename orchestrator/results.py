@@ -7,7 +7,7 @@ number, and the other runs are reported all the same. No node is needed, only th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -20,10 +20,9 @@ from orchestrator.evidence import invalid
 from orchestrator.framework import LogGrammar
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
-from orchestrator.readlogs import NodeLogs, read_logs
+from orchestrator.readlogs import read_logs
 from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
-from orchestrator.steps import Chorus, StepSample
 from orchestrator.summary import RunResult
 
 __all__ = ["read_bench", "read_run", "recorded_error", "store"]
@@ -120,14 +119,14 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     for node in planned.nodes:
         _mapping(records[node.host], "files", node.host)
     holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
-    logs = read_logs(run, records, grammar, frozenset(node.host for node in holders))
+    logs, chorus = read_logs(run, records, grammar, frozenset(node.host for node in holders))
     parsed = {host: found.files for host, found in logs.items()}
     doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
     sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
     if not sampled:
         raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
     observed = _closing(planned, sampled)
-    samples = _samples(logs.values(), sampled)
+    samples = chorus.samples() if chorus else next((one.samples for one in sampled if one.samples), ())
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
@@ -268,14 +267,6 @@ def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) 
         hosts = fold(node.host for node in planned.nodes if set(node.ranks) & set(silent))
         raise invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
     return []
-
-
-def _samples(logs: Iterable[NodeLogs], sampled: Sequence[Parsed]) -> tuple[StepSample, ...]:
-    """Return the samples of the run: what all processes say together, or the first file that has any."""
-    chorus = Chorus()
-    for one in logs:
-        chorus.merge(one.chorus)
-    return chorus.samples() if chorus else next((one.samples for one in sampled if one.samples), ())
 
 
 def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
