@@ -12,9 +12,9 @@ line end in 100 MB. Unknown lines never fail; a matched value that is no number 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import repeat
 from mmap import mmap
 from operator import eq, le, methodcaller
 from typing import Any
@@ -82,7 +82,7 @@ class _Voice:
         self.steps: list[int] = []
         self.values: dict[str, list[Any]] = {}
 
-    def add(self, steps: Sequence[int], values: Mapping[str, Iterable[Any]]) -> None:
+    def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
         for name, column in values.items():
             self._column(name).extend(column)
         self.steps += steps
@@ -116,7 +116,7 @@ class _Collector:
         self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
-        self.readers = [reader for reader in (*self.patterns, self.rank, self.closing_line) if reader]
+        self.others = [reader for reader in (self.rank, self.closing_line) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
         self.voices: dict[int | None, _Voice] = defaultdict(_Voice)
@@ -133,18 +133,18 @@ class _Collector:
     def lines(self, raw: bytes) -> None:
         """Take a block of whole short lines. Where a literal is in the bytes it is in the text, unless escapes split it."""
         raw = raw.replace(b"\r", b"\n")
-        if not any(reader.literal.encode() in raw for reader in self.readers) and is_clean(raw):
+        if not any(reader.literal.encode() in raw for reader in (*self.patterns, *self.others)) and is_clean(raw):
             return
         text = cleaned(raw)
-        readers = [reader for reader in self.readers if reader.literal in text]
-        if not readers or (all(reader in self.patterns for reader in readers) and self._columns(readers, text)):
-            return
-        literals = [reader.literal for reader in readers]
-        for line in filter(None, text.split("\n")):
-            for literal in literals:
-                if literal in line:
-                    self.line(line, cut=False)
-                    break
+        steps, others = ([one for one in some if one.literal in text] for some in (self.patterns, self.others))
+        # Who speaks, and how it ended, has lines of its own, as a rule; the steps then need not be read line by line.
+        lines = text.split("\n") if others else []
+        apart = [line for line in lines if any([one.literal in line for one in others])]
+        mixed = any(one.literal in line for line in apart for one in steps)
+        if steps and (mixed or not self._columns(steps, text)):
+            apart = [line for line in text.split("\n") if any([one.literal in line for one in (*steps, *others)])]
+        for line in apart:
+            self.line(line, cut=False)
 
     def line(self, text: str, cut: bool) -> None:
         """Take one line; ``cut`` where its rest is missing, so that a match up to its end may hold half a number."""
@@ -157,7 +157,7 @@ class _Collector:
         all its values as plain numbers, or where only the order of lines tells what belongs together: that is for `line`."""
         days = self.days.copy()
         try:
-            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text).items()]
+            tables = [(tag, *self._table(tag, readers, said)) for tag, said in by_rank(text).items()]
         except ValueError:
             self.days = days
             return False
@@ -169,15 +169,17 @@ class _Collector:
             again = bool(steps) and steps[:1] == voice.steps[-1:]
             done = int(again and voice.complete({name: column[0] for name, column in values.items()}))
             self._count(len(steps) - done)
-            voice.add(steps[done:], {name: islice(column, done, None) for name, column in values.items()})
+            voice.add(steps[done:], {name: column[done:] for name, column in values.items()})
         return True
 
     def _table(
-        self, tag: int | None, readers: Sequence[Reader], lines: Sequence[str]
+        self, tag: int | None, readers: Sequence[Reader], text: str
     ) -> tuple[Mapping[str, Any], Sequence[int], Mapping[str, Sequence[Any]]]:
-        """Return what lines say of the step before them, their own steps, and the values of these. Raises ValueError."""
-        leading, texts = columns(readers, lines)
-        steps = [step + self.shift for step in wholes(texts.pop("step", []))]
+        """Return what a text says of the step before them, their own steps, and the values of these. Raises ValueError."""
+        leading, texts = columns(readers, text)
+        steps = wholes(texts.pop("step", []))
+        if self.shift:
+            steps = [step + self.shift for step in steps]
         all_steps = self.voices[tag].steps[-1:] + steps
         if len(steps) == len(all_steps) and leading:
             raise ValueError("no step that values could belong to")
@@ -188,7 +190,7 @@ class _Collector:
 
     def _values(self, tag: int | None, name: str, texts: Sequence[str | None]) -> list[Any]:
         """Return the values of a column, None where it has no text. Raises ValueError where one is no number."""
-        there = [text for text in texts if text is not None]
+        there: Sequence[Any] = texts if None not in texts else [text for text in texts if text is not None]
         if name == "timestamp" and there and ":" in there[0]:
             values: list[Any] = [self._value(tag, name, text) for text in there]
             if None in values:

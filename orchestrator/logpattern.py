@@ -1,15 +1,16 @@
 """The regular expressions of a log grammar: which are refused, and what plain text must be there for one to match.
 
 >>> reader = compiled("log.patterns[0]", r"step=(?P<step>[0-9]+)", ("step",))
->>> reader.literal, reader.column(reader.pattern.findall("step=1 step=2"), "step")
+>>> reader.literal, reader.column(reader.found("step=1 step=2"), "step")
 ('step=', ['1', '2'])
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any
 
@@ -23,34 +24,50 @@ _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A compiled pattern. ``literal`` is in each of its matches, so text without it need not be searched."""
+    """A compiled pattern. ``literal`` is in each of its matches, so text without it need not be searched. ``of_lines`` finds
+    in whole text what ``pattern`` finds in its lines; None where a match could go on in the next line."""
 
     pattern: re.Pattern[str]
     literal: str
+    of_lines: re.Pattern[str] | None = None
 
-    def column(self, rows: list[Any], name: str) -> list[str]:
-        """Return what a group took in each of the rows of ``findall``. Raises ValueError where it took nothing in one."""
-        at = self.pattern.groupindex[name] - 1
-        texts = rows if self.pattern.groups == 1 else [row[at] for row in rows]
+    def found(self, text: str) -> list[str | None]:
+        """Return what matches in the lines of a text took, one after another: of each the text before it, then each group."""
+        if self.of_lines:
+            return self.of_lines.split(text)
+        lines = (line for line in text.split("\n") if self.literal in line)
+        return list(chain.from_iterable(map(self.in_line, lines)))
+
+    def in_line(self, line: str) -> list[str | None]:
+        """Return what the matches in a line took, as `found` does."""
+        return self.pattern.split(line)[:-1]
+
+    def count(self, found: Sequence[str | None]) -> int:
+        """Return how many matches that is."""
+        return len(found) // (self.pattern.groups + 1)
+
+    def column(self, found: Sequence[str | None], name: str) -> Sequence[Any]:
+        """Return what one group took in each match. Raises ValueError where it took nothing in one."""
+        texts = found[self.pattern.groupindex[name] :: self.pattern.groups + 1]
         if not all(texts):
             raise ValueError(name)
         return texts
 
 
-def columns(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[dict[str, str], dict[str, list[Any]]]:
-    """Return what lines say, as text by group: of the step before the first of them, and a row per step after it.
+def columns(readers: Sequence[Reader], text: str) -> tuple[dict[str, str], dict[str, Sequence[Any]]]:
+    """Return what the lines of a text say, as text by group: of the step before the first of them, and a row per step after it.
 
     Matches of a pattern without a step speak of the step before them. Raises ValueError where that is not plain: where a group
     took nothing, two patterns read one line, or a value of a step is said twice.
 
     >>> two = compiled("0", "at (?P<step>[0-9]+)", ("step",)), compiled("1", "in (?P<seconds>[0-9]+)", ("seconds",))
-    >>> columns(two, ["in 3", "at 7", "at 8", "in 5"])
+    >>> columns(two, "in 3\\nat 7\\nat 8\\nin 5")
     ({'seconds': '3'}, {'step': ['7', '8'], 'seconds': [None, '5']})
     """
     if len(readers) == 1 and {"step"} < readers[0].pattern.groupindex.keys():
-        found = _rows(readers[0], [line for line in lines if readers[0].literal in line])
-        return {}, {name: [*readers[0].column(found, name)] for name in readers[0].pattern.groupindex}
-    of_each, whose = _rows_of_each(readers, lines)
+        found = readers[0].found(text)
+        return {}, {name: readers[0].column(found, name) for name in readers[0].pattern.groupindex}
+    of_each, whose = _found_by_each(readers, text.split("\n"))
     # Row 0 is the step before.
     places = list(accumulate(("step" in readers[number].pattern.groupindex for number in whose), initial=0))[1:]
     table: dict[str, list[str | None]] = {}
@@ -59,8 +76,8 @@ def columns(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[dict[str, 
         for name in reader.pattern.groupindex:
             column = table.setdefault(name, [None] * (max(places, default=0) + 1))
             before = column.count(None)
-            for place, text in zip(mine, reader.column(of_each[number], name), strict=True):
-                column[place] = text
+            for place, said in zip(mine, reader.column(of_each[number], name), strict=True):
+                column[place] = said
             if before - column.count(None) != len(mine):
                 raise ValueError("a value is said twice")
     if places.count(0) > 1:
@@ -69,26 +86,23 @@ def columns(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[dict[str, 
     return leading, {name: column[1:] for name, column in table.items()}
 
 
-def _rows(reader: Reader, lines: Iterable[str]) -> list[Any]:
-    return list(chain.from_iterable(map(reader.pattern.findall, lines)))
-
-
-def _rows_of_each(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list[Any]], list[int]]:
-    """Return the rows of each reader, and the reader of each row in the order of the lines."""
-    of_each: list[list[Any]] = [[] for _ in readers]
+def _found_by_each(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list[str | None]], list[int]]:
+    """Return what each reader found, and the reader of each match in the order of the lines."""
+    of_each: list[list[str | None]] = [[] for _ in readers]
     whose: list[int] = []
     for line in lines:
         before = len(whose)
         for number, reader in enumerate(readers):
-            if reader.literal in line and (found := reader.pattern.findall(line)):
+            if reader.literal in line and (found := reader.in_line(line)):
                 if len(whose) > before:
                     raise ValueError("two patterns read one line")
                 of_each[number] += found
-                whose += [number] * len(found)
+                whose += [number] * reader.count(found)
     return of_each, whose
 
 
-def compiled(where: str, pattern: str, groups: Sequence[str]) -> Reader:
+@lru_cache(maxsize=64)
+def compiled(where: str, pattern: str, groups: tuple[str, ...]) -> Reader:
     """Compile a pattern of a framework folder. ASCII, so that a digit of another script is not read as a number."""
     try:
         regex = re.compile(pattern, re.ASCII)
@@ -105,7 +119,19 @@ def compiled(where: str, pattern: str, groups: Sequence[str]) -> Reader:
             where=where,
             hint="such a pattern can take for ever on a hostile line; repeat only plain characters or classes",
         )
-    return Reader(regex, _literal(pattern))
+    literal = _literal(pattern)
+    of_lines = re.compile(pattern, re.ASCII | re.MULTILINE) if literal and _stays_in_line(pattern) else None
+    return Reader(regex, literal, of_lines)
+
+
+def _stays_in_line(pattern: str) -> bool:
+    """Tell whether nothing in a pattern takes a line end, nor asks for the end of the whole text.
+
+    >>> _stays_in_line(r"^a[0-9.]+ \\S*$"), _stays_in_line(r"a\\s+b"), _stays_in_line("a[^b]"), _stays_in_line(r"a\\Z")
+    (True, False, False, False)
+    """
+    taking = [token for token in _tokens(pattern) if token == "\n" or (token[0] in "\\[" and len(token) > 1)]
+    return not any(token in (r"\A", r"\Z") or re.fullmatch(token, "\n", re.ASCII) for token in taking)
 
 
 def _literal(pattern: str) -> str:

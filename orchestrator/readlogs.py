@@ -28,7 +28,7 @@ __all__ = ["NodeLogs", "read_logs"]
 _WORTH_BYTES = 64 << 20
 """Of logs; for less, other processes are not started up."""
 _MOST_PROCESSES = 8
-_SHARES = 8
+_SHARES = 16
 """Parts in which a process gets its work: enough of them that none is long the last one, each merged here only once."""
 
 

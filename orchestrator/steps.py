@@ -75,8 +75,9 @@ class Chorus:
 
     def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
         """Hear one more rank: its steps, and a column for each kind of value that it printed, None where a step has none."""
-        there = {name: column for name, column in values.items() if column.count(None) < len(column)}
-        if any(None in column for column in there.values()):
+        partly = [name for name, column in values.items() if None in column]
+        there = {name: column for name, column in values.items() if name not in partly or column.count(None) < len(column)}
+        if any(name in there for name in partly):
             for names, places in _by_names(there).items():
                 self._join(_Part([steps[i] for i in places], {name: [there[name][i] for i in places] for name in names}))
         elif steps:

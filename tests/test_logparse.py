@@ -295,8 +295,9 @@ def in_words(parsed: logparse.Parsed) -> str:
 def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
     """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
     collector = logparse._Collector(grammar)
-    for reader in collector.readers:
-        object.__setattr__(reader, "literal", "")
+    collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
+    collector.rank = collector.rank and replace(collector.rank, literal="")
+    collector.closing_line = collector.closing_line and replace(collector.closing_line, literal="")
     end = max(data.rfind(b"\n"), data.rfind(b"\r"), 0)
     for line in re.findall(rb"[^\r\n]+", data[:end]):
         text = line[:LINE_LIMIT].decode("utf-8", "replace")
@@ -358,7 +359,7 @@ def test_patterns_that_complete_each_other_say_in_blocks_what_they_say_line_by_l
 
 def test_columns_refuse_what_only_the_order_of_lines_tells() -> None:
     begins, _, rate, took = (compiled("x", text, ("step", *VALUES)) for text in SEVERAL.patterns)
-    assert columns((begins, rate), ["rate 1/s", "step 1 begins", "rate 2/s"]) == (
+    assert columns((begins, rate), "rate 1/s\nstep 1 begins\nrate 2/s") == (
         {"samples_per_s": "1"},
         {"step": ["1"], "samples_per_s": ["2"]},
     )
@@ -368,7 +369,14 @@ def test_columns_refuse_what_only_the_order_of_lines_tells() -> None:
         ["step 1 begins rate 1/s"],
     ):
         with pytest.raises(ValueError):
-            columns((begins, rate, took), lines)
+            columns((begins, rate, took), "\n".join(lines))
+
+
+@pytest.mark.parametrize("between", [r"\s+", r"\s", r"[^0-9]+", r"\D+", r"[ \n]", r"\W", r"(?:\n|,)", "(?:\n|,)", "(?s:.)"])
+def test_a_match_never_goes_on_in_the_next_line(between: str) -> None:
+    grammar = LogGrammar(files=("x",), patterns=(rf"step=(?P<step>[0-9]+){between}t=(?P<timestamp>[0-9.]+)",))
+    log = b"step=1\nt=1.5\nstep=2 t=2.5\nstep=3,t=3.5\n"
+    assert in_words(parse(log, grammar)) == in_words(line_by_line(log, grammar))
 
 
 def test_two_lines_of_a_step_are_one_sample_wherever_a_block_ends() -> None:
@@ -397,7 +405,7 @@ def test_a_flood_of_steps_is_refused_and_not_kept() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]), st.data())
 def test_the_literal_of_a_pattern_is_in_each_of_its_matches(pattern: str, data: st.DataObject) -> None:
-    reader = compiled("x", pattern, re.compile(pattern).groupindex)
+    reader = compiled("x", pattern, tuple(re.compile(pattern).groupindex))
     match = reader.pattern.search(data.draw(st.from_regex(reader.pattern)))
     assert match and reader.literal in match[0]
 
