@@ -4,8 +4,10 @@
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
 
 - cold: connect to N hosts, run `true`, hang up; the start of the program included.
-- skew: how far apart a command starts on N hosts. The nodes of a lab share one clock, which the peers' commands print; ours is
-  the record in the manifests of as many runs of the simulated framework.
+- skew: how far apart a command starts on N hosts. The nodes of a lab share one clock, which the peers' commands print. Ours are
+  runs of the simulated framework: `orch` is when the launch scripts were released, by the nodes' own records; `orch-script`
+  when these scripts came to their first line, which is what the peers' figures are, N starts of bash on one machine included;
+  `orch-says` what the manifests say, which know of the nodes' clocks only what they measured.
 - deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
 - push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already.
 
@@ -117,18 +119,35 @@ def spread_ms(argv: Sequence[str], count: int) -> float:
     instants = [float(text) for text in re.findall(r"\b\d{10}\.\d{6}\b", said(argv)[1])]
     if len(instants) != count:
         sys.exit(f"{argv[0]}: expected {count} instants, got {len(instants)}")
-    return (max(instants) - min(instants)) * 1e3
+    return apart_ms(instants)
 
 
-def our_skews_ms(bed: Bed, runs: int) -> list[float]:
-    """Return the start skew of each of so many runs, as their manifests tell it."""
+def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
+    """Return the start skew of each of so many runs: of the release, of the launch scripts' first lines, as recorded."""
+    folder = bed.folder / "templates" / "simulated"
+    shutil.copytree(HERE.parent / "templates" / "simulated", folder)
+    script = folder / "launch.sh.j2"
+    script.write_text(script.read_text().replace("\n", "\necho $EPOCHREALTIME\n", 1))
     words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
-    words += ["--repeats", str(runs), "--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20"]
+    words += ["--templates", str(folder.parent), "--repeats", str(runs)]
+    words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20"]
     environment = {**os.environ, "ORCH_PROJECT": str(bed.folder)}
     done = subprocess.run(bed.orch(*words), env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"orch bench ended with {done.returncode}: {done.stderr[-600:]}")
-    return [json.loads(path.read_text())["start"]["skew_s"] * 1e3 for path in bed.folder.glob("runs/*/*/manifest.json")]
+    figures: dict[str, list[float]] = {"orch": [], "orch-script": [], "orch-says": []}
+    for path in bed.folder.glob("runs/*/*/manifest.json"):
+        logs = [path.parent / "logs" / name for name in bed.names]
+        released = [float(json.loads((log / "exit.json").read_text())["started_mono_s"]) for log in logs]
+        figures["orch"].append(apart_ms(released))
+        figures["orch-script"].append(apart_ms([float((log / "node.out").read_text().split()[0]) for log in logs]))
+        figures["orch-says"].append(json.loads(path.read_text())["start"]["skew_s"] * 1e3)
+    return figures
+
+
+def apart_ms(instants: Sequence[float]) -> float:
+    """Return the milliseconds between the first and the last of some instants in seconds."""
+    return (max(instants) - min(instants)) * 1e3
 
 
 def payload() -> list[Path]:
@@ -234,7 +253,7 @@ def measure(operation: str, contenders: dict[str, Contender], count: int, rounds
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     if operation == "skew":
         with tempfile.TemporaryDirectory() as folder:
-            figures = {"orch": our_skews_ms(Bed(count, Path(folder)), 4 * rounds), **figures}
+            figures = {**our_skews_ms(Bed(count, Path(folder)), 4 * rounds), **figures}
     if operation == "pull":
         with_log(Bed(count, Path()))
     for _ in range(rounds):

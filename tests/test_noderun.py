@@ -449,6 +449,20 @@ def test_the_start_is_at_the_agreed_instant(machine: Machine) -> None:
     line.wait_for("ended")
 
 
+def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usual(machine: Machine) -> None:
+    if subprocess.run(["chrt", "--fifo", "1", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("this user may not go before others")
+    files = machine.stage(RUN, "#!/bin/bash\ncat /proc/self/stat\n")
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, files)
+    (waiting,) = children_of(line.wait_for("armed")["pid"])
+    judge.wait_for(lambda: os.sched_getscheduler(waiting) == os.SCHED_FIFO, 3, "it waits as everybody does")
+    line.order("go", at=None)
+    line.wait_for("ended")
+    said = (machine.folder(RUN) / "logs" / "node.out").read_text()
+    assert said.rpartition(")")[2].split()[38] == str(os.SCHED_OTHER)
+
+
 @pytest.mark.parametrize("stop_first", [False, True])
 def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, stop_first: bool) -> None:
     files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
