@@ -130,7 +130,7 @@ def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
     script.write_text(script.read_text().replace("\n", "\necho $EPOCHREALTIME\n", 1))
     words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
     words += ["--templates", str(folder.parent), "--repeats", str(runs)]
-    words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20"]
+    words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20", "--set", "gradient_mb=0.001"]
     environment = {**os.environ, "ORCH_PROJECT": str(bed.folder)}
     done = subprocess.run(bed.orch(*words), env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
