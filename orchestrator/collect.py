@@ -6,7 +6,7 @@ Local names are built here from an allow-list; what a node says never names a fi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,11 +37,16 @@ class Collected:
     odd: tuple[str, ...] = ()
 
 
-def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collected:
-    """Bring one host's logs of a run home. Safe to repeat. Raises TransportError transfer_corrupt after one failed retry."""
+def collect_host(
+    node: Node, run: RunDir, *, timeout_s: float = 60.0, moved: Callable[[int], None] = lambda count: None
+) -> Collected:
+    """Bring one host's logs of a run home; ``moved`` is told of each number of bytes that has come. Safe to repeat.
+
+    Raises TransportError transfer_corrupt after one failed retry.
+    """
     host = node.host.name
     for attempt in (1, 2):
-        collected = _collect_once(node, run, timeout_s)
+        collected = _collect_once(node, run, timeout_s, moved)
         wrong = _mismatches(run, host)
         if not wrong:
             return replace(collected, complete=run.exit_record(host) is not None)
@@ -61,7 +66,7 @@ def collect_host(node: Node, run: RunDir, *, timeout_s: float = 60.0) -> Collect
     )
 
 
-def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
+def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[int], None]) -> Collected:
     """Bring what is new; whether it is whole is the caller's to say, who compares the digests."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
@@ -82,6 +87,7 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float) -> Collected:
             finally:
                 os.close(handle)
         received += len(data)
+        moved(len(data))
 
     wanted = node.fetch(run.run_id, have, sink, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
     if wanted is None:

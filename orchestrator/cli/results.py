@@ -12,6 +12,8 @@ import typer
 from orchestrator.cli.options import AcceptNew, Json, Templates, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from orchestrator.cluster import Cluster
@@ -61,6 +63,7 @@ def collect(
     as_json: Json = False,
 ) -> None:
     """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
+    from orchestrator.cli.transfer import transfer
     from orchestrator.cluster import Cluster
     from orchestrator.collect import is_complete, settle
     from orchestrator.errors import DataError, Faults
@@ -79,11 +82,11 @@ def collect(
     if wanted:
         inventory = open_inventory(record["inventory"])
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
-        with Cluster(inventory.of(sorted(wanted)), trust) as cluster:
+        with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
             errors = list(cluster.open_what_answers().values())
             for run, hosts in missing.items():
                 reached = [host for host in hosts if host in cluster.nodes]
-                found, failed = each(reached, partial(_collect, cluster, run))
+                found, failed = each(reached, partial(_collect, cluster, run, moved))
                 report += [(run.run_id, collected) for collected in found.values()]
                 errors += list(failed.values())
             for run, hosts in runs.items():
@@ -110,10 +113,10 @@ def collect(
         )
 
 
-def _collect(cluster: Cluster, run: RunDir, host: str) -> Collected:
+def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: str) -> Collected:
     from orchestrator.collect import collect_host
 
-    return collect_host(cluster.nodes[host], run)
+    return collect_host(cluster.nodes[host], run, moved=moved)
 
 
 def _drop(cluster: Cluster, run_id: str, host: str) -> None:

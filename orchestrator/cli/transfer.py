@@ -1,0 +1,57 @@
+"""How far a long transfer is, on stderr: one line that stays in its place on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+from rich.progress import FileSizeColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+
+__all__ = ["transfer"]
+
+
+@contextmanager
+def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
+    """Yield what is told of each number of bytes that has come; it may be called from any thread."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(what, every_s).moved
+        return
+    columns = TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(what, total=None)
+    with suppress(OSError):  # the terminal may be gone; showing never decides anything
+        bar.start()
+    try:
+        yield lambda count: bar.advance(task, count)
+    finally:
+        with suppress(OSError):
+            bar.stop()
+
+
+class _Lines:
+    """For a log file: a line at most every some seconds, so that a short transfer says nothing."""
+
+    def __init__(self, what: str, every_s: float) -> None:
+        self._what = what
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._began = self._said = time.monotonic()
+        self._bytes = 0
+
+    def moved(self, count: int) -> None:
+        """Take in that so many bytes more have come."""
+        with self._lock:
+            self._bytes += count
+            now = time.monotonic()
+            if now - self._said < self._every_s:
+                return
+            self._said = now
+            mib = self._bytes / 2**20
+            text = f"{self._what}: {mib:.1f} MiB in {now - self._began:.0f} s, {mib / max(1e-3, now - self._began):.1f} MiB/s"
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
