@@ -793,6 +793,8 @@ def launch(order, gate, report, group):
         os.write(report, b"%.9f" % time.monotonic())
         if usual:
             os.sched_setscheduler(0, *usual)
+        else:
+            os.sched_yield()  # to those who wait for this very instant on the same core
         os.execvpe(order["argv"][0], order["argv"], environment)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
