@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestrator.errors import DataError, OrchError
 from orchestrator.hostset import fold
+from orchestrator.intervals import Interval, interval, ratio_interval
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, published, scaling_efficiency, speedup, spread
 
@@ -52,7 +53,8 @@ class RunResult:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One cell. Speeds are samples/s over ``n`` good repeats, unrounded, None where there is none; ``options`` holds what
-    else of the spec differs between the rows of the table. ``series`` is what a row shares with its baseline, in words."""
+    else of the spec differs between the rows of the table. ``series`` is what a row shares with its baseline, in words.
+    Intervals are of 95 %, None where there are too few repeats; the baseline has none of its speedup, which is 1."""
 
     series: str
     framework: str
@@ -73,8 +75,11 @@ class Row:
     median_speed: float | None
     min_speed: float | None
     max_speed: float | None
+    speed_interval: Interval | None
     speedup: float | None
+    speedup_interval: Interval | None
     efficiency: float | None
+    efficiency_interval: Interval | None
     qualifications: tuple[str, ...]
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]
@@ -109,6 +114,10 @@ class _Cell:
     @property
     def speeds(self) -> list[float]:
         return [run.throughput.samples_per_s for run in self.good if run.throughput]
+
+    @property
+    def by_repeat(self) -> dict[int, float]:
+        return {run.repeat: run.throughput.samples_per_s for run in self.good if run.throughput}
 
     @property
     def median(self) -> float | None:
@@ -234,6 +243,7 @@ def _typical_repeats(cells: Sequence[_Cell]) -> int:
 def _row(cell: _Cell, base: _Cell | None, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> Row:
     spec, speeds, middle = cell.spec, cell.speeds, cell.median
     faster = speedup(middle, base.median) if middle and base and base.median else None
+    faster_by = ratio_interval(cell.by_repeat, base.by_repeat) if faster and base and base is not cell else None
     return Row(
         series=series,
         framework=spec.framework,
@@ -254,8 +264,11 @@ def _row(cell: _Cell, base: _Cell | None, series: str, differing: Sequence[str],
         median_speed=middle,
         min_speed=min(speeds, default=None),
         max_speed=max(speeds, default=None),
+        speed_interval=interval(speeds),
         speedup=faster,
+        speedup_interval=faster_by,
         efficiency=scaling_efficiency(faster, spec.world_size) if faster else None,
+        efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
         qualifications=qualifications,
         failures=tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run not in cell.good),
         run_ids=tuple(run.run_id for run in cell.runs),

@@ -63,10 +63,10 @@ WIDE = """\
 pytorch resnet50 fp16 b128 synthetic
 baseline 1n1g: median 354.02 samples/s, n=3
 NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
-case             n  average_speed  median_speed      min      max  speedup  efficiency  notes
-1n1g             3         354.03        354.02   353.62   354.44     1.00      100.0%
-1n8g             3        2244.24       2277.07  2144.24  2311.41     6.43       80.4%  1
-4n8g  0 (1 failed)              –             –        –        –        –           –  2
+case             n  average_speed  median_speed           speed 95%      min      max  speedup   speedup 95%  efficiency  notes
+1n1g             3         354.03        354.02    353.01 to 355.05   353.62   354.44     1.00             –      100.0%
+1n8g             3        2244.24       2277.07  2032.24 to 2475.76  2144.24  2311.41     6.43  5.74 to 6.99       80.4%  1
+4n8g  0 (1 failed)              –             –                   –        –        –        –             –           –  2
  1 repeats spread over 7.3% of the median
  2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
 """
@@ -75,10 +75,10 @@ NARROW = """\
 pytorch resnet50 fp16 b128 synthetic
 baseline 1n1g: median 354.02 samples/s, n=3
 NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
-case             n  average_speed  median_speed  speedup  efficiency  notes
-1n1g             3         354.03        354.02     1.00      100.0%
-1n8g             3        2244.24       2277.07     6.43       80.4%  1
-4n8g  0 (1 failed)              –             –        –           –  2
+case             n  median_speed  speedup   speedup 95%  notes
+1n1g             3        354.02     1.00             –
+1n8g             3       2277.07     6.43  5.74 to 6.99  1
+4n8g  0 (1 failed)             –        –             –  2
  1 repeats spread over 7.3% of the median
  2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
 """
@@ -89,7 +89,7 @@ def summary() -> Summary:
     return example()
 
 
-@pytest.mark.parametrize(("width", "expected"), [(120, WIDE), (80, NARROW)])
+@pytest.mark.parametrize(("width", "expected"), [(130, WIDE), (80, NARROW)])
 def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(summary: Summary, width: int, expected: str) -> None:
     assert shown(summary, width) == expected
 
@@ -100,6 +100,7 @@ def test_no_line_is_wider_than_the_terminal_and_the_median_always_stays(summary:
     assert all(len(line) <= width for line in text.splitlines())
     assert "median_speed" in text and "2277.07" in text and "speedup" in text and "SIGKILL" in text
     assert "average_speed" in text or "min" not in text.split()
+    assert "speedup 95%" in text or "speed 95%" not in text
 
 
 def test_simulated_is_stamped_on_its_own_table_only() -> None:
@@ -137,11 +138,11 @@ def test_markdown_is_a_table_with_footnotes(summary: Summary) -> None:
         "baseline 1n1g: median 354.02 samples/s, n=3  \n"
         "NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3  \n"
         "\n"
-        "| case | n | average_speed | median_speed | min | max | speedup | efficiency | notes |\n"
-        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |\n"
-        "| 1n1g | 3 | 354.03 | 354.02 | 353.62 | 354.44 | 1.00 | 100.0% |  |\n"
-        "| 1n8g | 3 | 2244.24 | 2277.07 | 2144.24 | 2311.41 | 6.43 | 80.4% | 1 |\n"
-        "| 4n8g | 0 (1 failed) | – | – | – | – | – | – | 2 |\n"
+        "| case | n | average_speed | median_speed | speed 95% | min | max | speedup | speedup 95% | efficiency | notes |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |\n"
+        "| 1n1g | 3 | 354.03 | 354.02 | 353.01 to 355.05 | 353.62 | 354.44 | 1.00 | – | 100.0% |  |\n"
+        "| 1n8g | 3 | 2244.24 | 2277.07 | 2032.24 to 2475.76 | 2144.24 | 2311.41 | 6.43 | 5.74 to 6.99 | 80.4% | 1 |\n"
+        "| 4n8g | 0 (1 failed) | – | – | – | – | – | – | – | – | 2 |\n"
         "\n"
         "1. repeats spread over 7.3% of the median\n"
         "2. 4n8g-1 failed: node2: rank 5 ended with SIGKILL\n"
@@ -156,14 +157,17 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
         ("4", "8", ""),
     ]
     assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == ("6.43", "0.8040", "1")
+    assert (lines[1]["speedup_interval"], lines[1]["efficiency_interval"]) == ("5.74 to 6.99", "0.7179 to 0.8737")
+    assert lines[0]["speed_interval"] == "353.01 to 355.05" and lines[2]["speed_interval"] == ""
 
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 1 and document["unit"] == "samples/s"
+    assert document["schema"] == 2 and document["unit"] == "samples/s"
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == 2277.07 / 354.02
-    assert document["rows"][2]["median_speed"] is None
+    assert document["rows"][2]["median_speed"] is None and document["rows"][2]["speed_interval"] is None
+    assert document["rows"][1]["speedup_interval"].keys() == {"low", "high", "level"}
     assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
     assert jsonout.render(summary) == jsonout.render(summary)
 
@@ -228,7 +232,7 @@ def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
     assert "<" not in rendered and "://" not in rendered and "www." not in rendered and "@" not in rendered
     for line in rendered.splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") == 10
+            assert line.replace("\\|", "").count("|") == 12
     unescaped = re.sub(r"\\.", "", rendered)
     assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
 
@@ -238,7 +242,7 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     rendered = delimited.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
     lines = list(csv.reader(io.StringIO(rendered)))
-    assert {len(line) for line in lines} == {23}
+    assert {len(line) for line in lines} == {26}
     for cell in (cell for line in lines for cell in line):
         assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 

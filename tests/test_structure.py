@@ -25,7 +25,7 @@ LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         framework framework_schema published published_schema publishedlines publishedtables
-        spec topology render logparse logpattern logtext steps strictjson nccl stats summary beside
+        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals summary beside
         diagnosis knownfailures differences sealed redaction
     """,
     "shell": """
@@ -50,7 +50,7 @@ HOMES = {
     "pydantic": ["inventory_schema.py", "inventory_values.py", "framework_schema.py", "published_schema.py"],
     "jinja2": ["render.py", "report/html"],
     "numpy": ["stats.py"],
-    "scipy": ["stats.py"],
+    "scipy": ["intervals.py"],
     "typer": ["cli/"],
     "rich": ["cli/", "report/"],
     "matplotlib": ["report/"],

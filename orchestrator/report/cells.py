@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
 __all__ = ["COLUMNS", "Table", "cells", "tables"]
 
-COLUMNS = ("case", "n", "average_speed", "median_speed", "min", "max", "speedup", "efficiency", "notes")
+COLUMNS = (
+    "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
+)  # fmt: skip
 """Speeds in samples/s. ``notes`` holds the numbers of the footnotes."""
 NOTHING = "–"
 
@@ -45,9 +48,19 @@ def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row's cells for `COLUMNS`, less the notes. A cell without a good run has dashes, never zeros."""
-    speeds = (row.average_speed, row.median_speed, row.min_speed, row.max_speed)
     efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
-    return (_case(row), _repeats(row), *map(_number, speeds), _number(row.speedup), efficiency)
+    return (
+        _case(row),
+        _repeats(row),
+        _number(row.average_speed),
+        _number(row.median_speed),
+        _range(row.speed_interval),
+        _number(row.min_speed),
+        _number(row.max_speed),
+        _number(row.speedup),
+        _range(row.speedup_interval),
+        efficiency,
+    )
 
 
 def _case(row: Row) -> str:
@@ -61,6 +74,10 @@ def _repeats(row: Row) -> str:
 
 def _number(value: float | None) -> str:
     return NOTHING if value is None else f"{published(value):.2f}"
+
+
+def _range(found: Interval | None) -> str:
+    return NOTHING if found is None else f"{_number(found.low)} to {_number(found.high)}"
 
 
 def _baseline_line(row: Row | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
@@ -13,7 +14,8 @@ __all__ = ["render"]
 
 _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
-    "n", "failed", "average_speed", "median_speed", "min_speed", "max_speed", "speedup", "efficiency",
+    "n", "failed", "average_speed", "median_speed", "min_speed", "max_speed", "speed_interval", "speedup",
+    "speedup_interval", "efficiency", "efficiency_interval",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 
@@ -38,6 +40,9 @@ def _field(row: Row, name: str) -> str:
         return f"{published(value, 4):.4f}" if name == "efficiency" else f"{published(value):.2f}"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, Interval):
+        places = 4 if name.startswith("efficiency") else 2
+        return f"{published(value.low, places):.{places}f} to {published(value.high, places):.{places}f}"
     if name == "options":
         value = tuple(f"{key}={option}" for key, option in row.options.items())
     return _text("; ".join(value) if isinstance(value, tuple) else str(value))

@@ -9,8 +9,8 @@ from orchestrator.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 1
-"""1: first version."""
+SCHEMA = 2
+"""1: first version. 2: intervals."""
 
 
 def render(summary: Summary) -> str:

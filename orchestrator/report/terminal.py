@@ -14,7 +14,7 @@ from orchestrator.summary import Summary
 __all__ = ["render"]
 
 # What a narrow terminal can do without, first things first. Median, speedup and notes always stay.
-_DROPPED = (("min", "max"), ("average_speed",), ("efficiency",))
+_DROPPED = (("min", "max"), ("average_speed",), ("efficiency",), ("speed 95%",), ("speedup 95%",))
 
 _UNBOUNDED = 10_000
 
