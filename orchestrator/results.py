@@ -149,6 +149,8 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if throughput.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
+    times = stats.step_times(samples, **terms)
+    doubts += _unsteady(stats.trend(times))
     return replace(
         result,
         state="finished",
@@ -156,7 +158,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
         throughput=throughput,
         qualifications=tuple(dict.fromkeys(doubts)),
         observed=observed,
-        step_variation=stats.variation(stats.step_times(samples, **terms)),
+        step_variation=stats.variation(times),
     )
 
 
@@ -267,6 +269,14 @@ def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) 
         hosts = fold(node.host for node in planned.nodes if set(node.ranks) & set(silent))
         raise invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
     return []
+
+
+def _unsteady(trend: float | None) -> list[str]:
+    """Return a text where the steps of the window grow quicker or slower; the window stays what was asked for."""
+    if trend is None:
+        return []
+    how, cause = ("slower", "the machine slows down") if trend > 0 else ("quicker", "more --warmup-steps may be needed")
+    return [f"not steady: the last fifth of the window is {abs(trend):.1%} {how} a step than the first; {cause}"]
 
 
 def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:

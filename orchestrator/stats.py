@@ -27,8 +27,15 @@ __all__ = [
     "spread",
     "step_times",
     "throughput",
+    "trend",
     "variation",
 ]
+
+
+WORTH = 0.02
+"""A smaller drift of step times within a window is not worth a word."""
+_PARTS = 10
+_TOO_ONE_SIDED = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +251,28 @@ def scaling_efficiency(times_faster: float, world_size: int, baseline_world_size
 def spread(values: Sequence[float]) -> float:
     """Return (largest - smallest) / median of repeats, as a fraction."""
     return (max(values) - min(values)) / median(values)
+
+
+def trend(step_times: Sequence[float]) -> float | None:
+    """Return by how much the last fifth of a window takes longer than the first, as a fraction, where steps drift; else None.
+
+    The window is cut into ten parts, and the medians of these are put to the test of Mann and Kendall ("Nonparametric tests
+    against trend", Econometrica 13, 1945): of the 45 pairs, those with a slower later part must outnumber the others by 33, or
+    be outnumbered by that, as happens to one steady window in 450. Less than `WORTH` is no trend that matters. None for fewer
+    than 20 values.
+
+    >>> trend([0.50 + 0.001 * number for number in range(40)])
+    0.0635551142005959
+    >>> trend([0.50, 0.51] * 20)
+    """
+    if len(step_times) < 2 * _PARTS:
+        return None
+    edges = [len(step_times) * part // _PARTS for part in range(_PARTS + 1)]
+    parts = [median(step_times[start:stop]) for start, stop in zip(edges, edges[1:], strict=False)]
+    slower = sum((late > early) - (late < early) for index, early in enumerate(parts) for late in parts[index + 1 :])
+    fifth = _PARTS // 5
+    grown = mean(parts[-fifth:]) / mean(parts[:fifth]) - 1
+    return grown if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH else None
 
 
 def variation(values: Sequence[float]) -> float:

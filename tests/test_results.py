@@ -474,6 +474,34 @@ def test_a_restart_inside_the_log_qualifies_the_number(bench: BenchDir) -> None:
     assert result.qualifications == ("the step goes back 1 times: the last attempt that reaches step 12 is taken",)
 
 
+@pytest.mark.parametrize(
+    ("grown", "said"),
+    [
+        (0.10, "not steady: the last fifth of the window is 7.9% slower a step than the first; the machine slows down"),
+        (
+            -0.10,
+            "not steady: the last fifth of the window is 8.1% quicker a step than the first; more --warmup-steps may be needed",
+        ),
+        (0.0, ""),
+    ],
+)
+def test_a_window_in_which_steps_drift_qualifies_the_number_and_stays(bench: BenchDir, grown: float, said: str) -> None:
+    warmup, steps = 2, 102
+
+    def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["spec"] |= {"steps": steps, "warmup_steps": warmup}
+        end, lines = 900.0, [step_lines(last=0)]
+        for step in range(1, steps + 1):
+            seconds = 0.5 * (1 + grown * (step - warmup) / (steps - warmup))
+            end += seconds
+            lines.append(f"orch step={step} t={end:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n")
+        logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + closing(steps=steps)
+
+    result = read_run(build(bench, "r1", before))
+    assert result.throughput and (result.throughput.first_step, result.throughput.last_step) == (warmup + 1, steps)
+    assert result.qualifications == ((said,) if said else ())
+
+
 @pytest.mark.parametrize("where", ["manifest", "closing"])
 def test_simulated_is_said_if_either_the_folder_or_the_program_says_it(bench: BenchDir, where: str) -> None:
     def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from orchestrator.stats import (
     spread,
     step_times,
     throughput,
+    trend,
     variation,
 )
 from orchestrator.steps import StepSample
@@ -204,3 +206,23 @@ def test_the_examples_of_the_definitions_hold() -> None:
     page = Path(__file__).parent.parent / "docs" / "metrics.md"
     for results in (doctest.testmod(stats), doctest.testfile(str(page), module_relative=False)):
         assert results.attempted and not results.failed
+
+
+def test_a_steady_window_is_as_good_as_never_taken_for_a_drifting_one_and_a_drifting_one_is_found() -> None:
+    chance = random.Random(3)
+    said, found, windows = 0, 0, 2000
+    for _ in range(windows):
+        noise, times = 0.0, []
+        for _ in range(100):
+            noise = 0.5 * noise + chance.gauss(0, 0.02)
+            times.append(0.25 * math.exp(noise))
+        said += trend(times) is not None
+        drifting = [time * (1 + 0.15 * step / 100) for step, time in enumerate(times)]
+        found += (trend(drifting) or 0.0) > 0.02
+    assert said <= 0.01 * windows and found >= 0.95 * windows
+
+
+def test_few_steps_and_a_jump_have_no_trend_or_one() -> None:
+    assert trend([1.0] * 19) is None and trend([float(step) for step in range(1, 20)]) is None
+    assert trend([1.0] * 200) is None and trend([1.0] * 100 + [1.001] * 100) is None
+    assert trend([1.0] * 195 + [9.0] * 5) is None  # one slow moment is no drift
