@@ -18,9 +18,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LEVEL", "Interval", "interval", "ratio_interval"]
+__all__ = ["LEVEL", "Interval", "interval", "outliers", "ratio_interval"]
 
 LEVEL = 0.95
+_ALIKE = 0.005
+"""Speeds within half a percent are not told apart, however closely the others agree."""
 _LARGEST = 700.0
 """The logarithm of a number that a float still holds: two absurdly different repeats could ask for a larger one."""
 
@@ -50,6 +52,30 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
     ratio. None where fewer than two repeats are in both.
     """
     return _around([math.log(speed / others[repeat]) for repeat, speed in speeds.items() if repeat in others], level)
+
+
+def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
+    """Return the places of those speeds, all above 0, that are no part of the others; ``chance``: of finding any where none is.
+
+    Each logarithm is held against mean and deviation of all others (externally studentized residuals; R. D. Cook and S.
+    Weisberg, "Residuals and Influence in Regression", 1982, section 2.2.2). Fewer than four tell nothing.
+
+    >>> outliers([100.0, 101.0, 92.0, 100.5, 100.2])
+    [2]
+    """
+    if len(speeds) < 4:
+        return []
+    from scipy.special import stdtrit
+
+    limit = float(stdtrit(len(speeds) - 2, 1 - chance / 2 / len(speeds)))
+    logs, found = [math.log(speed) for speed in speeds], []
+    for place, log in enumerate(logs):
+        others = [*logs[:place], *logs[place + 1 :]]
+        centre = math.fsum(others) / len(others)
+        scatter = math.sqrt(math.fsum((value - centre) ** 2 for value in others) / (len(others) - 1) * (1 + 1 / len(others)))
+        if abs(log - centre) > max(limit * scatter, _ALIKE):
+            found.append(place)
+    return found
 
 
 def _around(logs: Sequence[float], level: float) -> Interval | None:

@@ -14,8 +14,9 @@ from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
+from orchestrator.hardware import hardware, of_gpus
 from orchestrator.hostset import fold
-from orchestrator.intervals import Interval, interval, ratio_interval
+from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, published, scaling_efficiency, speedup, spread
 
@@ -26,7 +27,6 @@ WIDE_SPREAD = 0.05
 
 _SHAPE = ("nodes", "gpus")
 _LENGTH = ("steps", "warmup_steps", "timeout_s")
-_TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def _row(cell: _Cell, base: _Cell | None, series: str, differing: Sequence[str],
         qualifications=qualifications,
         failures=tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run not in cell.good),
         run_ids=tuple(run.run_id for run in cell.runs),
-        hardware=_hardware(cell),
+        hardware=hardware(cell.good or cell.runs, spec),
     )
 
 
@@ -295,11 +295,22 @@ def _qualifications(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell], typ
         found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * (n < ENOUGH_REPEATS)
         found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
         found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)
+        found += _outliers(cell)
         found += _scaling_doubts(cell, base, peers)
         if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
             found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     found += _differing_facts(cell, base)
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
+
+
+def _outliers(cell: _Cell) -> list[str]:
+    """Return one text for each repeat that does not belong to the others. It counts all the same."""
+    found = []
+    for place in outliers(cell.speeds):
+        apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
+        words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
+        found.append(f"repeat {cell.good[place].repeat} is {words}, too far for chance; it counts all the same")
+    return found
 
 
 def _scaling_doubts(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell]) -> list[str]:
@@ -340,58 +351,9 @@ def _compared(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of one node that must be alike on all; free disk, load and the like may well differ."""
     found = {name: str(facts[name]) for name in ("cpu", "kernel", "machine") if facts.get(name) is not None}
     for key, title in (("name", "gpu"), ("driver", "driver")):
-        if values := _of_gpus(facts, key):
+        if values := of_gpus(facts, key):
             found[title] = " and ".join(values)
     versions = facts.get("framework")
     for name, version in versions.items() if isinstance(versions, Mapping) else ():
         found[str(name)] = str(version)
     return found
-
-
-def _of_gpus(facts: Any, key: str) -> list[str]:
-    gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
-    entries = gpus if isinstance(gpus, (list, tuple)) else ()
-    return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
-
-
-def _hardware(cell: _Cell) -> str:
-    """Return devices and versions in one line, each distinct value once: as the program saw them, else as preflight did."""
-    parts: dict[str, None] = {}
-    for run in cell.good or cell.runs:
-        seen = run.observed
-        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _found_devices(run, cell.spec.device))
-        if seen.get("framework_version"):
-            parts[f"{seen.get('framework', cell.spec.framework)} {seen['framework_version']}"] = None
-            versions = {name: seen.get(name) for name in _TITLES}
-        else:
-            versions = _found_versions(run)
-        parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
-        parts |= dict.fromkeys(seen.get("networks") or ())
-        drivers = {driver for facts in run.facts.values() for driver in _of_gpus(facts, "driver")}
-        parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
-    return " · ".join(parts)
-
-
-def _found_devices(run: RunResult, device: str) -> list[str]:
-    """Return the devices of a run's nodes, as preflight found them."""
-    if device == "cuda":
-        return [name for facts in run.facts.values() for name in _of_gpus(facts, "name")]
-    return [f"cpu {facts['cpu']}" for facts in run.facts.values() if isinstance(facts, Mapping) and facts.get("cpu")]
-
-
-def _found_versions(run: RunResult) -> dict[str, Any]:
-    """Return the versions of a run's framework, as preflight found them; nodes that differ are a qualification."""
-    found: dict[str, Any] = {}
-    for facts in run.facts.values():
-        versions = facts.get("framework") if isinstance(facts, Mapping) else None
-        found |= versions if isinstance(versions, Mapping) else {}
-    return found
-
-
-def _device_names(devices: Any) -> list[str]:
-    """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or ``["H200"]``."""
-    names = []
-    for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():
-        first = item.get("name", "") if isinstance(item, Mapping) else item[0] if isinstance(item, list) and item else item
-        names.append(str(first))
-    return names

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.intervals import Interval, interval, ratio_interval
+from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 
 SPEEDS = st.lists(st.floats(1e-3, 1e6).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 
@@ -59,3 +60,23 @@ def test_of_many_intervals_about_95_percent_hold_the_truth_also_where_the_machin
         held += one.low <= 500.0 <= one.high
         held_ratio += two.low <= 3.0 <= two.high
     assert 0.93 <= held / campaigns <= 0.97 and 0.93 <= held_ratio / campaigns <= 0.97
+
+
+@given(st.lists(st.floats(50, 200).map(lambda value: round(value, 1)), min_size=4, max_size=9))
+def test_an_outlier_is_a_prediction_interval_of_the_others_away(speeds: list[float]) -> None:
+    for place, speed in enumerate(speeds):
+        others = [math.log(value) for value in (*speeds[:place], *speeds[place + 1 :])]
+        spread = float(np.std(others, ddof=1)) * math.sqrt(1 + 1 / len(others))
+        low, high = scipy.stats.t.interval(1 - 0.01 / len(speeds), len(others) - 1, np.mean(others), spread or 1e-12)
+        outside = not low - 1e-9 <= math.log(speed) <= high + 1e-9 and abs(math.log(speed) - np.mean(others)) > 0.005
+        assert (place in outliers(speeds)) == outside
+
+
+def test_outliers_are_found_and_seldom_seen_where_there_is_none() -> None:
+    chance, said, found, campaigns = random.Random(5), 0, 0, 2000
+    for _ in range(campaigns):
+        speeds = [100.0 * math.exp(chance.gauss(0, 0.01)) for _ in range(5)]
+        said += bool(outliers(speeds))
+        found += outliers([*speeds[:4], speeds[4] * 0.7]) == [4]
+    assert said <= 0.02 * campaigns and found >= 0.95 * campaigns
+    assert outliers([1.0, 1.0, 9.0]) == [] and outliers([100.0] * 4 + [100.3]) == [] and outliers([100.0] * 4 + [104.0]) == [4]

@@ -25,7 +25,7 @@ LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         framework framework_schema published published_schema publishedlines publishedtables
-        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals summary beside
+        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals hardware summary beside
         diagnosis knownfailures differences sealed redaction
     """,
     "shell": """

@@ -349,3 +349,11 @@ def test_a_run_given_twice_is_refused() -> None:
 
 def test_nothing_gives_an_empty_table() -> None:
     assert summarize([]) == Summary((), {}, ())
+
+
+def test_a_repeat_that_is_no_part_of_the_others_is_said_and_counts() -> None:
+    (row,) = summarize(cell("1n1g", [100.0, 100.4, 92.0, 100.2, 100.1])).rows
+    assert (row.n, row.min_speed) == (5, 92.0) and row.average_speed == pytest.approx(98.54)
+    assert "repeat 3 is 8.1% slower than the others, too far for chance; it counts all the same" in row.qualifications
+    (steady,) = summarize(cell("1n1g", [100.0, 100.4, 99.2, 100.2, 100.1])).rows
+    assert not [text for text in steady.qualifications if "too far" in text]

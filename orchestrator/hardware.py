@@ -1,0 +1,67 @@
+"""What the runs of a cell ran on, in words: devices, versions, networks, drivers.
+
+The program's own last line is the better witness; what preflight found stands in for it where it said nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.spec import RunSpec
+    from orchestrator.summary import RunResult
+
+__all__ = ["hardware", "of_gpus"]
+
+_TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
+
+
+def of_gpus(facts: Any, key: str) -> list[str]:
+    """Return the distinct values of a key of one node's GPUs, as preflight found them."""
+    gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
+    entries = gpus if isinstance(gpus, (list, tuple)) else ()
+    return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+
+
+def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
+    """Return devices and versions of a cell in one line, each once: as the program saw them, else as preflight did."""
+    parts: dict[str, None] = {}
+    for run in runs:
+        seen = run.observed
+        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _found_devices(run, spec.device))
+        if seen.get("framework_version"):
+            parts[f"{seen.get('framework', spec.framework)} {seen['framework_version']}"] = None
+            versions = {name: seen.get(name) for name in _TITLES}
+        else:
+            versions = _found_versions(run)
+        parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
+        parts |= dict.fromkeys(seen.get("networks") or ())
+        drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
+        parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
+    return " · ".join(parts)
+
+
+def _found_devices(run: RunResult, device: str) -> list[str]:
+    """Return the devices of a run's nodes, as preflight found them."""
+    if device == "cuda":
+        return [name for facts in run.facts.values() for name in of_gpus(facts, "name")]
+    return [f"cpu {facts['cpu']}" for facts in run.facts.values() if isinstance(facts, Mapping) and facts.get("cpu")]
+
+
+def _found_versions(run: RunResult) -> dict[str, Any]:
+    """Return the versions of a run's framework, as preflight found them; nodes that differ are a qualification."""
+    found: dict[str, Any] = {}
+    for facts in run.facts.values():
+        versions = facts.get("framework") if isinstance(facts, Mapping) else None
+        found |= versions if isinstance(versions, Mapping) else {}
+    return found
+
+
+def _device_names(devices: Any) -> list[str]:
+    """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or ``["H200"]``."""
+    names = []
+    for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():
+        first = item.get("name", "") if isinstance(item, Mapping) else item[0] if isinstance(item, list) and item else item
+        names.append(str(first))
+    return names
