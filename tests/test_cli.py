@@ -141,7 +141,10 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
         (["collect"], "no bench yet. orch bench resnet50 makes one"),
         (["summarize"], "no bench yet. orch bench resnet50 makes one"),
         (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists them"),
-        (["summarize", "--format", "pdf"], "orch: --format: expected table, markdown, csv, json or dlperf, got 'pdf'"),
+        (
+            ["summarize", "--format", "pdf"],
+            "orch: --format: expected table, markdown, csv, json, junit, prometheus or dlperf, got 'pdf'",
+        ),
         (["logs"], "no bench yet"),
         (["check", "--only", "everything"], "orch: --only: expected reach, got 'everything'"),
         (["check", "-f", "nothing"], "no framework 'nothing'"),

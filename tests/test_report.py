@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from junitparser import JUnitXml
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from orchestrator.errors import RunError
-from orchestrator.report import delimited, jsonout, markdown, terminal
+from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
 from orchestrator.report import text as text_module
 from orchestrator.report.text import one_line, visible, visible_pieces
 from orchestrator.spec import RunSpec
@@ -172,6 +174,41 @@ def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     assert jsonout.render(summary) == jsonout.render(summary)
 
 
+def test_junit_has_a_case_per_cell_that_fails_where_a_run_failed(summary: Summary) -> None:
+    (suite,) = JUnitXml.fromstring(junit.render(summary).encode())
+    assert (suite.name, suite.tests, suite.failures) == ("pytorch resnet50 fp16 b128 synthetic", 3, 1)
+    cases = {case.name: case for case in suite}
+    assert list(cases) == ["1n1g", "1n8g", "4n8g"]
+    assert [case.is_passed for case in cases.values()] == [True, True, False]
+    (failure,) = cases["4n8g"].result
+    assert failure.message == "1 of 1 runs failed" and failure.text == "4n8g-1 failed: node2: rank 5 ended with SIGKILL"
+    said = str(cases["1n8g"].system_out).splitlines()
+    assert {"median_speed: 2277.07", "speedup: 6.43", "speedup 95%: 5.74 to 6.99"} < set(said)
+    assert said[-1] == "repeats spread over 7.3% of the median"
+
+
+def test_prometheus_reads_every_number_and_no_missing_one(summary: Summary) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.render(summary))}
+    assert {family.type for family in families.values()} == {"gauge"} and all(one.documentation for one in families.values())
+    speeds = {sample.labels["case"]: sample.value for sample in families["orch_speed_samples_per_second"].samples}
+    assert speeds == {"1n1g": 354.02, "1n8g": 2277.07}
+    (low,) = families["orch_speedup_low_ratio"].samples
+    assert low.value == summary.rows[1].speedup_interval.low  # type: ignore[union-attr]
+    assert [sample.value for sample in families["orch_failed_repeats"].samples] == [0, 0, 1]
+    assert families["orch_speedup_ratio"].samples[1].labels == {
+        "series": "pytorch resnet50 fp16 b128 synthetic", "case": "1n8g", "framework": "pytorch", "model": "resnet50",
+        "dtype": "fp16", "nodes": "1", "gpus": "8", "simulated": "false",
+    }  # fmt: skip
+
+
+def test_cells_that_differ_in_any_way_are_different_samples() -> None:
+    both = [*runs("1n1g", [1.0] * 3), *runs("1n1g", [2.0] * 3, spec={"steps": 60}), *runs("1n1g", [3.0] * 3, simulated=True)]
+    both = [replace(run, run_id=f"{place}") for place, run in enumerate(both)]
+    for family in text_string_to_metric_families(prometheus.render(summarize(both))):
+        labels = [tuple(sample.labels.items()) for sample in family.samples]
+        assert len(set(labels)) == len(labels)
+
+
 # ------------------------------------------------------------------ hostile text
 
 STEERING = "".join(
@@ -235,6 +272,16 @@ def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
             assert line.replace("\\|", "").count("|") == 12
     unescaped = re.sub(r"\\.", "", rendered)
     assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
+
+
+@evil
+def test_junit_and_prometheus_stay_what_they_are(text: str) -> None:
+    rendered = junit.render(with_text(text)), prometheus.render(with_text(text))
+    assert not any(set(one) & (set(STEERING) - {"\n"}) for one in rendered)
+    cases = [case for suite in JUnitXml.fromstring(rendered[0].encode()) for case in suite]
+    assert sorted(case.is_passed for case in cases) == [False, True]
+    found = {family.name: family for family in text_string_to_metric_families(rendered[1])}
+    assert sorted(sample.value for sample in found["orch_good_repeats"].samples) == [0, 2]
 
 
 @evil

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import Summary
 
+_FORMS = ("table", "markdown", "csv", "json", "junit", "prometheus", "dlperf")
+_FORMS_HELP = "table, markdown, csv, json, junit, prometheus, or dlperf: its result JSON."
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
 
@@ -136,7 +138,7 @@ def _fields(collected: Collected) -> dict[str, object]:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help="table, markdown, csv, json, or dlperf: its result JSON.")] = "table",
+    form: Annotated[str, typer.Option("--format", help=_FORMS_HELP)] = "table",
     as_json: Json = False,
     rule: Annotated[str, typer.Option("--rule", help="dlperf: the window that each system's published numbers used.")] = "",
     from_logs: Annotated[
@@ -150,7 +152,7 @@ def summarize(
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
-    from orchestrator.report import delimited, jsonout, markdown, terminal
+    from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
 
     _check_options(form, rule, from_logs, framework, against, bench, images)
     form = "json" if as_json else form
@@ -161,6 +163,10 @@ def summarize(
         typer.echo(markdown.render(summary), nl=False)
     elif form == "csv":
         typer.echo(delimited.render(summary), nl=False)
+    elif form == "junit":
+        typer.echo(junit.render(summary), nl=False)
+    elif form == "prometheus":
+        typer.echo(prometheus.render(summary), nl=False)
     elif form == "dlperf":
         _print_result(summary)
     else:
@@ -183,8 +189,8 @@ def _check_options(
 ) -> None:
     from orchestrator.errors import ConfigError
 
-    if form not in ("table", "markdown", "csv", "json", "dlperf"):
-        raise ConfigError(f"expected table, markdown, csv, json or dlperf, got {form!r}", where="--format")
+    if form not in _FORMS:
+        raise ConfigError(f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format")
     if rule not in ("", "dlperf"):
         raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without it the window is that of the run")
     if against not in ("", "published"):

@@ -10,7 +10,7 @@ from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "cells", "tables"]
+__all__ = ["COLUMNS", "Table", "cells", "cells_by_name", "tables"]
 
 COLUMNS = (
     "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
@@ -61,6 +61,11 @@ def cells(row: Row) -> tuple[str, ...]:
         _range(row.speedup_interval),
         efficiency,
     )
+
+
+def cells_by_name(row: Row) -> dict[str, str]:
+    """Return a row's cells by column, less the notes; each harmless and on one line."""
+    return dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
 
 
 def _case(row: Row) -> str:

@@ -44,7 +44,10 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
 
     collect = controller.orch("collect")
     assert (collect.code, collect.out) == (0, f"bench {controller.bench.name}: 6 of 6 runs were here and whole\n")
-    forms = {form: controller.orch("summarize", "--format", form) for form in ("table", "markdown", "csv", "json")}
+    forms = {
+        form: controller.orch("summarize", "--format", form)
+        for form in ("table", "markdown", "csv", "json", "junit", "prometheus")
+    }
     assert {form: done.code for form, done in forms.items()} == dict.fromkeys(forms, 0)
     rows = forms["json"].json["rows"]
     assert [(row["shape"], row["n"], row["failed"]) for row in rows] == [("1n1g", 2, 0), ("2n2g", 2, 0), ("4n2g", 2, 0)]
@@ -56,6 +59,8 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     }
     assert forms["markdown"].out.count("| 4n2g |") == 1 and "SIMULATED" in forms["table"].out.upper()
     assert forms["table"].out == bench.out
+    assert forms["junit"].out.count("<testcase ") == 3 and "<failure" not in forms["junit"].out
+    assert forms["prometheus"].out.count("\norch_speedup_ratio{") == 3
 
 
 def test_the_summary_needs_nothing_but_the_run_directory(controller: Controller, tmp_path: Path) -> None:

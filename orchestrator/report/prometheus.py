@@ -1,0 +1,51 @@
+"""A summary as a text file for Prometheus' node exporter: a gauge per number, a sample per cell.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based format 0.0.4.
+"""
+
+from __future__ import annotations
+
+from orchestrator.report.cells import cells_by_name
+from orchestrator.report.text import one_line
+from orchestrator.summary import Row, Summary
+
+__all__ = ["render"]
+
+_GAUGES = {
+    "median_speed": ("orch_speed_samples_per_second", "Median throughput of the good repeats of a cell."),
+    "speed_interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
+    "speedup": ("orch_speedup_ratio", "Median throughput over that of the baseline."),
+    "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
+    "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
+    "n": ("orch_good_repeats", "Repeats with a number."),
+    "failed": ("orch_failed_repeats", "Repeats without a number."),
+    "world_size": ("orch_world_size_ranks", "Ranks of a cell."),
+}
+_ENDS = {"low": "Lower", "high": "Upper"}
+
+
+def render(summary: Summary) -> str:
+    """Return every number unrounded; one that does not exist has no sample."""
+    lines: list[str] = []
+    for field, (name, text) in _GAUGES.items():
+        for end, word in _ENDS.items() if field.endswith("_interval") else (("", ""),):
+            samples = [(row, _number(row, field, end)) for row in summary.rows]
+            lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
+            lines += [f"{name.format(end)}{_labels(row)} {value!r}" for row, value in samples if value is not None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _number(row: Row, field: str, end: str) -> float | None:
+    value = getattr(row, field)
+    return None if value is None else float(getattr(value, end) if end else value)
+
+
+def _labels(row: Row) -> str:
+    """Return what tells a cell from every other of a summary."""
+    labels = {"series": row.series, "case": cells_by_name(row)["case"], "framework": row.framework, "model": row.model}
+    labels |= {"dtype": row.dtype, "nodes": str(row.nodes), "gpus": str(row.gpus), "simulated": str(row.simulated).lower()}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
