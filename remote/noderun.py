@@ -1019,6 +1019,7 @@ def op_line(request):
             if time.monotonic() > deadline or not request["start"]:
                 raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
             time.sleep(0.005)
+    heard = False
     # Output that the controller does not take must not hold up its orders, hence two non-blocking directions.
     while True:
         ready = select.select([0, connection], [], [])[0]
@@ -1026,11 +1027,18 @@ def op_line(request):
             data = os.read(0, 65536)
             if not data:
                 return
-            connection.sendall(data)
+            with contextlib.suppress(OSError):  # a keeper that has gone shows below
+                connection.sendall(data)
         if connection in ready:
-            data = connection.recv(65536)
+            try:
+                data = connection.recv(65536)
+            except OSError:  # it left with this connection still waiting at its door
+                data = b""
+            if not data and not heard:
+                raise Refused("node_lost", "the keeper in %s left just now" % directory, boot_id=boot_id())
             if not data:
                 return
+            heard = True
             view = memoryview(data)
             while view:
                 view = view[os.write(1, view) :]

@@ -1014,6 +1014,20 @@ def test_no_keeper_is_an_answer_and_no_wait(machine: Machine) -> None:
     assert line.read_line(1.0)["error"]["kind"] == "node_lost"
 
 
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_keeper_that_leaves_before_its_first_word_is_no_keeper(machine: Machine, accepts: bool) -> None:
+    machine.stage(RUN, SLEEP)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(machine.folder(RUN) / "keeper.sock"))
+        door.listen(4)
+        line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5)
+        assert select.select([door], [], [], 5)[0], "nobody comes"
+        if accepts:
+            door.accept()[0].close()
+    error = line.read_line(3.0)["error"]
+    assert error["kind"] == "node_lost" and error["boot_id"]
+
+
 def test_a_work_directory_with_a_long_path_works(tmp_path: Path) -> None:
     machine = Machine(tmp_path / ("d" * 120) / "work")
     machine.root.parent.mkdir()
