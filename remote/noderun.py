@@ -304,7 +304,11 @@ def members(group):
     found = {}
     now = processes() if group else {}
     for path, _, _ in os.walk(group) if group else ():
-        for word in read_slice(os.path.join(path, "cgroup.procs"), 0, 1 << 20).split():
+        try:
+            words = read_slice(os.path.join(path, "cgroup.procs"), 0, 1 << 20).split()
+        except OSError:  # its keeper has removed it since it was opened: ENODEV
+            continue
+        for word in words:
             # Zero stands for a process that this process namespace does not show.
             if int(word) in now and now[int(word)][1] != "Z":
                 found[int(word)] = now[int(word)][2]

@@ -631,6 +631,20 @@ def runner() -> Any:
     return module
 
 
+def test_a_group_that_is_removed_while_it_is_read_has_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    noderun, read = runner(), os.pread
+    group = noderun.make_group(f"orch-test-{os.getpid()}")
+    if not group:
+        pytest.skip("no control groups may be made here")
+
+    def removed_first(*asked: int) -> bytes:
+        os.rmdir(group)
+        return read(*asked)
+
+    monkeypatch.setattr(os, "pread", removed_first)
+    assert noderun.members(group) == {} and not os.path.exists(group)
+
+
 V1 = "tmpfs /cg tmpfs rw 0 0\ncgroup /cg/cpu cgroup rw,cpu 0 0\ncgroup /cg/memory cgroup rw,memory 0 0\n"
 V2 = "proc /proc proc rw 0 0\ncgroup2 /cg cgroup2 rw,nsdelegate 0 0\n"
 VMSTAT = "nr_free_pages 9\noom_kill 7\n"
