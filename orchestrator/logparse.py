@@ -138,11 +138,10 @@ class _Collector:
         text = cleaned(raw)
         steps, others = ([one for one in some if one.literal in text] for some in (self.patterns, self.others))
         # Who speaks, and how it ended, has lines of its own, as a rule; the steps then need not be read line by line.
-        lines = text.split("\n") if others else []
-        apart = [line for line in lines if any([one.literal in line for one in others])]
+        apart = _holding(text, others)
         mixed = any(one.literal in line for line in apart for one in steps)
         if steps and (mixed or not self._columns(steps, text)):
-            apart = [line for line in text.split("\n") if any([one.literal in line for one in (*steps, *others)])]
+            apart = _holding(text, [*steps, *others])
         for line in apart:
             self.line(line, cut=False)
 
@@ -325,6 +324,12 @@ class _Collector:
         if len(attempts) > 1:
             self.warn(f"the step goes back {len(attempts) - 1} times: the last attempt that reaches step {reached} is taken")
         return [voice.part(*whole[-1])]
+
+
+def _holding(text: str, readers: Sequence[Reader]) -> list[str]:
+    """Return the lines of a text that hold a literal of any of the readers; none is empty."""
+    lines = filter(None, text.split("\n")) if readers else ()
+    return [line for line in lines if any([reader.literal in line for reader in readers])]
 
 
 def _attempts(steps: Sequence[int], slack: int) -> list[int]:

@@ -379,6 +379,11 @@ def test_a_match_never_goes_on_in_the_next_line(between: str) -> None:
     assert in_words(parse(log, grammar)) == in_words(line_by_line(log, grammar))
 
 
+def test_an_empty_line_says_nothing_to_a_pattern_that_matches_nothing() -> None:
+    grammar = LogGrammar(files=("x",), patterns=("(?P<step>[0-9]*)",))
+    assert parse(b"\n\n", grammar).warnings == line_by_line(b"\n\n", grammar).warnings == ()
+
+
 def test_two_lines_of_a_step_are_one_sample_wherever_a_block_ends() -> None:
     lines = [f"step {step} begins\nrate {step}.5/s\n".encode() for step in range(1, 20_000)]
     log = b"rate 7.5/s\n" + b"".join(lines) + b"rate 8.5/s\n"
