@@ -18,6 +18,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.stats import deviation
+
 __all__ = ["LEVEL", "Interval", "interval", "outliers", "ratio_interval"]
 
 LEVEL = 0.95
@@ -72,7 +74,7 @@ def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
     for place, log in enumerate(logs):
         others = [*logs[:place], *logs[place + 1 :]]
         centre = math.fsum(others) / len(others)
-        scatter = math.sqrt(math.fsum((value - centre) ** 2 for value in others) / (len(others) - 1) * (1 + 1 / len(others)))
+        scatter = deviation(others) * math.sqrt(1 + 1 / len(others))
         if abs(log - centre) > max(limit * scatter, _ALIKE):
             found.append(place)
     return found
@@ -85,6 +87,5 @@ def _around(logs: Sequence[float], level: float) -> Interval | None:
 
     count = len(logs)
     centre = math.fsum(logs) / count
-    error = math.sqrt(math.fsum((value - centre) ** 2 for value in logs) / (count - 1) / count)
-    half = float(stdtrit(count - 1, (1 + level) / 2)) * error
+    half = float(stdtrit(count - 1, (1 + level) / 2)) * deviation(logs) / math.sqrt(count)
     return Interval(math.exp(centre - half), math.exp(min(centre + half, _LARGEST)), level)

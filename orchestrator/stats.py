@@ -19,6 +19,7 @@ from orchestrator.steps import ABSURD, StepSample
 
 __all__ = [
     "Throughput",
+    "deviation",
     "mean",
     "median",
     "published",
@@ -275,9 +276,14 @@ def trend(step_times: Sequence[float]) -> float | None:
     return grown if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH else None
 
 
+def deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation of two or more values."""
+    centre = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
 def variation(values: Sequence[float]) -> float:
     """Return the coefficient of variation, sample standard deviation over mean, as a fraction; 0 for a single value."""
     if len(values) < 2:
         return 0.0
-    centre = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1)) / centre
+    return deviation(values) / (math.fsum(values) / len(values))

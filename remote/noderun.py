@@ -1038,10 +1038,10 @@ def op_line(request):
                 data = connection.recv(65536)
             except OSError:  # it left with this connection still waiting at its door
                 data = b""
-            if not data and not heard:
-                raise Refused("node_lost", "the keeper in %s left just now" % directory, boot_id=boot_id())
             if not data:
-                return
+                if heard:
+                    return
+                raise Refused("node_lost", "the keeper in %s left just now" % directory, boot_id=boot_id())
             heard = True
             view = memoryview(data)
             while view:
@@ -1235,17 +1235,7 @@ def op_facts(request):
 
 def machine():
     """Return what says that neither this boot nor the GPUs' driver has changed: the kernel's own words."""
-    texts = [read_text(path) for path in ("/proc/sys/kernel/random/boot_id", "/proc/driver/nvidia/version")]
-    return "".join(texts)
-
-
-def read_text(path):
-    """Return what a small file says; nothing where it is not there."""
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+    return boot_id() + "\n" + read_slice("/proc/driver/nvidia/version", 0, CHUNK).decode("utf-8", "surrogateescape")
 
 
 def state_of(path):

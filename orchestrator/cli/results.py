@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import Summary
 
-_FORMS = ("table", "markdown", "csv", "json", "junit", "prometheus", "dlperf")
-_FORMS_HELP = "table, markdown, csv, json, junit, prometheus, or dlperf: its result JSON."
+_RENDERED = {"markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus"}
+"""By form: the module of `orchestrator.report` that writes it."""
+_FORMS = ("table", *_RENDERED, "dlperf")
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
 
@@ -138,7 +140,7 @@ def _fields(collected: Collected) -> dict[str, object]:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help=_FORMS_HELP)] = "table",
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf is its result JSON.")] = "table",
     as_json: Json = False,
     rule: Annotated[str, typer.Option("--rule", help="dlperf: the window that each system's published numbers used.")] = "",
     from_logs: Annotated[
@@ -152,25 +154,19 @@ def summarize(
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
-    from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
-
     _check_options(form, rule, from_logs, framework, against, bench, images)
     form = "json" if as_json else form
     summary, damaged = _summary(bench, rule, from_logs, framework, images, templates)
-    if form == "json":
-        typer.echo(_with_published(summary, templates) if against else jsonout.render(summary), nl=False)
-    elif form == "markdown":
-        typer.echo(markdown.render(summary), nl=False)
-    elif form == "csv":
-        typer.echo(delimited.render(summary), nl=False)
-    elif form == "junit":
-        typer.echo(junit.render(summary), nl=False)
-    elif form == "prometheus":
-        typer.echo(prometheus.render(summary), nl=False)
+    if form == "json" and against:
+        typer.echo(_with_published(summary, templates), nl=False)
+    elif form in _RENDERED:
+        typer.echo(import_module(f"orchestrator.report.{_RENDERED[form]}").render(summary), nl=False)
     elif form == "dlperf":
         _print_result(summary)
     else:
         from rich.console import Console
+
+        from orchestrator.report import terminal
 
         console = Console()
         terminal.render(summary, console)

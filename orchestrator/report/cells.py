@@ -10,7 +10,7 @@ from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "cells", "cells_by_name", "tables"]
+__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "tables"]
 
 COLUMNS = (
     "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
@@ -50,7 +50,7 @@ def cells(row: Row) -> tuple[str, ...]:
     """Return a row's cells for `COLUMNS`, less the notes. A cell without a good run has dashes, never zeros."""
     efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
     return (
-        _case(row),
+        case(row),
         _repeats(row),
         _number(row.average_speed),
         _number(row.median_speed),
@@ -68,7 +68,8 @@ def cells_by_name(row: Row) -> dict[str, str]:
     return dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
 
 
-def _case(row: Row) -> str:
+def case(row: Row) -> str:
+    """Return the name of a row in its series: the shape, and a length where rows differ in it."""
     lengths = [f"{name}={row.options[name]}" for name in ("steps", "warmup_steps", "timeout_s") if name in row.options]
     return " ".join([row.shape, *lengths])
 

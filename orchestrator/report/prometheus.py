@@ -5,7 +5,7 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based
 
 from __future__ import annotations
 
-from orchestrator.report.cells import cells_by_name
+from orchestrator.report.cells import case
 from orchestrator.report.text import one_line
 from orchestrator.summary import Row, Summary
 
@@ -26,12 +26,13 @@ _ENDS = {"low": "Lower", "high": "Upper"}
 
 def render(summary: Summary) -> str:
     """Return every number unrounded; one that does not exist has no sample."""
+    labelled = [(row, _labels(row)) for row in summary.rows]
     lines: list[str] = []
     for field, (name, text) in _GAUGES.items():
         for end, word in _ENDS.items() if field.endswith("_interval") else (("", ""),):
-            samples = [(row, _number(row, field, end)) for row in summary.rows]
+            samples = [(labels, _number(row, field, end)) for row, labels in labelled]
             lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
-            lines += [f"{name.format(end)}{_labels(row)} {value!r}" for row, value in samples if value is not None]
+            lines += [f"{name.format(end)}{labels} {value!r}" for labels, value in samples if value is not None]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -42,7 +43,7 @@ def _number(row: Row, field: str, end: str) -> float | None:
 
 def _labels(row: Row) -> str:
     """Return what tells a cell from every other of a summary."""
-    labels = {"series": row.series, "case": cells_by_name(row)["case"], "framework": row.framework, "model": row.model}
+    labels = {"series": row.series, "case": case(row), "framework": row.framework, "model": row.model}
     labels |= {"dtype": row.dtype, "nodes": str(row.nodes), "gpus": str(row.gpus), "simulated": str(row.simulated).lower()}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 
