@@ -9,7 +9,8 @@
   when these scripts came to their first line, which is what the peers' figures are, N starts of bash on one machine included;
   `orch-says` what the manifests say, which know of the nodes' clocks only what they measured.
 - deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
-- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already.
+- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already and, for
+  ours, have been used to ask what a run has left, as a bench does before it collects.
 
 Contenders take turns, round by round. Each line is a median with the range, and its ratio to ours: above 1 it is slower
 than we are. A peer that is not installed is named and left out. All of them and all servers share this machine: the servers'
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import shutil
 import statistics
@@ -183,9 +185,15 @@ def with_files(bed: Bed) -> Path:
 
 
 def with_log(bed: Bed) -> None:
-    """Put a log of 64 MiB on every host, where a run of ours would have left it."""
-    line = b"orch step=%06d t=1234.567890 step_time_s=0.031250 samples=1024 loss=6.9078\n"
-    text = b"".join(line % number for number in range(LOG_BYTES // len(line % 0) + 1))[:LOG_BYTES]
+    """Put a log of 64 MiB on every host, where a run of ours would have left it, with numbers that vary as measured ones do."""
+    chance, at, lines = random.Random(1), 0.0, []
+    for number in range(LOG_BYTES // 70):
+        took = 0.03125 * chance.gauss(1, 0.01)
+        at += took
+        loss = 6.9078 * 0.99999**number
+        lines.append(f"orch step={number} t={at:.6f} step_time_s={took:.6f} samples=1024 loss={loss:.4f}\n")
+    text = "".join(lines).encode()[:LOG_BYTES]
+    assert len(text) == LOG_BYTES
     for home in bed.homes:
         folder = home / ".orch-node" / "runs" / "pulled" / "logs"
         folder.mkdir(parents=True, exist_ok=True)

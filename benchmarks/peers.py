@@ -128,13 +128,14 @@ def push_tar(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Ours: as `orch collect` does it."""
+    """Ours: as a bench does it, which has asked the node before what the run left."""
     from orchestrator.collect import collect_host
     from orchestrator.fanout import each_or_raise
     from orchestrator.rundir import RunDir
 
     with opened(hosts) as cluster:
         run = RunDir(asked.folder / "pulled")
+        each_or_raise(cluster.nodes, lambda name: cluster.nodes[name].ask("left", run="pulled", timeout_s=30))
         began = time.monotonic()
         each_or_raise(cluster.nodes, lambda name: collect_host(cluster.nodes[name], run))
         print(time.monotonic() - began)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.node import Node
@@ -20,6 +22,7 @@ __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 _MAX_FILES = 4096
 # Above the limit at which a node stops a run for its output: a log that tripped it is seen up to a second late.
 _MAX_BYTES = 4 << 30
+_BUFFER_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +69,58 @@ def collect_host(
     )
 
 
+class _Logs:
+    """The logs of a host as they come in. The one that is written to stays open: it comes in many pieces."""
+
+    def __init__(self, run: RunDir, host: str, moved: Callable[[int], None]) -> None:
+        self._run = run
+        self._host = host
+        self._moved = moved
+        self._path = Path()
+        self._file: IO[bytes] | None = None
+        self.received = 0
+
+    def at(self, name: str, offset: int) -> Callable[[bytes], None]:
+        """Return what writes to a log from an offset on. Raises DataError where that would leave a hole."""
+        path = self._run.log_path(self._host, name)
+        if path != self._path:
+            self.close()
+        with failures(path, needed=_BUFFER_BYTES):
+            if self._file is None:
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                self._file, self._path = os.fdopen(handle, "wb", _BUFFER_BYTES), path
+            self._file.seek(offset)
+            size = os.fstat(self._file.fileno()).st_size
+        if size < offset:
+            raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        assert self._file
+        with failures(self._path, needed=len(data)):
+            self._file.write(data)
+        self.received += len(data)
+        self._moved(len(data))
+
+    def close(self) -> None:
+        """Write down what has come. Raises DataError where there is no room for it."""
+        if self._file:
+            file, self._file = self._file, None
+            with failures(self._path, needed=_BUFFER_BYTES):
+                file.close()
+
+
 def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[int], None]) -> Collected:
     """Bring what is new; whether it is whole is the caller's to say, who compares the digests."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
-    received = 0
-
-    def sink(name: str, offset: int, data: bytes) -> None:
-        nonlocal received
-        path = run.log_path(host, name)
-        with failures(path, needed=len(data)):
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                if os.fstat(handle).st_size < offset:
-                    raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
-                view = memoryview(data)
-                while view:
-                    written = os.pwrite(handle, view, offset)
-                    view, offset = view[written:], offset + written
-            finally:
-                os.close(handle)
-        received += len(data)
-        moved(len(data))
-
-    wanted = node.fetch(run.run_id, have, sink, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
+    with closing(_Logs(run, host, moved)) as logs:
+        wanted = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
+        for name, size in wanted.sizes.items() if wanted else ():
+            if size == 0 and name not in have:
+                logs.at(name, 0)
     if wanted is None:
         return Collected(host, 0, len(have), False, "not on the node any more" if have else "nothing there")
-    for name, size in wanted.sizes.items():
-        if size == 0 and name not in have:
-            sink(name, 0, b"")
     if wanted.exit_record:
         run.write_log(host, "exit.json", wanted.exit_record)
     note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
@@ -102,7 +128,7 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[in
         note = "still running there"
     if wanted.odd:
         note = "; ".join([*([note] if note else []), f"no logs, and left there: {', '.join(map(repr, wanted.odd))}"])
-    return Collected(host, received, len(wanted.sizes), False, note, wanted.odd)
+    return Collected(host, logs.received, len(wanted.sizes), False, note, wanted.odd)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
@@ -166,7 +192,7 @@ class Left:
 def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
     """Return what a run left on a node; None where the node knows nothing of it. Raises RunError for a record that is none."""
     # Offsets beyond any file: only the record is wanted.
-    wanted = node.fetch(run_id, {}, lambda *_: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
+    wanted = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
     if wanted is None:
         return None
     record = strict_json(wanted.exit_record, "exit.json", "result_invalid") if wanted.exit_record else None

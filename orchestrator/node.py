@@ -37,6 +37,12 @@ _PIECE_LIMIT = 1 << 24
 _MAX_FILES = 4096
 
 
+_WINDOW = -15
+"""For zlib: pieces of logs are compressed into the bare format of RFC 1951."""
+Sink = Callable[[str, int], Callable[[bytes], Any]]
+"""Takes the name of a log and an offset, and returns what writes bytes there and on from there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A file for a node: ``path`` is relative to the node's work directory."""
@@ -110,13 +116,13 @@ class Node:
         self,
         run_id: str,
         have: Mapping[str, int],
-        sink: Callable[[str, int, bytes], None],
+        sink: Sink,
         *,
         timeout_s: float,
         max_bytes: int,
         max_files: int,
     ) -> Wanted | None:
-        """Hand every log byte beyond the ``have`` offsets to ``sink(name, offset, data)``. None where the run is not there."""
+        """Write every log byte beyond the ``have`` offsets into ``sink``. None where the run is not there."""
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
         with self._call("get", request, timeout_s) as call:
             names: set[str] = set()
@@ -126,18 +132,21 @@ class Node:
                     line = call.line()
                     if line.get("absent"):
                         return None
-                    data = call.read(_whole(line["bytes"], _PIECE_LIMIT))
+                    count = _whole(line["bytes"], _PIECE_LIMIT)
                     if line.get("done"):
                         left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
                         odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
-                        return Wanted(_sizes(line["sizes"]), data, bool(line["alive"]), left_out, boot_id, odd)
-                    size = _whole(line["raw"], 1 << 20)
-                    raw = zlib.decompressobj().decompress(data, size + 1) if line["packed"] else data
-                    names.add(str(line["name"]))
+                        sizes, alive = _sizes(line["sizes"]), bool(line["alive"])
+                        return Wanted(sizes, call.read(count), alive, left_out, boot_id, odd)
+                    name, offset, size = str(line["name"]), int(line["offset"]), _whole(line["raw"], 1 << 20)
+                    names.add(name)
                     received += size
-                    if len(raw) != size or not size or len(names) > max_files or line["offset"] + received > max_bytes:
-                        raise ValueError(f"{len(raw)} bytes for {size} of {line['name']!r}")
-                    sink(str(line["name"]), int(line["offset"]), raw)
+                    if not size or len(names) > max_files or offset + received > max_bytes:
+                        raise ValueError(f"{size} bytes of {name!r} from {offset}")
+                    if line["packed"]:
+                        sink(name, offset)(_unpacked(call.read(count), size))
+                    else:
+                        call.pour(_same(count, size), sink(name, offset))
             except (KeyError, TypeError, ValueError, zlib.error) as fault:
                 raise RunError(
                     f"expected a piece of a log, got something malformed: {fault}", kind="result_invalid", host=self.host.name
@@ -209,6 +218,18 @@ class Node:
             raise
         self.login_s = time.monotonic() - began
         return call
+
+
+def _unpacked(data: bytes, size: int) -> bytes:
+    raw = zlib.decompressobj(_WINDOW).decompress(data, size + 1)
+    _same(len(raw), size)
+    return raw
+
+
+def _same(count: int, size: int) -> int:
+    if count != size:
+        raise ValueError(f"{count} bytes for {size}")
+    return count
 
 
 def _sizes(value: Any) -> dict[str, int]:

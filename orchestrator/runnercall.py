@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
@@ -104,16 +104,32 @@ class Call:
         del self._buffer[:count]
         return data
 
+    def pour(self, count: int, write: Callable[[bytes], Any]) -> None:
+        """Have exactly ``count`` bytes written as they come, in the connection's own thread."""
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        write(data)
+        with self._answering():
+            self.channel.pour(count - len(data), write, self.timeout_s)
+
     def _more(self) -> None:
-        try:
+        with self._answering():
             data = self.channel.recv(self.timeout_s)
+            if not data:
+                raise EOFError
+        self._buffer += data
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Say why there is no answer: it did not come in time, or the runner is gone."""
+        try:
+            yield
         except TimeoutError:
             raise TransportError(
                 f"no answer from the node runner within {self.timeout_s:g} s", kind="node_lost", host=self.host.name
             ) from None
-        if not data:
-            raise self._ended()
-        self._buffer += data
+        except EOFError:
+            raise self._ended() from None
 
     def _ended(self) -> OrchError:
         streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))

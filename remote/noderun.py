@@ -39,6 +39,7 @@ SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 CHUNK = 1 << 18
 PIECE = 1 << 20
+SAMPLE = 1 << 16
 POLL_S = 0.05
 TAIL_BYTES = 16384
 STUCK_S = 10.0
@@ -944,6 +945,12 @@ def received(count, digest):
         yield block
 
 
+def deflated(data):
+    """Compress bytes into the bare format of RFC 1951, which has no checksum: logs have digests."""
+    engine = zlib.compressobj(1, zlib.DEFLATED, -15)
+    return engine.compress(data) + engine.flush()
+
+
 class Pieces:
     """Sends pieces of logs, each compressed or as it is: in whichever way a byte has lately taken less time.
 
@@ -956,22 +963,22 @@ class Pieces:
         self.until_trial = self.pause = 16
 
     def way(self):
-        """Tell whether the next piece is to be compressed."""
-        if not all(self.cost.values()):
-            return not self.cost[True]
-        best = self.cost[True] < self.cost[False]
-        self.until_trial -= 1
-        if self.until_trial:
-            return best
-        self.pause = min(2 * self.pause, 1024)
-        self.until_trial = self.pause
-        return not best
+        """Tell whether the next piece is to be compressed, and how many bytes it may hold: few where that is only tried."""
+        if all(self.cost.values()):
+            packed = self.cost[True] < self.cost[False]
+            self.until_trial -= 1
+            if self.until_trial:
+                return packed, PIECE
+            self.until_trial = self.pause = min(2 * self.pause, 1024)
+            packed = not packed
+        else:
+            packed = not self.cost[True]
+        return packed, SAMPLE if packed else PIECE
 
-    def send(self, name, offset, data):
+    def send(self, name, offset, data, packed):
         """Send one piece."""
-        packed = self.way()
         begun = time.monotonic()
-        body = zlib.compress(data, 1) if packed else data
+        body = deflated(data) if packed else data
         signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
         reply(name=name, offset=offset, raw=len(data), bytes=len(body), packed=packed)
         sys.stdout.buffer.write(body)
@@ -996,10 +1003,11 @@ def op_get(request):
         limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
         room -= limit
         while offset < limit:
-            data = read_slice(os.path.join(directory, "logs", name), offset, min(PIECE, limit - offset))
+            packed, most = pieces.way()
+            data = read_slice(os.path.join(directory, "logs", name), offset, min(most, limit - offset))
             if not data:
                 break
-            pieces.send(name, offset, data)
+            pieces.send(name, offset, data, packed)
             offset += len(data)
     more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
     reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)

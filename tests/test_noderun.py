@@ -955,7 +955,7 @@ def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict
     found: dict[str, bytes] = {}
     while not (head := line.read_line()).get("done"):
         data = line.read(head["bytes"])
-        data = zlib.decompress(data) if head["packed"] else data
+        data = zlib.decompress(data, -15) if head["packed"] else data
         assert head["offset"] == have.get(head["name"], 0) + len(found.get(head["name"], b""))
         found[head["name"]] = found.get(head["name"], b"") + data
     head["record"] = line.read(head["bytes"])

@@ -79,6 +79,14 @@ class Channel:
             raise self._gone()
         return data
 
+    def pour(self, count: int, write: Callable[[bytes], Any], timeout_s: float) -> None:
+        """Have the next ``count`` bytes of output written as they come, in the connection's own thread.
+
+        Raises EOFError where the output ends before, TimeoutError and TransportError as `recv` does, and what ``write`` raises.
+        """
+        if self._stdout.pour(count, write, timeout_s) < count:
+            raise EOFError if self._stdout.ended else self._gone()
+
     def listen(self, listener: Callable[[bytes], None]) -> None:
         """Hand over output as it comes, in the connection's own thread, which must not be kept; ``b""`` once it is over.
 

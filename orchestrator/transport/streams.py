@@ -33,18 +33,20 @@ class Inbox:
         self._changed = threading.Condition()
         self._closed = False
         self._listener: Callable[[bytes], None] | None = None
+        self._pour: _Pour | None = None
 
     def feed(self, data: bytes) -> None:
         """Add data: called by paramiko."""
         with self._changed:
             self.total += len(data)
-            taken = self._keep is not None or self._listener is not None
-            if self._listener:
-                self._listener(data)
-            else:
-                self._keep_back(data)
-        if taken:
-            self._open_window(len(data))
+            rest = self._poured(data) if self._pour else data
+            if rest and self._listener:
+                self._listener(rest)
+            elif rest:
+                self._keep_back(rest)
+            waiting = len(rest) if self._keep is None and not self._listener else 0
+        if len(data) > waiting:
+            self._open_window(len(data) - waiting)
 
     def close(self) -> None:
         """Say that nothing more will come: called by paramiko, both at the end and when the line breaks."""
@@ -96,6 +98,42 @@ class Inbox:
             self._open_window(len(data))
         return data
 
+    def pour(self, count: int, write: Callable[[bytes], Any], timeout_s: float) -> int:
+        """Have the next ``count`` bytes written as they come; return how many came, fewer only once the stream is over.
+
+        They are written in the connection's thread: to hand them to another takes longer than to write them down. Raises
+        TimeoutError where nothing comes for so long, and what ``write`` raises.
+        """
+        with self._changed:
+            chunks = list(self._chunks)
+            self._chunks.clear()
+            self._size = 0
+            pour = self._pour = _Pour(count, write)
+            left = [rest for chunk in chunks if (rest := self._poured(chunk))]
+            for rest in left:
+                self._keep_back(rest)
+        if taken := sum(map(len, chunks)) - sum(map(len, left)):
+            self._open_window(taken)
+        with self._changed:
+            while not (pour.over or self._closed):
+                total = self.total
+                if not self._changed.wait_for(lambda: pour.over or self._closed, timeout_s) and self.total == total:
+                    break
+            self._pour = None
+        if pour.error:
+            raise pour.error
+        if not (pour.over or self._closed):
+            raise TimeoutError
+        return count - pour.left
+
+    def _poured(self, data: bytes) -> bytes:
+        """Have data written, as much as is still wanted; return the rest."""
+        assert self._pour
+        rest = self._pour.take(data)
+        if self._pour.over:
+            self._changed.notify_all()
+        return rest
+
     def wait_for_end(self, timeout_s: float) -> bool:
         """Wait until nothing more can come; False if something still may."""
         with self._changed:
@@ -114,6 +152,32 @@ class Inbox:
             message.add_int(self._channel.remote_chanid)
             message.add_int(more)
             self._channel.transport._send_user_message(message)
+
+
+class _Pour:
+    """So many bytes on their way to where they are written down."""
+
+    def __init__(self, count: int, write: Callable[[bytes], Any]) -> None:
+        self.left = count
+        self.error: Exception | None = None
+        self._write = write
+
+    @property
+    def over(self) -> bool:
+        """Whether all that was wanted is written, or could not be."""
+        return not self.left or self.error is not None
+
+    def take(self, data: bytes) -> bytes:
+        """Write as much of ``data`` as is wanted and return the rest."""
+        if self.over:
+            return data
+        part = data[: self.left]
+        self.left -= len(part)
+        try:
+            self._write(part)
+        except Exception as error:  # it is raised again in the thread that waits for these bytes
+            self.error = error
+        return data[len(part) :]
 
 
 class Outbox:
