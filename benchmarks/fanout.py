@@ -6,7 +6,8 @@
 - cold: connect to N hosts, run `true`, hang up; the start of the program included.
 - skew: how far apart a command starts on N hosts. The nodes of a lab share one clock, which the peers' commands print. Ours are
   runs of the simulated framework: `orch` is when the launch scripts were released, by the nodes' own records; `orch-script`
-  when these scripts came to their first line, which is what the peers' figures are, N starts of bash on one machine included;
+  when these scripts came to their first line, which is what the peers' figures are, N starts of bash on one machine included,
+  their training programs two seconds later not;
   `orch-says` what the manifests say, which know of the nodes' clocks only what they measured.
 - deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
 - push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already and, for
@@ -129,7 +130,7 @@ def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
     folder = bed.folder / "templates" / "simulated"
     shutil.copytree(HERE.parent / "templates" / "simulated", folder)
     script = folder / "launch.sh.j2"
-    script.write_text(script.read_text().replace("\n", "\necho $EPOCHREALTIME\n", 1))
+    script.write_text(script.read_text().replace("\n", "\necho $EPOCHREALTIME\nsleep 2\n", 1))
     words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
     words += ["--templates", str(folder.parent), "--repeats", str(runs)]
     words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20", "--set", "gradient_mb=0.001"]
