@@ -17,8 +17,9 @@ from orchestrator.errors import DataError, OrchError
 from orchestrator.hardware import hardware, of_gpus
 from orchestrator.hostset import fold
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
+from orchestrator.physics import Measured, findings
 from orchestrator.spec import RunSpec
-from orchestrator.stats import Throughput, mean, median, published, scaling_efficiency, speedup, spread
+from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
 
 __all__ = ["Row", "RunResult", "Summary", "summarize"]
 
@@ -139,11 +140,14 @@ def summarize(results: Sequence[RunResult]) -> Summary:
     series = {id(cell): _series(cell, differing) for cell in cells}
     bases = {id(cell): _baseline(cell, cells) for cell in cells}
     typical = _typical_repeats(cells)
+    programs: dict[str, list[_Cell]] = {}
+    for cell in cells:
+        programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
+    doubts = {id(cell): texts for alike in programs.values() for cell, texts in _doubts(alike)}
     rows, baseline = [], {}
     for cell in sorted(cells, key=lambda cell: (series[id(cell)], *_order(cell))):
         base = bases[id(cell)]
-        peers = [peer for peer in cells if peer.key(*_SHAPE, *_LENGTH) == cell.key(*_SHAPE, *_LENGTH)]
-        row = _row(cell, base, series[id(cell)], differing, _qualifications(cell, base, peers, typical))
+        row = _row(cell, base, series[id(cell)], differing, _qualifications(cell, base, doubts[id(cell)], typical))
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
@@ -286,7 +290,7 @@ def _cause(run: RunResult) -> str:
     return ": ".join(word for word in words if word) + hint
 
 
-def _qualifications(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell], typical: int) -> tuple[str, ...]:
+def _qualifications(cell: _Cell, base: _Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
     found = ["simulated: the program waits instead of computing; not a speed of this hardware"] * cell.simulated
     found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
     speeds, middle = cell.speeds, cell.median
@@ -296,11 +300,25 @@ def _qualifications(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell], typ
         found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
         found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)
         found += _outliers(cell)
-        found += _scaling_doubts(cell, base, peers)
+        found += doubts
         if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
             found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     found += _differing_facts(cell, base)
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
+
+
+def _doubts(cells: Sequence[_Cell]) -> list[tuple[_Cell, list[str]]]:
+    """Return what is doubtful about each of some cells that differ in nothing but size, length and batch."""
+    measured = [_measured(cell) for cell in cells]
+    return [(cell, [finding.text for finding in findings(own, measured)]) for cell, own in zip(cells, measured, strict=True)]
+
+
+def _measured(cell: _Cell) -> Measured:
+    spec = cell.spec
+    # What bounds a speed is known of images of 224 x 224 and 1000 classes, on real devices.
+    usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
+    devices = hardware(cell.good, spec) if usual and spec.device == "cuda" and not cell.simulated else ""
+    return Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds), devices)
 
 
 def _outliers(cell: _Cell) -> list[str]:
@@ -310,17 +328,6 @@ def _outliers(cell: _Cell) -> list[str]:
         apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
         words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
         found.append(f"repeat {cell.good[place].repeat} is {words}, too far for chance; it counts all the same")
-    return found
-
-
-def _scaling_doubts(cell: _Cell, base: _Cell | None, peers: Sequence[_Cell]) -> list[str]:
-    found = []
-    if base and base is not cell and min(cell.speeds) > max(base.speeds) * cell.spec.world_size:
-        found.append("superlinear: faster than its ranks times the baseline, beyond the spread; doubt the baseline first")
-    smaller = [(peer.median or 0.0, peer.spec.shape) for peer in peers if peer.spec.world_size < cell.spec.world_size]
-    speed, shape = max(smaller, default=(0.0, ""))
-    if speed > (cell.median or 0.0):
-        found.append(f"more GPUs but slower than {shape} ({published(speed):.2f} samples/s)")
     return found
 
 

@@ -24,9 +24,9 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py"))
 LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
-        framework framework_schema published published_schema publishedlines publishedtables
-        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals hardware summary beside
-        diagnosis knownfailures differences sealed redaction
+        framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
+        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals hardware peaks physics summary
+        beside diagnosis knownfailures differences sealed redaction
     """,
     "shell": """
         foreign yamlfile library rundir evidence readlogs results history project bench transport node runnercall cluster

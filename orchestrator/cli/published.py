@@ -22,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
     """Make published tables again from their printed runs, and report what does not follow from them."""
     from orchestrator.foreign import published_files
+    from orchestrator.publisheddoubts import doubts
     from orchestrator.publishedtables import recompute
     from orchestrator.report.published import check_document
 
@@ -30,7 +31,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
         files = {name: _chosen(name, files)}
     found = {each: (file, [recompute(table) for table in file.tables]) for each, file in files.items()}
     if as_json:
-        print_json([check_document(each, file, checks) for each, (file, checks) in found.items()])
+        print_json([check_document(each, file, checks, doubts(file)) for each, (file, checks) in found.items()])
     else:
         _print(found, whole=bool(name))
     _refuse_surprises([check for _, checks in found.values() for check in checks])
@@ -49,16 +50,18 @@ def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
 def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
     from rich.console import Console
 
+    from orchestrator.publisheddoubts import doubts
     from orchestrator.report.published import overview, table
 
     console = Console()
     if not whole:
-        overview(found, console)
+        overview({each: (checks, doubts(file)) for each, (file, checks) in found.items()}, console)
         return
     for file, checks in found.values():
-        typer.echo(f"{file.source}\nprinted = recomputed; ≠ marks a difference\n")
+        typer.echo(f"{file.source}\nprinted = recomputed; ≠ marks a difference, ! a doubt about a number\n")
+        doubted = doubts(file)
         for check in checks:
-            table(check, console)
+            table(check, doubted[check.table.name], console)
         if file.inconsistencies:
             typer.echo("known inconsistencies of the source:")
         for text in file.inconsistencies:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.beside import Beside
+from orchestrator.physics import Finding
 from orchestrator.publishedtables import Cell, PublishedFile, TableCheck
 from orchestrator.report.text import one_line
 from orchestrator.stats import published
@@ -21,9 +22,12 @@ __all__ = ["beside", "check_document", "overview", "result_document", "table"]
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
 
+Doubts = Mapping[str, tuple[Finding, ...]]
+"""The findings of one table by case."""
 
-def table(check: TableCheck, console: Console) -> None:
-    """Print one published table: each printed number, ``=`` or ``≠``, and what follows from the runs or printed speeds."""
+
+def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
+    """Print one published table: each printed number, ``=`` or ``≠``, what follows from its runs or printed speeds, doubts."""
     of = check.table
     console.print(Text(f"{of.name}: {one_line(of.title)}", style="bold"), soft_wrap=True)
     facts = f"{of.model} {of.dtype} b{of.batch_size}, loader {of.loader}, version {of.version}; {of.hardware}"
@@ -31,6 +35,9 @@ def table(check: TableCheck, console: Console) -> None:
     made = f"speed: {of.statistic} of {_promised(of.runs)}; speedup: {_divisor(of.divisor)}"
     console.print(Text(made, style="dim"), soft_wrap=True)
     console.print(_cells(check))
+    for case, findings in doubts.items():
+        for finding in findings:
+            console.print(Text(f"  ! {case}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
     for text in of.notes:
         console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
     for text in check.odd:
@@ -40,18 +47,19 @@ def table(check: TableCheck, console: Console) -> None:
     console.print()
 
 
-def overview(files: Mapping[str, tuple[PublishedFile, Sequence[TableCheck]]], console: Console) -> None:
+def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
     """Print one line for each table of every framework, and a sum."""
-    grid = _grid("table", "cases", "runs", *_NUMBERS, "known")
-    for name, (_, checks) in files.items():
+    grid = _grid("table", "cases", "runs", *_NUMBERS, "known", "doubts")
+    for name, (checks, doubts) in files.items():
         grid.add_row(Text(name, style="bold"))
         for check in checks:
             counts = [_reproduced(check, what) for what in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
             known = str(len(check.odd) or NOTHING)
-            grid.add_row(f" {check.table.name}", str(len(check.table.cells)), str(runs or NOTHING), *counts, known)
+            doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
+            grid.add_row(f" {check.table.name}", str(len(check.table.cells)), str(runs or NOTHING), *counts, known, doubted)
     console.print(grid)
-    checks = [check for _, found in files.values() for check in found]
+    checks = [check for found, _ in files.values() for check in found]
     all_checks = [each for check in checks for each in check.checks]
     good = sum(each.agrees for each in all_checks)
     console.print(f"{len(checks)} tables: {good} of {len(all_checks)} printed numbers follow from what else is printed")
@@ -76,8 +84,10 @@ def beside(found: Iterable[Beside], notes: Sequence[str], console: Console) -> N
         console.print(Text(f"· {one_line(text)}"), soft_wrap=True)
 
 
-def check_document(framework: str, file: PublishedFile, checks: Sequence[TableCheck]) -> dict[str, Any]:
-    """Return the tables of a framework as JSON values: what was printed, and what follows from it, unrounded."""
+def check_document(
+    framework: str, file: PublishedFile, checks: Sequence[TableCheck], doubts: Mapping[str, Doubts]
+) -> dict[str, Any]:
+    """Return the tables of a framework as JSON values: what was printed, what follows from it, unrounded, and doubts."""
     return {
         "framework": framework,
         "source": file.source,
@@ -90,6 +100,9 @@ def check_document(framework: str, file: PublishedFile, checks: Sequence[TableCh
                 "known_seen": list(check.odd),
                 "undeclared": list(check.undeclared),
                 "known_not_seen": list(check.unseen),
+                "doubts": [
+                    {"case": case} | asdict(finding) for case, found in doubts[check.table.name].items() for finding in found
+                ],
             }
             for check in checks
         ],

@@ -1,0 +1,183 @@
+"""Doubts about numbers that follow from the numbers themselves, and from what devices and links can do at all.
+
+One cell is judged beside its peers: cells of the same program, alike in all but size and batch. Measured and published tables
+go the same way. A bound speaks only where device, model and link are known, and lies above everything that is possible;
+scaling is judged by the repeats least in favour of a finding.
+
+>>> one, eight = (Measured(1, gpus, 32, "vgg16", "amp", (speed,)) for gpus, speed in ((1, 407.69), (8, 3332.17)))
+>>> [finding.text for finding in findings(eight, [one])]
+['superlinear: 8.17 times as fast as 1n1g on 8 times its GPUs; doubt 1n1g first']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.peaks import MODELS, Device, Model, devices_in
+from orchestrator.stats import median, published
+
+__all__ = ["SLACK", "Finding", "Measured", "findings"]
+
+SLACK = 0.02
+"""What single numbers may differ by without a word; docs/metrics.md has where it comes from."""
+_ROOM = 1.1
+"""A device may run above the clock that its data sheet speaks of: an H100 goes to 1980 MHz, its peaks are of 1830."""
+_GRADIENT_BYTES, _WEIGHT_BYTES = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One cell: its size, what it ran, and the samples/s of its repeats, or a single published number. ``devices`` is a text
+    that names them, empty where nothing is to be made of that; ``link_bytes_per_s`` of one node, one way."""
+
+    nodes: int
+    gpus: int
+    batch_size: int
+    model: str
+    dtype: str
+    speeds: tuple[float, ...]
+    devices: str = ""
+    link_bytes_per_s: float | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of devices."""
+        return self.nodes * self.gpus
+
+    @property
+    def shape(self) -> str:
+        """Size in words: ``4n8g``."""
+        return f"{self.nodes}n{self.gpus}g"
+
+    @property
+    def speed(self) -> float:
+        """Typical samples/s."""
+        return median(self.speeds)
+
+    def step_s(self, samples_per_s: float) -> float:
+        """Return the seconds of a step at a speed."""
+        return self.ranks * self.batch_size / samples_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A doubt. ``beyond`` says how far: the number, or the one that is to blame, over the largest that would raise no doubt."""
+
+    kind: str
+    beyond: float
+    text: str
+
+
+def findings(cell: Measured, peers: Iterable[Measured]) -> tuple[Finding, ...]:
+    """Return what is doubtful about a cell. ``peers`` may hold the cell itself; cells without speeds are passed by."""
+    if not cell.speeds:
+        return ()
+    others = [peer for peer in peers if peer is not cell and peer.speeds]
+    alike = [peer for peer in others if peer.batch_size == cell.batch_size]
+    smaller = [peer for peer in alike if peer.ranks < cell.ranks]
+    found = (_superlinear(cell, smaller), _slower(cell, smaller), _batch(cell, others), _first_hop(cell, alike))
+    return (*(finding for finding in found if finding), *_impossible(cell))
+
+
+def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
+    """Compare a rank with one of the baseline and of the next smaller size: where one jump is odd, only that is told."""
+    near = max((peer.ranks for peer in smaller), default=0)
+    fastest = [
+        max((peer for peer in smaller if peer.ranks == ranks), key=lambda peer: max(peer.speeds), default=None)
+        for ranks in {1, near}
+    ]
+    beyond = {min(cell.speeds) / cell.ranks * peer.ranks / max(peer.speeds): peer for peer in fastest if peer}
+    worst = max(beyond, default=0.0)
+    if worst <= 1 + SLACK:
+        return None
+    peer = beyond[worst]
+    faster, times = cell.speed / peer.speed, cell.ranks / peer.ranks
+    words = f"{faster:.2f} times as fast as {peer.shape} on {times:g} times its GPUs; doubt {peer.shape} first"
+    return Finding("superlinear", worst, f"superlinear: {words}")
+
+
+def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
+    fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
+    if fastest.speed <= cell.speed:
+        return None
+    text = f"more GPUs but slower than {fastest.shape} ({published(fastest.speed):.2f} samples/s)"
+    return Finding("slower", fastest.speed / cell.speed, text)
+
+
+def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
+    """Compare with smaller batches on the same devices: a sample does not take longer because there are more of them."""
+    size = (cell.nodes, cell.gpus)
+    rivals = [peer for peer in others if (peer.nodes, peer.gpus) == size and peer.batch_size < cell.batch_size]
+    fastest = max(rivals, key=lambda peer: min(peer.speeds), default=cell)
+    beyond = min(fastest.speeds) / max(cell.speeds)
+    if beyond <= 1 + SLACK:
+        return None
+    text = f"a larger batch but slower than b{fastest.batch_size} ({published(fastest.speed):.2f} samples/s)"
+    return Finding("batch", beyond, text)
+
+
+def _first_hop(cell: Measured, alike: Sequence[Measured]) -> Finding | None:
+    """Compare what two nodes lose against one with what more nodes lose.
+
+    An all-reduce of whatever kind sends 2 (n - 1) / n times the gradients out of each of n nodes, on the average (Patarasuk
+    and Yuan, "Bandwidth optimal all-reduce algorithms", 2009), so a loss for want of bandwidth grows with n, from 2 to 4 by
+    half. One that does not is something else, or one of the numbers is wrong.
+    """
+    ones = [peer for peer in alike if (peer.nodes, peer.gpus) == (1, cell.gpus)]
+    more = [peer for peer in alike if peer.nodes > 2 and peer.gpus == cell.gpus]
+    if cell.nodes != 2 or not ones:
+        return None
+    one = min(ones, key=lambda peer: min(peer.speeds))
+    before = one.step_s(min(one.speeds))
+    lost = cell.step_s(max(cell.speeds)) - before
+    if lost <= 0:
+        return None
+    expected = {(before + lost * 2 * (peer.nodes - 1) / peer.nodes) / peer.step_s(min(peer.speeds)): peer for peer in more}
+    worst = max(expected, default=0.0)
+    if worst <= 1 + SLACK:
+        return None
+    peer = expected[worst]
+    here, there = ((each.step_s(each.speed) - one.step_s(one.speed)) * 1e3 for each in (cell, peer))
+    least = here * 2 * (peer.nodes - 1) / peer.nodes
+    words = f"loses {here:.0f} ms a step against {one.shape}, and {peer.shape} only {there:.0f}"
+    return Finding("first hop", worst, f"{words} where a lack of bandwidth would cost {least:.0f}; doubt this number first")
+
+
+def _impossible(cell: Measured) -> Iterator[Finding]:
+    """Yield what no machine of this kind does, judged by the fastest repeat; of several bounds of a kind the lowest."""
+    model = MODELS.get(cell.model)
+    lowest: dict[str, tuple[float, str]] = {}
+    for kind, bound, limit in _bounds(cell, model) if model else ():
+        lowest[kind] = min(lowest.get(kind, (bound, limit)), (bound, limit))
+    for kind, (bound, limit) in lowest.items():
+        if max(cell.speeds) > bound:
+            text = f"impossible: {limit} allows at most {bound:.0f} samples/s"
+            yield Finding(kind, max(cell.speeds) / bound, text)
+
+
+def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:
+    """Yield the kind of a bound, the most samples/s that it allows, and what sets it. Ranks wait for the slowest device."""
+    for name, device in devices_in(cell.devices).items():
+        whose = f"of {cell.ranks} × {name}"
+        rate = device.rate(cell.dtype)
+        if rate is None:
+            continue
+        yield "arithmetic", cell.ranks * rate * _ROOM / (2 * model.multiply_adds), f"the arithmetic {whose}"
+        moved = _least_bytes(cell, model, device)
+        if moved > 0:
+            step_s = moved / (device.memory_bytes_per_s * _ROOM)
+            yield "memory", cell.ranks * cell.batch_size / step_s, f"the memory {whose}"
+    if cell.link_bytes_per_s and cell.nodes > 1:
+        # What a node sends where even the switch sums (SHARP); a ring sends more.
+        step_s = model.parameters * _GRADIENT_BYTES / cell.link_bytes_per_s
+        limit = f"a link of {cell.link_bytes_per_s / 1e9:g} GB/s a node"
+        yield "interconnect", cell.ranks * cell.batch_size / step_s, limit
+
+
+def _least_bytes(cell: Measured, model: Model, device: Device) -> float:
+    """Return the bytes that a step moves at least: what is kept for the backward pass, and the weights, are written once
+    and read once, but for what the last cache holds."""
+    value_bytes = 4 if cell.dtype in ("fp32", "tf32") else 2
+    kept = cell.batch_size * model.kept * value_bytes + model.parameters * _WEIGHT_BYTES
+    return 2 * (kept - device.cache_bytes)
