@@ -150,6 +150,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     if throughput.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
     times = stats.step_times(samples, **terms)
+    doubts += _disagreement(stats.disagreement(samples, **terms), throughput.samples_per_s)
     doubts += _unsteady(stats.trend(times))
     return replace(
         result,
@@ -269,6 +270,15 @@ def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) 
         hosts = fold(node.host for node in planned.nodes if set(node.ranks) & set(silent))
         raise invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
     return []
+
+
+def _disagreement(found: tuple[str, float] | None, speed: float) -> list[str]:
+    """Return a text where a log's own rates or step times are at odds with the time that it shows to have passed."""
+    if not found:
+        return []
+    name, other = found
+    told = f"{stats.published(other):.2f} samples/s by its {name}, {stats.published(speed):.2f} by the time that passed"
+    return [f"the log disagrees with itself: {told}"]
 
 
 def _unsteady(trend: float | None) -> list[str]:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.steps import ABSURD, StepSample
@@ -20,6 +22,7 @@ from orchestrator.steps import ABSURD, StepSample
 __all__ = [
     "Throughput",
     "deviation",
+    "disagreement",
     "mean",
     "median",
     "published",
@@ -35,6 +38,8 @@ __all__ = [
 
 WORTH = 0.02
 """A smaller drift of step times within a window is not worth a word."""
+APART = 0.05
+"""By so much may two measures of one window differ: what lies between two steps, rounding."""
 _PARTS = 10
 _TOO_ONE_SIDED = 33
 
@@ -100,6 +105,28 @@ def step_times(
     ranks = world_size if scope == "process" else 1
     _, intervals = _intervals(samples, window, warmup_steps, global_batch, ranks, cumulative)
     return tuple(interval.seconds / interval.steps for interval in intervals)
+
+
+def disagreement(samples: Sequence[StepSample], *, warmup_steps: int, steps: int, **terms: Any) -> tuple[str, float] | None:
+    """Return what else a log says of its own speed, where that is `APART` from its throughput: by what, and samples/s.
+
+    Takes what `throughput` takes, and raises as that does.
+
+    >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
+    >>> disagreement(log, warmup_steps=2, steps=12, global_batch=64, world_size=8)
+    ('rates', 160.0)
+    """
+    terms |= {"warmup_steps": warmup_steps, "steps": steps}
+    best = throughput(samples, **terms).samples_per_s
+    # Between two lines many steps may have passed: a rate speaks of them all, a step time of the last.
+    every = len(_window(samples, warmup_steps, steps)) == steps - warmup_steps
+    for name, kinds in ((("step times", ("step_time_s",)),) * every) + (("rates", ("samples_per_s", "steps_per_s")),):
+        only = [StepSample(one.step, **{kind: getattr(one, kind) for kind in kinds}) for one in samples]
+        with suppress(DataError):  # the log has none of these, or not on every line
+            speed = throughput(only, **terms).samples_per_s
+            if not 1 / (1 + APART) < speed / best < 1 + APART:
+                return name, speed
+    return None
 
 
 def _window(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> list[StepSample]:

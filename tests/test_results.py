@@ -152,6 +152,25 @@ def test_a_whole_run_has_its_speed(bench: BenchDir) -> None:
     assert result.spec is not None and result.spec.origins == {"steps": "command line"}
 
 
+@pytest.mark.parametrize(
+    ("step_time_s", "told"),
+    [
+        (0.24, ["the log disagrees with itself: 266.67 samples/s by its step times, 128.00 by the time that passed"]),
+        (0.6, ["the log disagrees with itself: 106.67 samples/s by its step times, 128.00 by the time that passed"]),
+        (0.49, []),
+    ],
+)
+def test_step_times_that_do_not_make_up_the_time_that_passed_are_told(
+    bench: BenchDir, step_time_s: float, told: list[str]
+) -> None:
+    def between_steps(_planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        logs[0]["rank-0.out"] = logs[0]["rank-0.out"].replace("step_time_s=0.500000", f"step_time_s={step_time_s:.6f}")
+
+    result = read_run(build(bench, "r1", between_steps))
+    assert result.throughput and result.throughput.samples_per_s == pytest.approx(128)
+    assert list(result.qualifications) == told
+
+
 def test_halving_the_speed_of_steps_halves_the_result(bench: BenchDir) -> None:
     fast, slow = read_run(build(bench, "r1")), read_run(build(bench, "r2", seconds=1.0))
     assert fast.throughput and slow.throughput

@@ -17,6 +17,7 @@ from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.stats import (
     Throughput,
+    disagreement,
     mean,
     median,
     published,
@@ -226,3 +227,16 @@ def test_few_steps_and_a_jump_have_no_trend_or_one() -> None:
     assert trend([1.0] * 19) is None and trend([float(step) for step in range(1, 20)]) is None
     assert trend([1.0] * 200) is None and trend([1.0] * 100 + [1.001] * 100) is None
     assert trend([1.0] * 195 + [9.0] * 5) is None  # one slow moment is no drift
+
+
+@given(st.floats(0.01, 10), st.floats(0.5, 2), st.integers(1, 512))
+def test_rates_that_follow_from_batch_and_time_never_disagree(step_s: float, wrong: float, batch: int) -> None:
+    log = [StepSample(step, timestamp=1e6 + step * step_s, samples_per_s=batch / step_s * wrong) for step in range(0, 121, 20)]
+    found = disagreement(log, warmup_steps=20, steps=120, global_batch=batch, world_size=8)
+    assert (found is None) == (1 / 1.05 < wrong < 1.05) or abs(wrong - 1.05) < 1e-4 or abs(1 / wrong - 1.05) < 1e-4
+    assert found is None or found == ("rates", pytest.approx(batch / step_s * wrong))
+
+
+def test_a_step_time_that_stands_for_twenty_steps_proves_nothing() -> None:
+    log = [StepSample(step, timestamp=step * 0.5, step_time_s=0.4) for step in range(0, 121, 20)]
+    assert disagreement(log, warmup_steps=20, steps=120, global_batch=64, world_size=8) is None
