@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.hostset import fold
+
 if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import RunResult
 
-__all__ = ["hardware", "of_gpus"]
+__all__ = ["hardware", "of_gpus", "slowed"]
 
+_WORTH = 0.05
+_SLOWDOWNS = {
+    "sw_power_cap": "the power limit",
+    "sync_boost": "the slowest GPU of a group",
+    "sw_thermal_slowdown": "temperature",
+    "hw_thermal_slowdown": "temperature, by half or more",
+    "hw_power_brake_slowdown": "the power supply, by half or more",
+}
+"""Reasons by the names of nvidia-smi's ``clocks_event_reasons_counters``, in words."""
 _TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
 
 
@@ -22,6 +33,24 @@ def of_gpus(facts: Any, key: str) -> list[str]:
     gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
     entries = gpus if isinstance(gpus, (list, tuple)) else ()
     return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+
+
+def slowed(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a text for each reason that lowered clocks for a twentieth of a run or more, from its nodes' exit records."""
+    shares: dict[str, dict[str, float]] = {}
+    for host, record in records.items():
+        for rank in record["ranks"]:
+            told, began, ended = (rank.get(key) for key in ("slowed_us", "started_mono_s", "ended_mono_s"))
+            if not isinstance(told, dict) or not all(type(time) in (int, float) for time in (began, ended)) or ended <= began:
+                continue
+            for name in _SLOWDOWNS.keys() & told.keys():
+                if type(told[name]) is int and (share := min(1.0, told[name] * 1e-6 / (ended - began))) >= _WORTH:
+                    shares.setdefault(name, {})[host] = share
+    return [
+        f"clocks lowered by {words}: for {max(shares[name].values()):.0%} of the run on {fold(sorted(shares[name]))}"
+        for name, words in _SLOWDOWNS.items()
+        if name in shares
+    ]
 
 
 def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:

@@ -18,6 +18,7 @@ from orchestrator import nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.evidence import invalid
 from orchestrator.framework import LogGrammar
+from orchestrator.hardware import slowed
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
 from orchestrator.readlogs import read_logs
@@ -130,6 +131,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     doubts += [text for one in sampled for text in one.warnings]
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
+    doubts += slowed(records)
     doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
     networks = _networks(run, planned, records)
     observed = {**observed, "networks": list(networks)}

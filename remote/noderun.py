@@ -47,6 +47,8 @@ IDLE_S = 60
 STAY_S = 15
 LEAST_FREE_BYTES = 1 << 20
 RESERVE_BYTES = 1 << 18
+# Why clocks are lowered, as nvidia-smi counts it.
+SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 MAX_FILES = 4096
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -352,6 +354,41 @@ def belonging(root, run_id=None):
 # ------------------------------------------------------------------ one rank
 
 
+def ask_slowdowns():
+    """Begin to ask for how many microseconds, since the driver was loaded, each reason has lowered the clocks of each GPU
+    of this run; None where there is no nvidia-smi. Its answer waits in a pipe, so that nobody need wait for it."""
+    import subprocess
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    query = "--query-gpu=" + ",".join("clocks_event_reasons_counters." + name for name in SLOWDOWNS)
+    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"] + (["--id=" + visible] if visible else [])
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+
+
+def slowdowns(asked):
+    """Return the answer, a row for each GPU; none where the driver does not count, as older ones, or does not answer in 5 s."""
+    import subprocess
+
+    try:
+        text = asked.communicate(timeout=5)[0].decode("utf-8", "replace")
+        return [[int(field) for field in line.split(",")] for line in text.splitlines()]
+    except (ValueError, AttributeError):  # words in place of numbers; nvidia-smi has gone since
+        return []
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        return []
+
+
+def slowed_us(before, after):
+    """Return by reason the growth of the GPU whose clocks it lowered longest; without those that lowered none."""
+    grown = [[late - early for early, late in zip(*rows)] for rows in zip(before, after)]
+    longest = dict(zip(SLOWDOWNS, map(max, zip(*grown))))
+    return {name: number for name, number in longest.items() if number > 0}
+
+
 def rank_main(argv):
     """Run one rank with its own log files and leave ``ranks/<rank>.json``; end with its exit code, or 128 + its signal."""
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -376,8 +413,12 @@ def rank_main(argv):
             os._exit(127 if error.errno == errno.ENOENT else 126)
     path = os.path.join("ranks", "%d.json" % rank)
     write_json(path, dict(record, pid=pid))
+    asked = ask_slowdowns() if local_rank == 0 else None
     code, name = ending(os.waitpid(pid, 0)[1])
-    write_json(path, dict(record, pid=pid, code=code, signal=name, ended_mono_s=time.monotonic()))
+    record.update(pid=pid, code=code, signal=name, ended_mono_s=time.monotonic())
+    if asked and code == 0:  # a rank that failed is told at once
+        record["slowed_us"] = slowed_us(slowdowns(asked), slowdowns(ask_slowdowns()))
+    write_json(path, record)
     return code if code is not None else 128 + getattr(signal, name, 0)
 
 

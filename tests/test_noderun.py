@@ -274,6 +274,48 @@ def rank(code: str, number: int = 0) -> str:
     return f"RANK={number} LOCAL_RANK={number} {wrapper} {sys.executable} -c '{code}'"
 
 
+COUNTS = """#!/bin/bash
+# Two GPUs, whose counters of five reasons grow while the run goes on.
+[ "$3" = --id=0,1 ] || exit 6
+if [ -e asked ]; then printf '900, 0, 70, 0, 0\\n5000, 0, 60, 0, 0\\n'; exit; fi
+touch asked
+printf '100, 0, 50, 0, 0\\n200, 0, 60, 0, 0\\n'
+"""
+OLD = """#!/bin/bash
+echo 'Field "clocks_event_reasons_counters.sw_power_cap" is not a valid field to query.'; exit 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "slowed"),
+    [(COUNTS, {"sw_power_cap": 4800, "sw_thermal_slowdown": 20}), (OLD, {}), ("#!/bin/bash\necho '[N/A], 0, 0, 0, 0'\n", {})],
+    ids=["counts", "an older driver", "no counters"],
+)
+def test_a_good_rank_tells_how_long_clocks_were_lowered(
+    machine: Machine, tmp_path: Path, answer: str, slowed: dict[str, int]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text(answer)
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    gpus = f"export PATH={tmp_path}/bin:$PATH CUDA_VISIBLE_DEVICES=0,1\n"
+    line = machine.start(RUN, gpus + rank("import time; time.sleep(0.5)") + " & " + rank("pass", 1) + "; wait\n")
+    first, second = line.wait_for("ended")["record"]["ranks"]
+    assert first["slowed_us"] == slowed and "slowed_us" not in second
+    line.order("bye")
+    line.close()
+
+
+def test_a_rank_that_failed_is_told_before_anybody_asks_for_clocks(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/bash\nexec sleep 1000\n")
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    line = machine.start(RUN, f"export PATH={tmp_path}/bin:$PATH\n" + rank("raise SystemExit(3)"))
+    record = line.wait_for("ended", 4)["record"]
+    assert (record["state"], record["ranks"][0]["code"], "slowed_us" in record["ranks"][0]) == ("failed", 3, False)
+    line.order("bye")
+    line.close()
+
+
 # ------------------------------------------------------------------ every Python
 
 

@@ -171,6 +171,26 @@ def test_step_times_that_do_not_make_up_the_time_that_passed_are_told(
     assert list(result.qualifications) == told
 
 
+@pytest.mark.parametrize(
+    ("slowed_us", "told"),
+    [
+        ({"sw_power_cap": 3_000_000}, ["clocks lowered by the power limit: for 50% of the run on node[1-2]"]),
+        ({"sw_thermal_slowdown": 299_000, "hw_thermal_slowdown": 301_000},
+         ["clocks lowered by temperature, by half or more: for 5% of the run on node[1-2]"]),
+        ({"sw_power_cap": "3000000", "sync_boost": True, "\x1b[31m": 3_000_000}, []),
+        ([3_000_000], []),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_clocks_that_were_lowered_for_a_twentieth_of_the_run_are_told(bench: BenchDir, slowed_us: Any, told: list[str]) -> None:
+    def slow(records: list[dict[str, Any]]) -> None:
+        for record in records:
+            record["ranks"][0] |= {"slowed_us": slowed_us, "started_mono_s": 2.0, "ended_mono_s": 8.0}
+
+    result = read_run(build(bench, "r1", after=slow))
+    assert result.throughput and list(result.qualifications) == told
+
+
 def test_halving_the_speed_of_steps_halves_the_result(bench: BenchDir) -> None:
     fast, slow = read_run(build(bench, "r1")), read_run(build(bench, "r2", seconds=1.0))
     assert fast.throughput and slow.throughput
