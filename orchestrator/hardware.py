@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import RunResult
 
-__all__ = ["hardware", "of_gpus", "slowed"]
+__all__ = ["hardware", "infiniband_bytes_per_s", "of_gpus", "slowed"]
 
 _WORTH = 0.05
 _SLOWDOWNS = {
@@ -33,6 +33,20 @@ def of_gpus(facts: Any, key: str) -> list[str]:
     gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
     entries = gpus if isinstance(gpus, (list, tuple)) else ()
     return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+
+
+def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
+    """Return what the slowest node can send over InfiniBand, of the best run; None where NCCL spoke anything else, or where
+    the rates of a node's ports are not known."""
+    slowest = []
+    for run in runs:
+        networks = run.observed.get("networks") or ()
+        rates = [facts.get("infiniband_gbit") if isinstance(facts, Mapping) else None for facts in run.facts.values()]
+        known = [float(rate) for rate in rates if isinstance(rate, (int, float)) and rate > 0]
+        if not networks or not known or len(known) < len(rates) or not all(str(one).startswith("NET/IB") for one in networks):
+            return None
+        slowest.append(min(known))
+    return max(slowest) * 1e9 / 8 if slowest else None
 
 
 def slowed(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
-from orchestrator.hardware import hardware, of_gpus
+from orchestrator.hardware import hardware, infiniband_bytes_per_s, of_gpus
 from orchestrator.hostset import fold
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.physics import Measured, findings
@@ -315,10 +315,13 @@ def _doubts(cells: Sequence[_Cell]) -> list[tuple[_Cell, list[str]]]:
 
 def _measured(cell: _Cell) -> Measured:
     spec = cell.spec
+    found = Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds))
     # What bounds a speed is known of images of 224 x 224 and 1000 classes, on real devices.
     usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
-    devices = hardware(cell.good, spec) if usual and spec.device == "cuda" and not cell.simulated else ""
-    return Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds), devices)
+    named = {hardware([run], spec) for run in cell.good}
+    if not usual or spec.device == "cpu" or cell.simulated or len(named) != 1:
+        return found
+    return replace(found, devices=named.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
 def _outliers(cell: _Cell) -> list[str]:

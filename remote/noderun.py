@@ -1263,6 +1263,7 @@ def op_facts(request):
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "time": time.time(),
         "gpus": gpus(),
+        "infiniband_gbit": infiniband_gbit(),
         "ports_busy": [],
     }
     seen, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
@@ -1411,6 +1412,24 @@ def interface_facts(name):
             return {"state": state.read().strip(), "mtu": int(mtu.read())}
     except OSError:
         return None
+
+
+def infiniband_gbit(base="/sys/class/infiniband"):
+    """Return the rates of all active ports together, in Gb/s, InfiniBand and RoCE alike; None where one cannot be told.
+
+    The kernel writes ``4: ACTIVE`` and ``100 Gb/sec (4X EDR)``.
+    """
+    import glob
+
+    total = 0.0
+    for port in glob.glob(os.path.join(base, "*", "ports", "*")):
+        try:
+            with open(os.path.join(port, "state")) as state, open(os.path.join(port, "rate")) as rate:
+                if state.read().startswith("4:"):
+                    total += float(rate.read().split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+    return total or None
 
 
 def serve_main():

@@ -287,6 +287,28 @@ echo 'Field "clocks_event_reasons_counters.sw_power_cap" is not a valid field to
 
 
 @pytest.mark.parametrize(
+    ("ports", "gbit"),
+    [
+        (
+            [("4: ACTIVE", "100 Gb/sec (4X EDR)"), ("4: ACTIVE", "400 Gb/sec (4X NDR)"), ("1: DOWN", "10 Gb/sec (4X SDR)")],
+            500.0,
+        ),
+        ([("4: ACTIVE", "2.5 Gb/sec (1X SDR)")], 2.5),
+        ([("1: DOWN", "100 Gb/sec (4X EDR)")], None),
+        ([("4: ACTIVE", "100 Gb/sec (4X EDR)"), ("4: ACTIVE", "")], None),
+        ([], None),
+    ],
+)
+def test_the_rates_of_active_ports_are_added_up(tmp_path: Path, ports: list[tuple[str, str]], gbit: float | None) -> None:
+    for number, (state, rate) in enumerate(ports):
+        folder = tmp_path / f"mlx5_{number}" / "ports" / "1"
+        folder.mkdir(parents=True)
+        (folder / "state").write_text(f"{state}\n")
+        (folder / "rate").write_text(f"{rate}\n")
+    assert runner().infiniband_gbit(str(tmp_path)) == gbit
+
+
+@pytest.mark.parametrize(
     ("answer", "slowed"),
     [(COUNTS, {"sw_power_cap": 4800, "sw_thermal_slowdown": 20}), (OLD, {}), ("#!/bin/bash\necho '[N/A], 0, 0, 0, 0'\n", {})],
     ids=["counts", "an older driver", "no counters"],

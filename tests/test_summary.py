@@ -278,6 +278,55 @@ def facts(driver: str, torch: str, free: int) -> dict[str, Any]:
     }
 
 
+def seen(networks: list[str], *gbit: Any) -> dict[str, Any]:
+    """Return what a run on H200s observed, with the rates of its nodes' ports."""
+    nodes = {f"node{i}": facts("550.54", "2.13.0", 0) | {"infiniband_gbit": rate} for i, rate in enumerate(gbit)}
+    return {"facts": nodes, "observed": {"devices": {"NVIDIA H200": 8}, "networks": networks}}
+
+
+IMPOSSIBLE = "impossible: the arithmetic of 1 × H200 allows at most 77763 samples/s"
+TOO_FAST = "impossible: a link of 12.5 GB/s a node allows at most 500841 samples/s"
+
+
+@pytest.mark.parametrize(
+    ("results", "told"),
+    [
+        (cell("1n1g", [8e4] * 3, dtype="fp16", result=seen([], 400)), (IMPOSSIBLE,)),
+        (cell("1n1g", [7e4] * 3, dtype="fp16", result=seen([], 400)), ()),
+        (cell("1n1g", [8e4] * 3, dtype="fp16", options={"image_size": 64}, result=seen([], 400)), ()),
+        (cell("1n1g", [8e4] * 3, dtype="fp16", options={"num_classes": 10}, result=seen([], 400)), ()),
+        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 100.0, 400.0)), (TOO_FAST,)),
+        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 400.0, 400.0)), ()),
+        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 100.0, None)), ()),
+        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/Socket on eth0"], 100.0, 100.0)), ()),
+        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen([], 100.0, 100.0)), ()),
+    ],
+)
+def test_a_speed_is_called_impossible_where_device_or_link_are_known_and_only_there(
+    results: list[RunResult], told: tuple[str, ...]
+) -> None:
+    assert rows(summarize(results))[results[0].spec.shape if results[0].spec else ""].qualifications == told
+
+
+def test_repeats_on_different_devices_have_no_bound() -> None:
+    first, second, third = cell("1n1g", [8e4] * 3, dtype="fp16", result=seen([], 400))
+    other = replace(third, observed={"devices": {"NVIDIA B200": 8}})
+    assert not [text for text in summarize([first, second, other]).rows[0].qualifications if text.startswith("impossible")]
+
+
+def test_a_simulated_speed_is_never_called_impossible() -> None:
+    results = [replace(run, simulated=True) for run in cell("1n1g", [8e4] * 3, dtype="fp16", result=seen([], 400))]
+    assert not [text for text in summarize(results).rows[0].qualifications if text.startswith("impossible")]
+
+
+def test_a_larger_batch_that_is_slower_is_told_beside_it_in_a_table_of_several() -> None:
+    summary = summarize([*cell("1n1g", [512.0] * 3, "a"), *cell("1n1g", [439.0] * 3, "b", batch_size=256)])
+    assert {row.batch_size: row.qualifications for row in summary.rows} == {
+        128: (),
+        256: ("a larger batch but slower than b128 (512.00 samples/s)",),
+    }
+
+
 def test_facts_that_must_be_alike_are_folded_by_value_where_they_are_not() -> None:
     nodes = {f"gpu{i:02d}": facts("550.54" if i < 4 else "535.86", "2.13.0", i) for i in range(1, 5)}
     row = summarize(cell("4n8g", [9.0] * 3, result={"facts": nodes})).rows[0]
