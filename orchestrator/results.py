@@ -152,7 +152,8 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     if throughput.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
     times = stats.step_times(samples, **terms)
-    doubts += _disagreement(stats.disagreement(samples, **terms), throughput.samples_per_s)
+    speed = throughput.samples_per_s
+    doubts += _disagreement(stats.disagreement(samples, speed, **terms), speed)
     doubts += _unsteady(stats.trend(times))
     return replace(
         result,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.steps import ABSURD, StepSample
+from orchestrator.steps import ABSURD, StepSample, rows
 
 __all__ = [
     "Throughput",
@@ -107,23 +107,27 @@ def step_times(
     return tuple(interval.seconds / interval.steps for interval in intervals)
 
 
-def disagreement(samples: Sequence[StepSample], *, warmup_steps: int, steps: int, **terms: Any) -> tuple[str, float] | None:
-    """Return what else a log says of its own speed, where that is `APART` from its throughput: by what, and samples/s.
-
-    Takes what `throughput` takes, and raises as that does.
+def disagreement(
+    samples: Sequence[StepSample], best: float, *, warmup_steps: int, steps: int, **terms: Any
+) -> tuple[str, float] | None:
+    """Return what else a log says of its own speed, where that is `APART` from ``best``, its throughput: by what, and
+    samples/s. Takes what `throughput` takes, and raises as that does.
 
     >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
-    >>> disagreement(log, warmup_steps=2, steps=12, global_batch=64, world_size=8)
+    >>> disagreement(log, 128.0, warmup_steps=2, steps=12, global_batch=64, world_size=8)
     ('rates', 160.0)
     """
     terms |= {"warmup_steps": warmup_steps, "steps": steps}
-    best = throughput(samples, **terms).samples_per_s
     # Between two lines many steps may have passed: a rate speaks of them all, a step time of the last.
     every = len(_window(samples, warmup_steps, steps)) == steps - warmup_steps
-    for name, kinds in ((("step times", ("step_time_s",)),) * every) + (("rates", ("samples_per_s", "steps_per_s")),):
-        only = [StepSample(one.step, **{kind: getattr(one, kind) for kind in kinds}) for one in samples]
-        with suppress(DataError):  # the log has none of these, or not on every line
-            speed = throughput(only, **terms).samples_per_s
+    said = [("step times", ("step_time_s",))] * every + [("rates", ("samples_per_s", "steps_per_s"))]
+    numbers = [one.step for one in samples]
+    for name, kinds in said:
+        columns = {kind: column for kind in kinds if any(column := [getattr(one, kind) for one in samples])}
+        if not columns:
+            continue
+        with suppress(DataError):  # not on every line
+            speed = throughput(rows(numbers, columns), **terms).samples_per_s
             if not 1 / (1 + APART) < speed / best < 1 + APART:
                 return name, speed
     return None

@@ -74,6 +74,8 @@ def test_these_published_rows_raise_a_doubt_and_no_others() -> None:
 
 def test_the_page_on_published_numbers_lists_every_doubt_in_its_words() -> None:
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+    rows = sum(len(table.cells) for file in published_files().values() for table in file.tables)
+    assert f"{len(DOUBTS)} of {rows} rows" in page
     told = [line for line in page.split("## What is doubtful")[1].split("\n## ")[0].splitlines() if line.startswith("| `")]
     assert told == [f"| `{table}` | {case} | {one.text} |" for (table, case), found in DOUBTS.items() for one in found]
 

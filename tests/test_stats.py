@@ -232,11 +232,11 @@ def test_few_steps_and_a_jump_have_no_trend_or_one() -> None:
 @given(st.floats(0.01, 10), st.floats(0.5, 2), st.integers(1, 512))
 def test_rates_that_follow_from_batch_and_time_never_disagree(step_s: float, wrong: float, batch: int) -> None:
     log = [StepSample(step, timestamp=1e6 + step * step_s, samples_per_s=batch / step_s * wrong) for step in range(0, 121, 20)]
-    found = disagreement(log, warmup_steps=20, steps=120, global_batch=batch, world_size=8)
+    found = disagreement(log, batch / step_s, warmup_steps=20, steps=120, global_batch=batch, world_size=8)
     assert (found is None) == (1 / 1.05 < wrong < 1.05) or abs(wrong - 1.05) < 1e-4 or abs(1 / wrong - 1.05) < 1e-4
     assert found is None or found == ("rates", pytest.approx(batch / step_s * wrong))
 
 
 def test_a_step_time_that_stands_for_twenty_steps_proves_nothing() -> None:
     log = [StepSample(step, timestamp=step * 0.5, step_time_s=0.4) for step in range(0, 121, 20)]
-    assert disagreement(log, warmup_steps=20, steps=120, global_batch=64, world_size=8) is None
+    assert disagreement(log, 128.0, warmup_steps=20, steps=120, global_batch=64, world_size=8) is None
