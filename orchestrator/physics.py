@@ -62,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A doubt. ``beyond`` says how far: the number, or the one that is to blame, over the largest that would raise no doubt."""
+    """A doubt. ``beyond`` says how far, as a ratio above 1: of what was printed and what it could be at most, or at least."""
 
     kind: str
     beyond: float

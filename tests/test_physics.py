@@ -251,6 +251,13 @@ def test_one_odd_jump_is_told_once() -> None:
     assert [kinds(findings(cell, cells)) for cell in cells] == [[], [], ["superlinear"], []]
 
 
+def test_a_baseline_that_is_too_slow_is_told_at_every_size() -> None:
+    cells = [measured(shape, speed) for shape, speed in (("1n1g", 100), ("1n4g", 415), ("1n8g", 828))]
+    told = [[finding.text for finding in findings(cell, cells)] for cell in cells]
+    assert told[0] == [] and all(text.endswith("doubt 1n1g first") for texts in told[1:] for text in texts)
+    assert list(map(len, told)) == [0, 1, 1]
+
+
 def test_superlinear_is_judged_by_the_repeats_least_in_favour_of_it() -> None:
     one = measured("1n1g", 98, 100, 104)
     assert findings(measured("1n2g", 211, 230, 240), [one]) == ()
