@@ -357,6 +357,8 @@ def belonging(root, run_id=None):
 def ask_slowdowns():
     """Begin to ask for how many microseconds, since the driver was loaded, each reason has lowered the clocks of each GPU
     of this run; None where there is no nvidia-smi. Its answer waits in a pipe, so that nobody need wait for it."""
+    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
+        return None  # before the module is imported that would find out: ranks start at once, on many nodes
     import subprocess
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
