@@ -13,9 +13,10 @@ from orchestrator.inventory import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.render import Plan, render
 from orchestrator.spec import RunSpec, cells, resolve
+from orchestrator.stopping import Course
 from orchestrator.topology import ladder, place
 
-__all__ = ["PORTS", "PlannedRun", "Request", "ordered", "plan_run", "specs"]
+__all__ = ["PORTS", "Bench", "PlannedRun", "Request", "ordered", "plan_run", "specs"]
 
 PORTS = range(20000, 30000)
 """Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range."""
@@ -30,6 +31,33 @@ class PlannedRun:
     spec: RunSpec
     folder: FrameworkFolder
     bench_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """All runs of one command: its cells, in blocks of which each visits every cell once."""
+
+    bench_id: str
+    cells: tuple[RunSpec, ...]
+    folders: Mapping[str, FrameworkFolder]
+    course: Course
+
+    def block(self, repeat: int) -> tuple[PlannedRun, ...]:
+        """Return the runs of one repeat, from 1, in execution order; the same ones whenever it is asked for."""
+        count = len(self.cells)
+        order = ordered(count, repeat, self.course.order, self.course.seed)[-count:]
+        return tuple(
+            self._run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
+        )
+
+    def planned(self) -> tuple[PlannedRun, ...]:
+        """Return the runs that are planned from the start."""
+        return tuple(run for repeat in range(1, self.course.repeats + 1) for run in self.block(repeat))
+
+    def _run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
+        return PlannedRun(
+            run_name(self.bench_id, index, spec, repeat), repeat, spec, self.folders[spec.framework], self.bench_id
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,14 +43,17 @@ class Campaign:
     facts: dict[str, Any] = field(default_factory=dict)
     errors: list[OrchError] = field(default_factory=list)
 
-    def execute(self, runs: Sequence[PlannedRun]) -> list[OrchError]:
-        """Execute the runs in order; return the errors of those that failed. An unreachable or unfit cluster raises at once."""
-        if runs and not self.interrupt.signal:
-            self.cluster.open()
-            self._preflight(runs)
-        for index, run in enumerate(runs):
+    def execute(self, runs: Iterable[PlannedRun], needed: Sequence[PlannedRun]) -> list[OrchError]:
+        """Execute the runs in order, each asked for when the one before is over; return the errors of those that failed.
+
+        ``needed`` are runs of all kinds that may come. An unreachable cluster, or one unfit for them, raises at once.
+        """
+        for index, run in enumerate(() if self.interrupt.signal else runs):
             if self.interrupt.signal:
                 break
+            if index == 0:
+                self.cluster.open()
+                self._preflight(needed)
             self.observe("run", {"index": index, "run": run})
             outcome = self._one(run)
             self.observe("run_over", {"index": index, "run": run, "outcome": outcome})

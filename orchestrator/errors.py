@@ -94,7 +94,7 @@ class Regression(OrchError):
 
 class RunError(OrchError):
     """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed, run_timeout,
-    lease_expired, output_limit, run_in_use."""
+    lease_expired, output_limit, run_in_use, budget_over."""
 
     exit_code = 1
 

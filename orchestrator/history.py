@@ -1,9 +1,10 @@
-"""Earlier benches of a project, asked one question for now: is there a baseline that a new bench may be compared with?"""
+"""What earlier benches, and the earlier part of one, tell a bench: a usable baseline, and how long its runs take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host
@@ -12,7 +13,7 @@ from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.spec import RunSpec
 
-__all__ = ["usable_baseline"]
+__all__ = ["expected", "longest", "spent_s", "usable_baseline"]
 
 
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
@@ -42,3 +43,56 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
         if len(good) >= repeats:
             return good
     return []
+
+
+def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
+    """Return each cell that an earlier bench has run, with the seconds of its longest run in the newest such bench."""
+    found: list[tuple[RunSpec, float]] = []
+    for path in sorted(root.glob("*/bench.json"), reverse=True):
+        missing = [cell for cell in cells if all(cell != known for known, _ in found)]
+        if not missing:
+            break
+        try:
+            found += [(cell, took) for cell, took in longest(BenchDir.open(path.parent)) if cell in missing]
+        except OrchError:
+            continue
+    return found
+
+
+def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
+    """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
+    record, took = bench.bench(), _durations(bench.events())
+    by_cell: dict[int, float] = {}
+    try:
+        for run_id, seconds in took.items():
+            cell = record["plan"][run_id]["cell"]
+            by_cell[cell] = max(seconds, by_cell.get(cell, 0.0))
+        return [(RunSpec(**record["cells"][cell]["spec"]), seconds) for cell, seconds in by_cell.items()]
+    except (KeyError, TypeError, IndexError):  # an earlier version wrote it
+        return []
+
+
+def spent_s(events: Sequence[Mapping[str, Any]]) -> float:
+    """Return the seconds that the controllers before the present one have spent on a bench, from its journal."""
+    spans: list[list[float]] = []
+    for event in events:
+        if event["event"] == "begun":
+            spans.append([event["at"], event["at"]])
+        elif spans:
+            spans[-1][1] = event["at"]
+    return sum(max(0.0, last - first) for first, last in spans[:-1])
+
+
+def _durations(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the seconds of each run that one controller has seen from its plan to its end, failed ones as well."""
+    planned: dict[str, float] = {}
+    found = {}
+    for event in events:
+        run = str(event.get("run"))
+        if event["event"] == "begun":
+            planned.clear()
+        elif event["event"] == "planned":
+            planned.setdefault(run, event["at"])
+        elif event["event"] in ("finished", "failed", "collected") and run in planned:
+            found[run] = max(0.0, event["at"] - planned[run])
+    return found

@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.bench import PlannedRun
+from orchestrator.bench import Bench, PlannedRun
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory
 from orchestrator.library import FrameworkFolder, open_framework, open_inventory
 from orchestrator.peer import Limits
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
+from orchestrator.stopping import Course
 
-__all__ = ["Reopened", "bench_record", "reopen", "supersede"]
+__all__ = ["Reopened", "add_block", "bench_record", "leave_out", "reopen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
     """A bench read back: its runs by id in execution order, without borrowed ones, and all that they need."""
 
+    plan: Bench
     runs: Mapping[str, PlannedRun]
     hosts: tuple[Host, ...]
     inventory: Inventory
@@ -35,7 +37,7 @@ class Reopened:
 
 
 def bench_record(
-    planned: Sequence[PlannedRun],
+    plan: Bench,
     borrowed: Mapping[str, str],
     hosts: Sequence[Host],
     inventory: str,
@@ -45,13 +47,9 @@ def bench_record(
     argv: Sequence[str],
 ) -> dict[str, Any]:
     """Return the content of ``bench.json``. ``borrowed`` maps run ids to the benches they are taken from."""
-    cells: dict[str, RunSpec] = {}
-    for run in planned:
-        cells.setdefault(repr(run.spec.as_dict()), run.spec)
-    index = {key: number for number, key in enumerate(cells)}
-    folders = {run.folder.framework.name: run.folder for run in planned}
+    planned = plan.planned()
     return {
-        "bench_id": planned[0].bench_id,
+        "bench_id": plan.bench_id,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "orch": __version__,
         "argv": list(argv),
@@ -60,10 +58,11 @@ def bench_record(
         "runs": [*borrowed, *(run.run_id for run in planned)],
         "borrowed": dict(borrowed),
         "superseded": {},
-        "cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in cells.values()],
-        "plan": {run.run_id: {"cell": index[repr(run.spec.as_dict())], "repeat": run.repeat} for run in planned},
+        "cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in plan.cells],
+        "plan": _entries(plan, planned),
+        "course": asdict(plan.course),
         "limits": asdict(limits),
-        "planned_with": _planned_with(hosts, secrets, folders),
+        "planned_with": _planned_with(hosts, secrets, plan.folders),
     }
 
 
@@ -86,6 +85,7 @@ def reopen(bench: BenchDir) -> Reopened:
         order = [run_id for run_id in record["runs"] if run_id not in record["borrowed"]]
         planned_with = record["planned_with"]
         limits, host_names = Limits(**record["limits"]), list(planned_with["hosts"])
+        course = Course(**record.get("course", {}))
         if not all(run_id in wanted for run_id in order):
             raise ValueError("runs without a plan")
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -105,7 +105,21 @@ def reopen(bench: BenchDir) -> Reopened:
         run_id: PlannedRun(run_id, wanted[run_id][1], wanted[run_id][0], folders[wanted[run_id][0].framework], bench_id)
         for run_id in order
     }
-    return Reopened(runs, hosts, inventory, limits)
+    return Reopened(Bench(bench_id, tuple(specs), folders, course), runs, hosts, inventory, limits)
+
+
+def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
+    """Write down further runs that a bench owes from now on."""
+    record = bench.bench()
+    names = [run.run_id for run in runs]
+    bench.update_bench(runs=[*record["runs"], *names], plan={**record["plan"], **_entries(plan, runs)})
+
+
+def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:
+    """Write down that a bench ends without these runs, and what its tables say of that."""
+    record = bench.bench()
+    left = [*record.get("left_out", []), *names]
+    bench.update_bench(runs=[name for name in record["runs"] if name not in left], left_out=left, notes=list(notes))
 
 
 def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
@@ -121,6 +135,10 @@ def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
     )
     bench.event("superseded", run=run.run_id, by=name)
     return replace(run, run_id=name)
+
+
+def _entries(plan: Bench, runs: Sequence[PlannedRun]) -> dict[str, dict[str, int]]:
+    return {run.run_id: {"cell": plan.cells.index(run.spec), "repeat": run.repeat} for run in runs}
 
 
 def _planned_with(hosts: Sequence[Host], secrets: Sequence[str], folders: Mapping[str, FrameworkFolder]) -> dict[str, Any]:

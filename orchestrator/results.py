@@ -26,7 +26,7 @@ from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 
-__all__ = ["read_bench", "read_run", "recorded_error", "store"]
+__all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]
 
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -71,6 +71,15 @@ def read_bench(bench: BenchDir) -> list[RunResult]:
         with suppress(ConfigError):
             store(run, result)
     return found
+
+
+def notes_of(bench: BenchDir) -> list[str]:
+    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out."""
+    record = bench.bench()
+    course, notes = record.get("course"), record.get("notes", [])
+    course = course if isinstance(course, dict) else {}
+    order = [f"random order in blocks, seed {course.get('seed')}"] if course.get("order") == "random" else []
+    return [*order, *(str(text) for text in notes)]
 
 
 def read_run(run: RunDir) -> RunResult:

@@ -129,8 +129,11 @@ class _Cell:
         return _key(self.spec, self.simulated, without)
 
 
-def summarize(results: Sequence[RunResult]) -> Summary:
-    """Return the scaling table of ``results``. Raises DataError (result_invalid) for a run given twice."""
+def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summary:
+    """Return the scaling table of ``results``; ``notes`` are further ones, of how the bench went.
+
+    Raises DataError (result_invalid) for a run given twice.
+    """
     twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
     if twice:
         raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
@@ -151,9 +154,9 @@ def summarize(results: Sequence[RunResult]) -> Summary:
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
-    notes = [_no_baseline(series[id(cell)], cell) for cell in cells if bases[id(cell)] is None]
-    notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    return Summary(tuple(rows), baseline, tuple(sorted(set(notes))))
+    said = [_no_baseline(series[id(cell)], cell) for cell in cells if bases[id(cell)] is None]
+    said += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))))
 
 
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from orchestrator import ownership
-from orchestrator.bench import PlannedRun, Request, specs
+from orchestrator.bench import Bench, Request, specs
 from orchestrator.errors import DataError, RunError
 from orchestrator.library import open_framework, open_inventory
 from orchestrator.peer import Limits
 from orchestrator.planrecord import bench_record, reopen, supersede
 from orchestrator.resume import counts
 from orchestrator.rundir import BenchDir
+from orchestrator.stopping import Course
 
 INVENTORY = """\
 schema: 1
@@ -30,6 +31,7 @@ hosts:
   a: {address: 127.0.0.2}
   b: {address: 127.0.0.3}
 """
+FIRST, SECOND = (f"bench-1.00{repeat}-simulated-resnet50-2n1g-fp32-r{repeat}" for repeat in (1, 2))
 
 
 @pytest.fixture
@@ -41,22 +43,20 @@ def bench(tmp_path: Path) -> BenchDir:
     folder = open_framework("simulated")
     request = Request("resnet50", nodes=(2,), gpus=(1,), axes={"dtype": ("fp32",)})
     (spec,) = specs(request, [folder], inventory.hosts)
-    planned = [PlannedRun(f"run-{repeat}", repeat, spec, folder, "bench-1") for repeat in (1, 2)]
+    plan = Bench("bench-1", (spec,), {"simulated": folder}, Course(repeats=2))
     limits = Limits(lease_s=7.0)
-    record = bench_record(
-        planned, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, None, ["orch"]
-    )
+    record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, None, ["orch"])
     return BenchDir.create(tmp_path / "runs", record)
 
 
 def test_a_bench_is_read_back_as_it_was_planned(bench: BenchDir) -> None:
     opened = reopen(bench)
-    assert list(opened.runs) == ["run-1", "run-2"]
+    assert list(opened.runs) == [FIRST, SECOND]
     assert [(run.repeat, run.spec.shape, run.spec.dtype, run.bench_id) for run in opened.runs.values()] == [
         (1, "2n1g", "fp32", "bench-1"),
         (2, "2n1g", "fp32", "bench-1"),
     ]
-    assert opened.runs["run-1"].spec.origins["dtype"] == "command line"
+    assert opened.runs[FIRST].spec.origins["dtype"] == "command line"
     assert [host.name for host in opened.hosts] == ["a", "b"] and opened.limits == Limits(lease_s=7.0)
 
 
@@ -93,8 +93,8 @@ def _without(key: str) -> Callable[[dict[str, Any]], None]:
         _without("plan"),
         _without("cells"),
         _without("planned_with"),
-        lambda record: record["plan"].pop("run-2"),
-        lambda record: record["plan"]["run-1"].update(cell=3),
+        lambda record: record["plan"].pop(SECOND),
+        lambda record: record["plan"][FIRST].update(cell=3),
         lambda record: record["cells"][0]["spec"].pop("dtype"),
         lambda record: record["limits"].update(surprise=1),
         lambda record: record.update(planned_with=[]),
@@ -110,13 +110,13 @@ def test_a_damaged_record_is_named_and_not_guessed_at(bench: BenchDir, damage: C
 
 
 def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(bench: BenchDir) -> None:
-    run = reopen(bench).runs["run-1"]
+    run = reopen(bench).runs[FIRST]
     second = supersede(bench, run)
     third = supersede(bench, second)
-    assert (second.run_id, third.run_id) == ("run-1-a2", "run-1-a3")
-    assert bench.bench()["runs"] == ["old-run", "run-1-a3", "run-2"]
-    assert bench.bench()["superseded"] == {"run-1": "run-1-a2", "run-1-a2": "run-1-a3"}
-    assert [(run_id, run.repeat) for run_id, run in reopen(bench).runs.items()] == [("run-1-a3", 1), ("run-2", 2)]
+    assert (second.run_id, third.run_id) == (f"{FIRST}-a2", f"{FIRST}-a3")
+    assert bench.bench()["runs"] == ["old-run", f"{FIRST}-a3", SECOND]
+    assert bench.bench()["superseded"] == {FIRST: f"{FIRST}-a2", f"{FIRST}-a2": f"{FIRST}-a3"}
+    assert [(run_id, run.repeat) for run_id, run in reopen(bench).runs.items()] == [(f"{FIRST}-a3", 1), (SECOND, 2)]
 
 
 @pytest.mark.parametrize(

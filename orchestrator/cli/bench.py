@@ -17,18 +17,18 @@ from orchestrator.cli.options import (
     assignments,
     numbers,
     print_json,
+    seconds,
     select,
     shapes,
+    share,
     words,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from orchestrator.bench import PlannedRun
-    from orchestrator.library import FrameworkFolder
+    from orchestrator.bench import Bench
     from orchestrator.rundir import RunDir
     from orchestrator.spec import RunSpec
+    from orchestrator.stopping import Course
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,6 +47,11 @@ def bench(
     framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME,…", help="Framework folders.")] = "pytorch",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Where samples come from.")] = "",
     repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each cell.")] = None,
+    until_ci: Annotated[
+        str, typer.Option("--until-ci", metavar="1%", help="Add repeats until every 95 % interval is within ± so much.")
+    ] = "",
+    max_repeats: Annotated[int | None, typer.Option("--max-repeats", min=2, help="Most repeats with --until-ci; 30.")] = None,
+    budget: Annotated[str, typer.Option("--budget", metavar="30m", help="Time for all: 90s, 30m, 2h.")] = "",
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, warm-up included.")] = None,
     warmup_steps: Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds after which a run is stopped.")] = None,
@@ -75,12 +80,14 @@ def bench(
 
     Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
     """
-    from orchestrator.bench import Request, missing_baselines, specs
+    import secrets
+    import time
+
+    from orchestrator.bench import Bench, Request, missing_baselines, specs
     from orchestrator.errors import ConfigError
     from orchestrator.library import open_framework
+    from orchestrator.stopping import LEAST
 
-    if order not in ("interleaved", "random"):
-        raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
     if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
         raise ConfigError(
             "expected --shape alone, or --ladder, or --nodes and --gpus", where="--shape" if shape else "--ladder"
@@ -108,25 +115,36 @@ def bench(
     selection = select(hosts, exclude)
     wanted = specs(request, list(folders.values()), selection.hosts)
     device = wanted[0].device
-    count = repeats or choices.get("repeats") or max(f.framework.default("repeats", device)[0] for f in folders.values())
+    count = (
+        repeats
+        or choices.get("repeats")
+        or (LEAST if until_ci else max(f.framework.default("repeats", device)[0] for f in folders.values()))
+    )
+    course = _course(order, count, until_ci, max_repeats, budget)
     borrowed: list[RunDir] = []
     extra: tuple[RunSpec, ...] = ()
     if baseline:
         from orchestrator.history import usable_baseline
 
         for spec in missing_baselines(wanted):
-            found = usable_baseline(selection.project.runs, spec, folders[spec.framework], selection.hosts, count)
+            # Where repeats are added, a baseline must gain them too.
+            found = (
+                []
+                if until_ci
+                else usable_baseline(selection.project.runs, spec, folders[spec.framework], selection.hosts, count)
+            )
             borrowed += found
             extra += () if found else (spec,)
-    planned = _planned((*extra, *wanted), folders, count, order)
+    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    plan = Bench(bench_id, (*extra, *wanted), folders, course)
     if dry_run:
-        _show_everything(planned, selection, as_json)
+        _show_everything(plan, selection, as_json)
         return
     from orchestrator.cli.campaign import conduct
     from orchestrator.peer import Limits
 
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
-    conduct(planned, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
+    conduct(plan, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
 
 def _run_file(path: Path | None) -> dict[str, Any]:
@@ -155,50 +173,56 @@ def _run_file(path: Path | None) -> dict[str, Any]:
     return values
 
 
-def _planned(cells: Sequence[RunSpec], folders: dict[str, FrameworkFolder], repeats: int, order: str) -> tuple[PlannedRun, ...]:
-    """Return the runs in execution order, under a fresh bench id."""
+def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, budget: str) -> Course:
+    """Return how the bench goes on. Raises ConfigError."""
     import secrets
-    import time
 
-    from orchestrator.bench import PlannedRun, ordered, run_name
+    from orchestrator.errors import ConfigError
+    from orchestrator.stopping import MOST, Course
 
-    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    if order not in ("interleaved", "random"):
+        raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
+    if max_repeats is not None and not until_ci:
+        raise ConfigError("it belongs to --until-ci", where="--max-repeats", hint="--repeats is the number without that")
+    most = max_repeats or max(MOST, repeats)
+    if until_ci and not 2 <= repeats <= most:
+        raise ConfigError(f"expected 2 to {most} repeats to begin with, got {repeats}", where="--repeats")
     seed = int.from_bytes(secrets.token_bytes(4), "big")
-    return tuple(
-        PlannedRun(
-            run_name(bench_id, index, cells[cell], repeat), repeat, cells[cell], folders[cells[cell].framework], bench_id
-        )
-        for index, (cell, repeat) in enumerate(ordered(len(cells), repeats, order, seed), start=1)
-    )
+    aim = share(until_ci, "--until-ci") if until_ci else None
+    return Course(order, seed, repeats, aim, most, seconds(budget, "--budget") if budget else None)
 
 
-def _show_everything(planned: Sequence[PlannedRun], selection: Selection, as_json: bool) -> None:
+def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
     from dataclasses import asdict
 
     from orchestrator.bench import PORTS, plan_run
     from orchestrator.campaign import manifest_of
+    from orchestrator.cli.campaign import earlier_times, plan_words
     from orchestrator.hostset import fold
     from orchestrator.render import folded, without_secrets
 
     hosts, secrets = selection.hosts, selection.inventory.secrets
     plans = [
-        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start)) for run in planned
+        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        for run in plan.planned()
     ]
-    plans = [(run, without_secrets(plan, hosts, secrets)) for run, plan in plans]
+    plans = [(run, without_secrets(decided, hosts, secrets)) for run, decided in plans]
     if as_json:
         print_json(
             [
-                {**manifest_of(plan, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in plan.nodes]}
-                for run, plan in plans
+                {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
+                for run, decided in plans
             ]
         )
         return
+    if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
+        typer.echo(f"plan: {words}")
     typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the one that is chosen when a run starts")
     for run, _ in plans:
         typer.echo(f"  {run.run_id}")
     shown = set()
-    for run, plan in plans:
+    for run, decided in plans:
         if repr(run.spec.as_dict()) in shown:
             continue
         shown.add(repr(run.spec.as_dict()))
@@ -207,9 +231,9 @@ def _show_everything(planned: Sequence[PlannedRun], selection: Selection, as_jso
             for name, each in value.items() if key == "options" else ((None, value),):
                 label = f"options.{name}" if name else key
                 typer.echo(f"   {label} = {each}  ({run.spec.origins.get(label, 'computed')})")
-        for slot in plan.placement.slots:
+        for slot in decided.placement.slots:
             ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
             typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
-        for names, file in folded(plan.nodes):
+        for names, file in folded(decided.nodes):
             typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
             typer.echo(file.content, nl=not file.content.endswith("\n"))

@@ -17,36 +17,40 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from orchestrator.bench import PlannedRun
+from orchestrator.bench import Bench, PlannedRun
 from orchestrator.campaign import Campaign, borrow, ports
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
 from orchestrator.cluster import Cluster
 from orchestrator.errors import DataError, Faults, OrchError, RunError
 from orchestrator.headroom import disk_room
+from orchestrator.history import expected
 from orchestrator.inventory import Host
 from orchestrator.ownership import Ownership, holder, take
+from orchestrator.pace import Pace
 from orchestrator.peer import Interrupt, Limits
 from orchestrator.planrecord import bench_record, reopen
 from orchestrator.project import Project
 from orchestrator.report.text import visible
-from orchestrator.results import read_bench, recorded_error
+from orchestrator.results import notes_of, read_bench, recorded_error
 from orchestrator.resume import remaining
 from orchestrator.rundir import BenchDir
+from orchestrator.spec import RunSpec
+from orchestrator.stopping import course_words
 from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.rundir import RunDir
     from orchestrator.summary import RunResult
 
-__all__ = ["conduct", "follow", "go_on"]
+__all__ = ["conduct", "earlier_times", "follow", "go_on", "plan_words"]
 
 _PROGRESS = "progress.log"
 _LOOK_S = 0.2
 
 
 def conduct(
-    planned: Sequence[PlannedRun],
+    plan: Bench,
     borrowed: Sequence[RunDir],
     selection: Selection,
     limits: Limits,
@@ -57,18 +61,18 @@ def conduct(
     detach: bool,
 ) -> None:
     """Run a planned bench and print its table. Raises what the first failed run failed of."""
-    hosts = selection.hosts[: max(run.spec.nodes for run in planned)]
+    hosts = selection.hosts[: max(spec.nodes for spec in plan.cells)]
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
-    disk_room(selection.project.runs, len(planned), len(hosts))
-    record = bench_record(planned, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
+    disk_room(selection.project.runs, len(plan.cells) * plan.course.most, len(hosts))
+    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
     bench = BenchDir.create(selection.project.runs, record)
-    conductor = _Conductor(bench, hosts, selection.trust(accept_new), secrets, limits)
+    conductor = _Conductor(bench, plan, hosts, selection.trust(accept_new), secrets, limits)
 
     def owes(_: Campaign) -> Sequence[PlannedRun]:
         for run in borrowed:
             borrow(bench, run)
-        return planned
+        return plan.planned()
 
     _begin(conductor, owes, as_json=as_json, detach=detach)
 
@@ -85,7 +89,7 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
     taken = take(bench)  # before anything is read that its controller may be writing
     opened = reopen(bench)
     trust = Trust(store=project.known_hosts, accept_new=accept_new)
-    conductor = _Conductor(bench, opened.hosts, trust, opened.inventory.secrets, opened.limits, taken)
+    conductor = _Conductor(bench, opened.plan, opened.hosts, trust, opened.inventory.secrets, opened.limits, taken)
     _begin(conductor, owes, as_json=as_json, detach=detach)
 
 
@@ -111,7 +115,7 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
-    _table(read_bench(bench), as_json)
+    _table(bench, read_bench(bench), as_json)
     if errors := events[-1]["errors"]:
         raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
         raised.exit_code = events[-1]["code"]
@@ -130,6 +134,7 @@ class _Conductor:
     """What a controller needs to conduct a bench. ``taken`` is the bench, where it has been taken already."""
 
     bench: BenchDir
+    plan: Bench
     hosts: Sequence[Host]
     trust: Trust
     secrets: Sequence[str]
@@ -139,14 +144,17 @@ class _Conductor:
     def conduct(self, owes: Callable[[Campaign], Sequence[PlannedRun]], log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
         """Run what the bench owes; write down and return the errors, and the results of all its runs."""
         interrupt = Interrupt()
+        known = earlier_times(self.bench.path.parent, self.plan)
         with _signals(interrupt, self.bench), progress(log) as observe:
+            if words := plan_words(self.plan, known):
+                observe("plan", {"words": words})
             try:
                 with Cluster(self.hosts, self.trust) as cluster:
                     choose = ports(random.SystemRandom().choice)
                     campaign = Campaign(self.bench, self.hosts, cluster, self.limits, interrupt, observe, choose, self.secrets)
-                    runs = owes(campaign)
-                    observe("runs", {"runs": runs})
-                    errors = campaign.execute(runs)
+                    pace = Pace(self.bench, self.plan, known, observe)
+                    owed = owes(campaign)
+                    errors = [*campaign.execute(pace.runs(owed), pace.needs(owed)), *pace.errors]
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench)
@@ -176,7 +184,7 @@ def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun
         errors, results = conductor.conduct(owes, log)
     taken.release()
     with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
-        _table(results, as_json)
+        _table(bench, results, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
 
@@ -232,13 +240,26 @@ def _say(text: str) -> None:
         os.write(2, text.encode())
 
 
-def _table(results: Sequence[RunResult], as_json: bool) -> None:
+def earlier_times(runs: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
+    """Return what runs of the plan's cells took in earlier benches, where somebody asks: cells and seconds."""
+    return expected(runs, plan.cells) if plan.course.budget_s is not None else []
+
+
+def plan_words(plan: Bench, known: Sequence[tuple[RunSpec, float]]) -> str:
+    """Return how a bench will go on, in words; nothing where all its runs stand in the plan in their usual order."""
+    course = plan.course
+    if not course.adapts and course.order == "interleaved":
+        return ""
+    return course_words(course, len(plan.cells), sum(took for _, took in known) if len(known) == len(plan.cells) else None)
+
+
+def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import jsonout, terminal
     from orchestrator.summary import summarize
 
-    summary = summarize(results)
+    summary = summarize(results, notes_of(bench))
     if as_json:
         typer.echo(jsonout.render(summary), nl=False)
     else:

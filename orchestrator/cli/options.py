@@ -87,6 +87,33 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
 
 
+def share(text: str, option: str) -> float:
+    """Return a percentage such as ``1%`` as a share of 1."""
+    from orchestrator.errors import ConfigError
+
+    number = _positive(text.removesuffix("%")) if text.endswith("%") else None
+    if number is None or number >= 100:
+        raise ConfigError(f"expected a percentage above 0 and below 100, such as 1%, got {text!r}", where=option)
+    return number / 100
+
+
+def seconds(text: str, option: str) -> float:
+    """Return a length of time such as ``90s``, ``30m`` or ``1.5h`` in seconds."""
+    from orchestrator.errors import ConfigError
+
+    units = {"s": 1, "m": 60, "h": 3600}
+    number = _positive(text[:-1]) if text[-1:] in units else None
+    if number is None:
+        raise ConfigError(f"expected a time such as 90s, 30m or 2h, got {text!r}", where=option)
+    return number * units[text[-1]]
+
+
+def _positive(text: str) -> float | None:
+    import re
+
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0 else None
+
+
 def words(text: str) -> tuple[str, ...]:
     """Return the words of a comma list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

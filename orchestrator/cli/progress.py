@@ -16,6 +16,7 @@ from orchestrator.bench import PlannedRun
 from orchestrator.hostset import fold
 from orchestrator.logparse import parse
 from orchestrator.report.text import visible
+from orchestrator.stopping import block_words
 
 __all__ = ["progress"]
 
@@ -83,6 +84,12 @@ class _View:
                     for check in fields["checks"]
                     if check.verdict == "warning"
                 ]
+            case "plan":
+                return [f"plan: {fields['words']}"]
+            case "block":
+                return [f"  {block_words(fields['course'], fields['width'], fields['repeat'], fields['left_s'])}"]
+            case "decided":
+                return list(fields["notes"])
             case "runs":
                 self.planned = fields["runs"]
             case "taking_over":

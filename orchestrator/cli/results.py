@@ -211,7 +211,7 @@ def _summary(
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), []
     from orchestrator.errors import DataError
-    from orchestrator.results import read_bench
+    from orchestrator.results import notes_of, read_bench
     from orchestrator.summary import summarize as summary_of
 
     directory = find_bench(bench)
@@ -221,7 +221,7 @@ def _summary(
         from orchestrator.foreign import by_rule
 
         return by_rule(directory, results, templates), damaged
-    return summary_of(results), damaged
+    return summary_of(results, notes_of(directory)), damaged
 
 
 def _print_result(summary: Summary) -> None:

@@ -1,0 +1,185 @@
+"""When a bench has measured enough: what follows a block, from the intervals so far and the time that has passed.
+
+A block is one repeat of every cell. It holds all cells, also those that are known well enough: a speedup rests on pairs of one
+block, and uneven repeats would qualify their numbers. Only a cell that keeps failing is left out.
+
+>>> course = Course(repeats=8, until_ci=0.01)
+>>> decide(course, Width("speed of 1n1g", 0.013), blocks=8, used_s=60.0, block_s=7.0)
+Decision(goes_on=True, reason='wide')
+>>> decide(course, Width("speed of 1n1g", 0.009), blocks=9, used_s=67.0, block_s=7.0)
+Decision(goes_on=False, reason='narrow')
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.intervals import Interval
+from orchestrator.spec import RunSpec
+from orchestrator.summary import RunResult, summarize
+
+__all__ = [
+    "LEAST",
+    "MOST",
+    "Course",
+    "Decision",
+    "Width",
+    "block_words",
+    "course_words",
+    "decide",
+    "end_words",
+    "given_up",
+    "left_out_words",
+    "widest",
+]
+
+LEAST, MOST = 8, 30
+"""Repeats with ``--until-ci``. With fewer than eight to begin with, an interval that is narrow by chance ends too many benches:
+``benchmarks/coverage.py --until-ci``."""
+_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a bench goes on: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
+
+    ``until_ci`` is the half-width that every 95 % interval shall have at most, as a share of its median; ``budget_s`` bounds
+    the time of the whole bench. ``seed`` makes a random order what it is.
+    """
+
+    order: str = "interleaved"
+    seed: int = 0
+    repeats: int = 1
+    until_ci: float | None = None
+    max_repeats: int = MOST
+    budget_s: float | None = None
+
+    @property
+    def most(self) -> int:
+        """The largest number of repeats."""
+        return self.repeats if self.until_ci is None else self.max_repeats
+
+    @property
+    def adapts(self) -> bool:
+        """Claim that the number of runs is not certain beforehand."""
+        return self.until_ci is not None or self.budget_s is not None
+
+    def fits(self, used_s: float, expected_s: float) -> bool:
+        """Claim that something may begin now that is expected to take so long; 0 where nothing is known of it."""
+        return self.budget_s is None or used_s < self.budget_s and used_s + expected_s <= self.budget_s
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """The half-width of an interval as a share of its median, and what it is the interval of."""
+
+    of: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing where no cell is left."""
+
+    goes_on: bool
+    reason: str
+
+
+def decide(course: Course, width: Width | None, *, blocks: int, used_s: float, block_s: float) -> Decision:
+    """Return what follows after so many blocks. ``width`` is that of the widest interval, None where every cell is given up."""
+    if course.until_ci is None or blocks < course.repeats:
+        enough = Decision(blocks < course.repeats, "planned")
+    elif width is None:
+        enough = Decision(False, "failing")
+    elif width.share <= course.until_ci:
+        enough = Decision(False, "narrow")
+    else:
+        enough = Decision(blocks < course.max_repeats, "wide" if blocks < course.max_repeats else "most")
+    return enough if not enough.goes_on or course.fits(used_s, block_s) else Decision(False, "budget")
+
+
+def widest(results: Sequence[RunResult]) -> Width | None:
+    """Return the widest interval of all speeds and speedups, infinite for fewer than two repeats; without cells given up.
+
+    An efficiency is as wide as its speedup.
+    """
+    lost = given_up(results)
+    summary = summarize([run for run in results if run.spec not in lost])
+    found = []
+    for row in summary.rows:
+        name = row.shape if len(summary.by_series()) == 1 else f"{row.shape}, {row.series}"
+        found.append(Width(f"speed of {name}", _share(row.speed_interval, row.median_speed)))
+        if row.speedup is not None and summary.baseline[row.series] is not row:
+            found.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
+    return max(found, key=lambda width: width.share, default=None)
+
+
+def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
+    """Return the cells of which the last three repeats have no number: another one would not have it either."""
+    repeats: list[tuple[RunSpec, list[RunResult]]] = []
+    for run in sorted(results, key=lambda run: run.repeat):
+        if run.spec is None:
+            continue
+        known = next((runs for spec, runs in repeats if spec == run.spec), None)
+        if known is None:
+            repeats.append((run.spec, [run]))
+        else:
+            known.append(run)
+    return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.throughput for run in runs[-_FAILURES:])]
+
+
+def course_words(course: Course, cells: int, block_s: float | None) -> str:
+    """Return the plan in words; ``block_s`` is what a block is expected to take, None where that is not known."""
+    count = f"{course.repeats} repeats" if course.until_ci is None else f"{course.repeats} to {course.most} repeats"
+    words = [f"{cells} cells, {count}"]
+    if course.until_ci is not None:
+        words.append(f"until every 95 % interval is within ±{course.until_ci:.2%}")
+    if course.budget_s is not None:
+        fits = f", enough for about {int(course.budget_s / block_s)} repeats by earlier runs" if block_s else ""
+        words.append(f"a budget of {course.budget_s:g} s{fits}")
+    if course.order == "random":
+        words.append(f"random order in blocks, seed {course.seed}")
+    return "; ".join(words)
+
+
+def block_words(course: Course, width: Width | None, blocks: int, left_s: float | None) -> str:
+    """Return how far a bench that adapts has come after so many repeats, in words."""
+    words = [f"{blocks} of at most {course.most} repeats"]
+    if width and math.isfinite(width.share):
+        aim = f", aim ±{course.until_ci:.2%}" if course.until_ci is not None else ""
+        words.append(f"widest 95 % interval ±{width.share:.2%}, {width.of}{aim}")
+    if left_s is not None:
+        words.append(f"{left_s:.0f} s of the budget left")
+    return "; ".join(words)
+
+
+def end_words(course: Course, reason: str, width: Width | None, blocks: int) -> str:
+    """Return why a bench that adapts has ended, in words."""
+    if reason == "planned" or course.until_ci is None:
+        return ""
+    known = width is not None and math.isfinite(width.share)
+    shown = (
+        f"the widest is ±{width.share:.2%}, {width.of}" if width and known else "some cells have too few good repeats for one"
+    )
+    aim = f"±{course.until_ci:.2%}"
+    return {
+        "narrow": f"repeats were added until every 95 % interval was within {aim}: {blocks}; {shown}",
+        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {aim}; {shown}",
+        "budget": f"the budget ended before every 95 % interval was within {aim}; {shown}",
+        "failing": "no further repeats: the last three of every cell failed",
+    }[reason]
+
+
+def left_out_words(course: Course, shapes: Sequence[str]) -> str:
+    """Return what time did not suffice for, in words: a shape for each run that was left out."""
+    if not shapes:
+        return ""
+    counts = ", ".join(f"{count} of {shape}" for shape, count in Counter(shapes).items())
+    return f"left out for the budget of {course.budget_s:g} s: {len(shapes)} runs, {counts}"
+
+
+def _share(found: Interval | None, middle: float | None) -> float:
+    return (found.high - found.low) / 2 / middle if found and middle else math.inf
