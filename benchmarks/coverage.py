@@ -1,6 +1,6 @@
 """How often a 95 % interval holds the truth, ours beside the usual ways, in simulated campaigns whose truth is known.
 
-    python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10]
+    python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--until-ci 0.5%,1%,2%]
 
 A campaign is a baseline and a cell that is three times as fast, each with so many repeats of 100 steps, in blocks as
 `orch bench` runs them: every repeat visits both. The logarithm of a step's time has a part of its run (1 %) and one of its own
@@ -9,6 +9,9 @@ A campaign is a baseline and a cell that is three times as fast, each with so ma
 takes ten times as long. The truth is the geometric mean of runs in the middle of the campaign. Beside ours: percentiles of a
 bootstrap over repeats, and mean ± 1.96 standard errors of all steps as if they were independent. Shown are the share of
 intervals that hold the truth and their median width.
+
+With ``--until-ci`` each campaign begins with so many repeats and goes on, as `orch bench --until-ci` decides, until the
+intervals of both speeds and of the speedup are that narrow, or after 30; the truth is that of the middle of what it measured.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from orchestrator.cli.options import share, words
 from orchestrator.intervals import Interval, interval, ratio_interval
+from orchestrator.stopping import MOST, Course, Width, decide
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000
 RUN_NOISE, STEP_NOISE, CARRIED = 0.01, 0.05, 0.5
@@ -68,13 +73,51 @@ def of_steps(times: Values) -> Values:
     return np.stack([centre - 1.96 * error, centre + 1.96 * error], 1)
 
 
+def stopped(fast: Values, slow: Values, course: Course) -> tuple[int, Interval, Interval]:
+    """Return after how many repeats a campaign with these speeds stops, and the intervals of the slow speed and the ratio."""
+    for blocks in range(course.repeats, course.max_repeats + 1):
+        pair = (dict(enumerate(fast[:blocks])), dict(enumerate(slow[:blocks])))
+        found = [interval(slow[:blocks]), interval(fast[:blocks]), ratio_interval(*pair)]
+        middles = np.median(slow[:blocks]), np.median(fast[:blocks]), np.median(fast[:blocks]) / np.median(slow[:blocks])
+        width = max((one.high - one.low) / 2 / middle for one, middle in zip(found, middles, strict=True) if one)
+        if not decide(course, Width("", float(width)), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
+            break
+    assert found[0] and found[2]
+    return blocks, found[0], found[2]
+
+
+def until(world: Sequence[float], course: Course, campaigns: int, chance: np.random.Generator) -> str:
+    """Return how often the intervals at the stop hold the truth, in words."""
+    places = np.tile(np.linspace(-0.5, 0.5, MOST), (campaigns, 1))
+    slow, fast = (speeds_of(times_of(step_s, places, world, chance)) for step_s in (1.0, 1 / 3))
+    still = np.zeros(TRUTHS)
+    true, true_fast = (np.log(speeds_of(times_of(step_s, still, world, chance))).mean() for step_s in (1.0, 1 / 3))
+    held, ratio_held, counts = 0, 0, []
+    for one_fast, one_slow in zip(fast, slow, strict=True):
+        count, speed, ratio = stopped(one_fast, one_slow, course)
+        held += speed.low <= np.exp(true - world[0] * places[0, :count].mean()) <= speed.high
+        ratio_held += ratio.low <= np.exp(true_fast - true) <= ratio.high
+        counts.append(count)
+    return (
+        f"speed {held / campaigns:6.1%}, speedup {ratio_held / campaigns:6.1%} hold the truth, {np.median(counts):.0f} repeats"
+    )
+
+
 def main() -> None:
     """Run the campaigns and print a line for each world, number of repeats and way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--repeats", default="3,5,10")
+    parser.add_argument("--until-ci", default="")
     asked = parser.parse_args()
     chance = np.random.default_rng(7)
+    if asked.until_ci:
+        for name, world in WORLDS.items():
+            for aim in words(asked.until_ci):
+                for least in map(int, words(asked.repeats)):
+                    course = Course(repeats=least, until_ci=share(aim, "--until-ci"))
+                    print(f"{name:9} ±{aim} from {least}: {until(world, course, asked.campaigns, chance)}", flush=True)
+        return
     for name, world in WORLDS.items():
         middle = np.zeros(TRUTHS)
         logs = (np.log(speeds_of(times_of(step_s, middle, world, chance))) for step_s in (1.0, 1 / 3))

@@ -63,6 +63,11 @@ class Course:
         return self.repeats if self.until_ci is None else self.max_repeats
 
     @property
+    def aim(self) -> str:
+        """``until_ci`` in words."""
+        return f"±{100 * (self.until_ci or 0):g}%"
+
+    @property
     def adapts(self) -> bool:
         """Claim that the number of runs is not certain beforehand."""
         return self.until_ci is not None or self.budget_s is not None
@@ -136,7 +141,7 @@ def course_words(course: Course, cells: int, block_s: float | None) -> str:
     count = f"{course.repeats} repeats" if course.until_ci is None else f"{course.repeats} to {course.most} repeats"
     words = [f"{cells} cells, {count}"]
     if course.until_ci is not None:
-        words.append(f"until every 95 % interval is within ±{course.until_ci:.2%}")
+        words.append(f"until every 95 % interval is within {course.aim}")
     if course.budget_s is not None:
         fits = f", enough for about {int(course.budget_s / block_s)} repeats by earlier runs" if block_s else ""
         words.append(f"a budget of {course.budget_s:g} s{fits}")
@@ -149,7 +154,7 @@ def block_words(course: Course, width: Width | None, blocks: int, left_s: float 
     """Return how far a bench that adapts has come after so many repeats, in words."""
     words = [f"{blocks} of at most {course.most} repeats"]
     if width and math.isfinite(width.share):
-        aim = f", aim ±{course.until_ci:.2%}" if course.until_ci is not None else ""
+        aim = f", aim {course.aim}" if course.until_ci is not None else ""
         words.append(f"widest 95 % interval ±{width.share:.2%}, {width.of}{aim}")
     if left_s is not None:
         words.append(f"{left_s:.0f} s of the budget left")
@@ -164,11 +169,10 @@ def end_words(course: Course, reason: str, width: Width | None, blocks: int) -> 
     shown = (
         f"the widest is ±{width.share:.2%}, {width.of}" if width and known else "some cells have too few good repeats for one"
     )
-    aim = f"±{course.until_ci:.2%}"
     return {
-        "narrow": f"repeats were added until every 95 % interval was within {aim}: {blocks}; {shown}",
-        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {aim}; {shown}",
-        "budget": f"the budget ended before every 95 % interval was within {aim}; {shown}",
+        "narrow": f"repeats were added until every 95 % interval was within {course.aim}: {blocks}; {shown}",
+        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {course.aim}; {shown}",
+        "budget": f"the budget ended before every 95 % interval was within {course.aim}; {shown}",
         "failing": "no further repeats: the last three of every cell failed",
     }[reason]
 

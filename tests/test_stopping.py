@@ -1,0 +1,200 @@
+"""When a bench that adds repeats, or has a budget of time, goes on and when it ends."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import stopping
+from orchestrator.bench import Bench, Request, specs
+from orchestrator.cli.options import seconds, share
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.history import expected, longest, spent_s
+from orchestrator.inventory import Host
+from orchestrator.library import open_framework
+from orchestrator.peer import Limits
+from orchestrator.planrecord import add_block, bench_record, leave_out
+from orchestrator.rundir import BenchDir
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput
+from orchestrator.stopping import Course, Width, decide, given_up, widest
+from orchestrator.summary import RunResult, summarize
+
+HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
+FOLDER = open_framework("simulated")
+CELLS = specs(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS)
+
+
+def runs(spec: RunSpec, speeds: list[float | None]) -> list[RunResult]:
+    """Return a run per speed; one without a speed has failed."""
+    lost = RunError("rank 0 ended with exit code 3", kind="rank_failed")
+    return [
+        RunResult(f"{spec.shape}-{repeat}", repeat, spec, True, "finished", Throughput(speed, 100, 100 / speed, 1, 10))
+        if speed
+        else RunResult(f"{spec.shape}-{repeat}", repeat, spec, True, "failed", error=lost)
+        for repeat, speed in enumerate(speeds, start=1)
+    ]
+
+
+COURSES = st.builds(
+    lambda repeats, more, aim, budget_s: Course(repeats=repeats, until_ci=aim, max_repeats=repeats + more, budget_s=budget_s),
+    st.integers(1, 10), st.integers(0, 30), st.none() | st.floats(1e-4, 0.5), st.none() | st.floats(1, 500),
+)  # fmt: skip
+
+
+def test_the_example_of_the_module_is_true() -> None:
+    assert doctest.testmod(stopping).failed == 0
+
+
+@given(COURSES, st.lists(st.floats(0, 1) | st.just(math.inf), min_size=50, max_size=50), st.floats(0.5, 60))
+def test_a_bench_ends_at_the_first_block_that_is_narrow_enough_within_its_cap_and_its_budget(
+    course: Course, shares: list[float], block_s: float
+) -> None:
+    blocks = 0
+    while (decision := decide(
+        course, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)).goes_on:  # fmt: skip
+        blocks += 1
+        assert blocks <= course.most
+    assert course.budget_s is None or blocks * block_s <= course.budget_s
+    narrow = [n for n in range(course.repeats, course.most + 1) if course.until_ci and shares[n] <= course.until_ci]
+    wanted = min([*narrow, course.most])
+    if decision.reason == "budget":
+        assert course.budget_s is not None and blocks < wanted and (blocks + 1) * block_s > course.budget_s
+    else:
+        assert blocks == wanted
+        assert decision.reason == ("planned" if course.until_ci is None else "narrow" if narrow else "most")
+
+
+def test_a_budget_lets_nothing_begin_that_is_not_expected_to_end_in_it_and_the_unknown_only_before_its_end() -> None:
+    course = Course(budget_s=60.0)
+    assert [course.fits(50.0, 10.0), course.fits(50.0, 10.1), course.fits(59.9, 0.0), course.fits(60.0, 0.0)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert Course().fits(1e9, 1e9)
+
+
+def test_the_widest_interval_is_that_of_the_table_be_it_of_a_speed_or_a_speedup() -> None:
+    base, double = CELLS
+    drifting = [100.0, 90.0, 81.0], [200.0, 180.0, 162.0]
+    results = [*runs(base, list(drifting[0])), *runs(double, list(drifting[1]))]
+    row = next(row for row in summarize(results).rows if row.shape == "1n1g")
+    assert row.speed_interval and row.median_speed
+    found = widest(results)
+    assert found is not None and found.of in ("speed of 1n1g", "speed of 2n1g")
+    assert found.share == pytest.approx((row.speed_interval.high - row.speed_interval.low) / 2 / row.median_speed)
+
+    apart = [*runs(base, [100.0, 101.0, 100.0]), *runs(double, [200.0, 199.0, 201.0])]
+    row = next(row for row in summarize(apart).rows if row.shape == "2n1g")
+    assert row.speedup_interval and row.speedup
+    wide = (row.speedup_interval.high - row.speedup_interval.low) / 2 / row.speedup
+    assert widest(apart) == Width("speedup of 2n1g", wide)
+
+
+def test_one_repeat_is_never_narrow() -> None:
+    assert widest(runs(CELLS[0], [100.0])) == Width("speed of 1n1g", math.inf)
+    assert widest([]) is None
+
+
+def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_the_others_going() -> None:
+    base, double = CELLS
+    steady = runs(base, [100.0, 100.1, 100.0, 99.9, 100.0])
+    assert given_up([*steady, *runs(double, [200.0, 180.0, None, None])]) == []
+    failing = [*steady, *runs(double, [200.0, 180.0, None, None, None])]
+    assert given_up(failing) == [double]
+    assert widest(failing) == widest(steady)
+    hopeless = [*runs(base, [None] * 3), *runs(double, [None] * 3)]
+    assert widest(hopeless) is None
+    course = Course(repeats=3, until_ci=0.01)
+    assert decide(course, None, blocks=3, used_s=0.0, block_s=0.0).reason == "failing"
+
+
+@given(st.sampled_from(["interleaved", "random"]), st.integers(0, 1 << 32), st.integers(1, 12))
+def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, seed: int, repeats: int) -> None:
+    plan = Bench("bench-1", CELLS, {"simulated": FOLDER}, Course(order, seed, repeats=repeats))
+    again = replace(plan, course=replace(plan.course, repeats=1))
+    blocks = [again.block(repeat) for repeat in range(1, repeats + 1)]
+    assert tuple(run for block in blocks for run in block) == plan.planned()
+    assert all(sorted(run.spec.shape for run in block) == ["1n1g", "2n1g"] for block in blocks)
+    assert len({run.run_id for run in plan.planned()}) == 2 * repeats
+
+
+# ------------------------------------------------------------------ the journal as a clock
+
+
+def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> BenchDir:
+    """Return a bench of two cells whose journal has these events at these times."""
+    plan = Bench(name, CELLS, {"simulated": FOLDER}, Course(repeats=2))
+    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"]))
+    names = [run.run_id for run in plan.planned()]
+    for at, event, run in journal:
+        bench.event(event, at=at, **({"run": names[int(run) - 1]} if run else {}))
+    return bench
+
+
+def test_a_run_takes_from_its_plan_to_its_logs_and_the_longest_of_a_cell_counts(tmp_path: Path) -> None:
+    journal = [
+        (100.0, "begun", ""), (101.0, "planned", "1"), (109.0, "finished", "1"), (110.0, "collected", "1"),
+        (110.5, "planned", "2"), (130.5, "finished", "2"), (131.0, "planned", "3"), (136.0, "failed", "3"),
+        (137.0, "planned", "4"), (140.0, "lost", "4"),
+    ]  # fmt: skip
+    bench = bench_of(tmp_path, "b1", journal)
+    assert longest(bench) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
+    assert expected(tmp_path, CELLS[:1]) == [(CELLS[0], 9.0)]
+    bench_of(tmp_path, "b2", [(1.0, "begun", ""), (2.0, "planned", "1"), (5.0, "finished", "1")])
+    assert expected(tmp_path, CELLS) == [(CELLS[0], 3.0), (CELLS[1], 20.0)]
+    (tmp_path / "b2" / "bench.json").write_text("{")
+    assert expected(tmp_path, CELLS) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
+
+
+def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no_length(tmp_path: Path) -> None:
+    journal = [
+        (100.0, "begun", ""),
+        (101.0, "planned", "1"),
+        (500.0, "begun", ""),
+        (502.0, "finished", "1"),
+        (900.0, "begun", ""),
+    ]
+    bench = bench_of(tmp_path, "b1", journal)
+    assert spent_s(bench.events()) == 3.0
+    assert longest(bench) == []
+
+
+def test_runs_that_are_added_and_left_out_stand_in_the_record(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, "b1", [])
+    plan = Bench("b1", CELLS, {"simulated": FOLDER}, Course(repeats=2))
+    before = bench.bench()["runs"]
+    add_block(bench, plan, plan.block(3))
+    added = [run.run_id for run in plan.block(3)]
+    assert bench.bench()["runs"] == [*before, *added]
+    assert bench.bench()["plan"][added[1]] == {"cell": 1, "repeat": 3}
+    leave_out(bench, added, ["left out: 2"])
+    record = bench.bench()
+    assert (record["runs"], record["left_out"], record["notes"]) == (before, added, ["left out: 2"])
+
+
+# ------------------------------------------------------------------ what people write
+
+
+@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
+def test_a_budget_has_a_unit(text: str, value: float) -> None:
+    assert seconds(text, "--budget") == value
+
+
+@pytest.mark.parametrize("text", ["30", "m", "-3m", "0s", "1e9s", "٣m", "3 m", "nan%", ""])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--budget: expected a time such as 90s"):
+        seconds(text, "--budget")
+    with pytest.raises(ConfigError, match="--until-ci: expected a percentage above 0"):
+        share(text, "--until-ci")
+
+
+def test_a_share_is_a_percentage() -> None:
+    assert share("0.5%", "--until-ci") == 0.005
+    with pytest.raises(ConfigError):
+        share("100%", "--until-ci")
