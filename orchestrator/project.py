@@ -45,6 +45,11 @@ class Project:
         return self.root / ".orch" / "deployed.json"
 
     @property
+    def history(self) -> Path:
+        """What was last read of each bench; deletable."""
+        return self.root / ".orch" / "history.json"
+
+    @property
     def lab(self) -> Path:
         """Where the lab of this project lives."""
         return self.root / ".orch" / "lab"

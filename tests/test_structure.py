@@ -31,7 +31,7 @@ LAYERS = {
     "shell": """
         foreign yamlfile library rundir evidence readlogs results history project bench transport node runnercall cluster
         headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord pace resume
-        collect lab
+        collect chronicle lab
     """,
     "edge": "report cli __main__",
 }
@@ -69,7 +69,9 @@ FRAMEWORKS = {
     "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
     "loaders": {"nvidia", "PIL", "numpy"},
 }
-HEAVY = ["fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "jinja2", "yaml", "ClusterShell", "cryptography"]
+HEAVY = [
+    "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
+]  # fmt: skip
 MAX_LINES = 400
 
 

@@ -21,6 +21,7 @@ MODULES = {
     "resume": ("resume", "attach"),
     "live": ("status", "logs", "cancel"),
     "results": ("collect", "summarize"),
+    "history": ("history",),
     "published": ("published",),
     "lab": ("lab",),
     "dataset": ("dataset",),

@@ -10,7 +10,7 @@ from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "tables"]
+__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "tables"]
 
 COLUMNS = (
     "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
@@ -52,13 +52,13 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         case(row),
         _repeats(row),
-        _number(row.average_speed),
-        _number(row.median_speed),
-        _range(row.speed_interval),
-        _number(row.min_speed),
-        _number(row.max_speed),
-        _number(row.speedup),
-        _range(row.speedup_interval),
+        number(row.average_speed),
+        number(row.median_speed),
+        reach(row.speed_interval),
+        number(row.min_speed),
+        number(row.max_speed),
+        number(row.speedup),
+        reach(row.speedup_interval),
         efficiency,
     )
 
@@ -78,18 +78,20 @@ def _repeats(row: Row) -> str:
     return f"{row.n} ({row.failed} failed)" if row.failed else str(row.n)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a number with two places, a dash for none."""
     return NOTHING if value is None else f"{published(value):.2f}"
 
 
-def _range(found: Interval | None) -> str:
-    return NOTHING if found is None else f"{_number(found.low)} to {_number(found.high)}"
+def reach(found: Interval | None) -> str:
+    """Return an interval from end to end, a dash for none."""
+    return NOTHING if found is None else f"{number(found.low)} to {number(found.high)}"
 
 
 def _baseline_line(row: Row | None) -> str:
     if row is None or row.median_speed is None:
         return "no baseline: no speedup"
-    return f"baseline {row.shape}: median {_number(row.median_speed)} samples/s, n={row.n}"
+    return f"baseline {row.shape}: median {number(row.median_speed)} samples/s, n={row.n}"
 
 
 def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -11,11 +13,13 @@ from orchestrator.report.cells import COLUMNS, Table, tables
 from orchestrator.report.text import one_line
 from orchestrator.summary import Summary
 
-__all__ = ["render"]
+__all__ = ["fitting", "render"]
 
 # What a narrow terminal can do without, first things first. Median, speedup and notes always stay.
 _DROPPED = (("min", "max"), ("average_speed",), ("efficiency",), ("speed 95%",), ("speedup 95%",))
 
+_WORDS = {"case", "notes", "when", "bench", "hardware"}
+_WRAPPED = {"notes", "hardware"}
 _UNBOUNDED = 10_000
 
 
@@ -36,22 +40,30 @@ def _drawn(table: Table, console: Console) -> Group:
     title = Text(table.title, style="bold")
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
-    columns = list(COLUMNS)
-    drawn = _columns(table, columns)
-    for names in _DROPPED:
-        if console.measure(drawn, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
-            break
-        columns = [name for name in columns if name not in names]
-        drawn = _columns(table, columns)
+    drawn = fitting(COLUMNS, table.rows, _DROPPED, console)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 
-def _columns(table: Table, columns: list[str]) -> RichTable:
+def fitting(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[Collection[str]], console: Console
+) -> RichTable:
+    """Return a table as wide as the console allows: without the columns ``dropped`` names, group by group, until it fits."""
+    columns = list(titles)
+    drawn = _columns(titles, rows, columns)
+    for names in dropped:
+        if console.measure(drawn, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+            break
+        columns = [name for name in columns if name not in names]
+        drawn = _columns(titles, rows, columns)
+    return drawn
+
+
+def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: list[str]) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    wanted = [COLUMNS.index(name) for name in columns]
+    wanted = [titles.index(name) for name in columns]
     for name in columns:
-        drawn.add_column(name, justify="left" if name in ("case", "notes") else "right", no_wrap=name != "notes")
-    for row in table.rows:
+        drawn.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED)
+    for row in rows:
         drawn.add_row(*(Text(row[index]) for index in wanted))
     return drawn
 

@@ -27,7 +27,7 @@ def decisions(controller: Controller) -> list[tuple[str, int]]:
     return [(event["reason"], event["blocks"]) for event in controller.events() if event["event"] == "decided"]
 
 
-def test_repeats_are_added_block_by_block_up_to_the_most_and_the_table_says_so(controller: Controller) -> None:
+def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says_so(controller: Controller) -> None:
     aim = ("--until-ci", "0.001%", "--repeats", "2", "--max-repeats", "4", "--order", "random")
     done = controller.orch("bench", *QUICK, "--nodes", "1,2", "--gpus", "1", *aim, "--json")
     assert done.code == 0, done
@@ -41,6 +41,10 @@ def test_repeats_are_added_block_by_block_up_to_the_most_and_the_table_says_so(c
     blocks = [json.loads((run / "manifest.json").read_text())["repeat"] for run in controller.runs]
     assert blocks == [1, 1, 2, 2, 3, 3, 4, 4]
     assert controller.orch("summarize", "--json").out == done.out
+
+    again = ("bench", *QUICK, "--baseline", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--dry-run")
+    borrowing, measuring = controller.orch(*again), controller.orch(*again, "--until-ci", "1%")
+    assert ("-1n1g-" in borrowing.out, "-1n1g-" in measuring.out) == (False, True)
 
 
 def test_a_bench_that_is_narrow_enough_ends_with_the_repeats_it_began_with(controller: Controller) -> None:

@@ -1,0 +1,84 @@
+"""`orch history`: every bench of a project, from the run directories alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.chronicle import History, Measured
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("history")(history)
+
+
+def history(
+    model: Annotated[str, typer.Option("--model", help="Only this model.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Only this type.")] = "",
+    shape: Annotated[str, typer.Option("--shape", metavar="4n8g", help="Only this shape.")] = "",
+    since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches made since, in UTC.")] = "",
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw speeds over time.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List every cell of every bench of this project: when, how fast, how certain, on what.
+
+    Ends with 4 where the evidence of a bench is damaged; the others are listed all the same.
+    """
+    from orchestrator import chronicle
+    from orchestrator.errors import ConfigError, DataError, Faults
+    from orchestrator.project import Project
+    from orchestrator.rundir import write_atomic
+
+    if plot and plot.suffix != ".svg":
+        raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
+    begin = _date(since)
+    project = Project.here(os.environ)
+    whole = chronicle.history(project.runs, project.history)
+    cells = chronicle.chosen(whole.cells, model, dtype, shape, begin)
+    if plot:
+        from orchestrator.report.trend import svg
+
+        write_atomic(plot, svg(cells), 0o644)
+        typer.echo(f"wrote {plot}", err=True)
+    _show(cells, whole, as_json)
+    if whole.damaged:
+        raise Faults([DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()])
+
+
+def _show(cells: Sequence[Measured], whole: History, as_json: bool) -> None:
+    from rich.console import Console
+
+    from orchestrator.report import history as report
+
+    if as_json:
+        typer.echo(report.document(cells, whole), nl=False)
+    elif cells:
+        report.render(cells, Console())
+    else:
+        typer.echo("no benches" if not whole.cells else "no bench is as wanted", err=True)
+
+
+def _date(text: str) -> str:
+    """Return the earliest time meant, as benches have it: a date, or so many days before now; empty for any."""
+    import re
+    from datetime import datetime, timedelta, timezone
+
+    from orchestrator.errors import ConfigError
+
+    if not text:
+        return ""
+    try:
+        if days := re.fullmatch(r"(\d{1,5})d", text, re.ASCII):
+            return (datetime.now(timezone.utc) - timedelta(days=int(days[1]))).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.strptime(text, "%Y-%m-%d").strftime("%Y-%m-%dT%H:%M:%SZ")
+    except ValueError:
+        raise ConfigError(f"expected a date such as 2026-11-01, or 7d, got {text!r}", where="--since") from None

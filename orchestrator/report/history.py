@@ -1,0 +1,45 @@
+"""The history of a project for a terminal and for programs: a line per cell and bench, equal specs below each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.text import Text
+
+from orchestrator.chronicle import History, Measured
+from orchestrator.report.cells import number, reach
+from orchestrator.report.terminal import fitting
+from orchestrator.report.text import one_line
+
+__all__ = ["document", "render"]
+
+SCHEMA = 1
+"""1: first version."""
+_COLUMNS = ("when", "bench", "case", "n", "median_speed", "speed 95%", "notes", "hardware")
+_DROPPED = (("hardware",), ("when",), ("speed 95%",))
+
+
+def render(cells: Sequence[Measured], console: Console) -> None:
+    """Print a table per series, as wide as the console; ``notes`` counts what qualifies a number."""
+    for series in sorted({cell.series for cell in cells}):
+        console.print(Text(one_line(series), style="bold"))
+        rows = sorted((cell for cell in cells if cell.series == series), key=lambda cell: (len(cell.shape), cell.shape))
+        console.print(fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console), soft_wrap=False)
+        console.print()
+
+
+def document(cells: Sequence[Measured], whole: History) -> str:
+    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, and what is damaged by bench or run."""
+    value = {"schema": SCHEMA, "unit": "samples/s", "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def _row(cell: Measured) -> tuple[str, ...]:
+    when = cell.created[:16].replace("T", " ")
+    repeats = f"{cell.n} ({cell.failed} failed)" if cell.failed else str(cell.n)
+    numbers = (number(cell.median_speed), reach(cell.interval))
+    texts = (when, cell.bench_id, cell.shape, repeats, *numbers, str(len(cell.qualifications)), cell.hardware)
+    return tuple(map(one_line, texts))
