@@ -510,7 +510,7 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--against", "memory"], "expected published"),
         (["--against", "published", "--format", "csv"], "expected table or json"),
         (["--images", "5"], "it belongs to --from-logs"),
-        (["--format", "xml"], "expected table, markdown, csv, json, junit, prometheus or dlperf"),
+        (["--format", "xml"], "expected table, markdown, csv, json, junit, prometheus, mllog or dlperf"),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
     ],
 )

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import Summary
 
-_RENDERED = {"markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus"}
+_RENDERED = {
+    "markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus",
+    "mllog": "mllog",
+}  # fmt: skip
 """By form: the module of `orchestrator.report` that writes it."""
 _FORMS = ("table", *_RENDERED, "dlperf")
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]

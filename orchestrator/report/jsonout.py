@@ -1,4 +1,7 @@
-"""A summary as JSON for programs: numbers unrounded, null where there is none, a schema number that grows with any change."""
+"""A summary as JSON for programs: numbers unrounded, null where there is none, a schema number that grows with any change.
+
+``summary.schema.json`` beside this module is its JSON Schema, draft 2020-12.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,46 @@
+"""A summary as lines of MLPerf's training logs, for tools that read those: a point in time per cell. No submission to MLPerf.
+
+Format: https://github.com/mlcommons/logging, ``mllog/mllog.py``, and the parser of its compliance checker since 0.7.0.
+The keys ``global_batch_size`` and ``status`` are of its list of constants. ``tracked_stats`` is not, and the checker passes it:
+it is where implementations log numbers of their own, throughput among them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from orchestrator.report.cells import case
+from orchestrator.summary import Row, Summary
+
+__all__ = ["render"]
+
+_TOKEN = ":::MLLOG "
+_NUMBERS = {"throughput": "median_speed", "speedup": "speedup", "efficiency": "efficiency"}
+_FACTS = ("framework", "model", "dtype", "loader", "device", "nodes", "gpus", "world_size", "simulated", "n", "failed")
+_TEXTS = ("hardware", "qualifications", "failures", "run_ids")
+
+
+def render(summary: Summary) -> str:
+    """Return two lines for each row, ASCII only. Numbers are unrounded, speeds in samples/s; the time is that of the export."""
+    now_ms = time.time_ns() // 1_000_000
+    return "".join(f"{line}\n" for row in summary.rows for line in _lines(row, now_ms))
+
+
+def _lines(row: Row, now_ms: int) -> tuple[str, str]:
+    namespace = f"{row.series} {case(row)}"
+    numbers = {name: value for name, field in _NUMBERS.items() if (value := getattr(row, field)) is not None}
+    metadata = {name: getattr(row, name) for name in (*_FACTS, *_TEXTS)}
+    metadata |= {"unit": "samples/s", "status": "aborted" if row.failed else "success"}
+    return (
+        _line(namespace, now_ms, "global_batch_size", row.batch_size * row.world_size, {}),
+        _line(namespace, now_ms, "tracked_stats", numbers, metadata),
+    )
+
+
+def _line(namespace: str, time_ms: int, key: str, value: Any, metadata: dict[str, Any]) -> str:
+    event = {"namespace": namespace, "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key}
+    text = json.dumps({**event, "value": value, "metadata": metadata}, allow_nan=False)
+    # Readers look for the last token of a line: one in a text that a log told, written otherwise, is none.
+    return _TOKEN + text.replace(_TOKEN.strip(), _TOKEN.strip().replace(":", "\\u003a"))
