@@ -326,7 +326,7 @@ def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes, at most {limit} are read")
-        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(limit)
+        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(status.st_size)
 
 
 def _whole_lines(file: int) -> int:

@@ -31,7 +31,7 @@ LAYERS = {
     "shell": """
         foreign yamlfile library rundir evidence readlogs results history project bench transport node runnercall cluster
         headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord pace resume
-        collect chronicle lab
+        collect chronicle sealedtar archive lab
     """,
     "edge": "report cli __main__",
 }

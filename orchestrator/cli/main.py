@@ -22,6 +22,7 @@ MODULES = {
     "live": ("status", "logs", "cancel"),
     "results": ("collect", "summarize"),
     "history": ("history",),
+    "archive": ("archive", "verify"),
     "published": ("published",),
     "lab": ("lab",),
     "dataset": ("dataset",),

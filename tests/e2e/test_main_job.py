@@ -13,6 +13,7 @@ import pytest
 
 from tests import judge
 from tests.e2e.rig import ORCH, QUICK, SMALL, Controller, outer_environment
+from tests.flips import program_refuses, refused
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +47,7 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     assert (collect.code, collect.out) == (0, f"bench {controller.bench.name}: 6 of 6 runs were here and whole\n")
     forms = {
         form: controller.orch("summarize", "--format", form)
-        for form in ("table", "markdown", "csv", "json", "junit", "prometheus")
+        for form in ("table", "markdown", "csv", "json", "junit", "prometheus", "mllog")
     }
     assert {form: done.code for form, done in forms.items()} == dict.fromkeys(forms, 0)
     rows = forms["json"].json["rows"]
@@ -61,6 +62,7 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     assert forms["table"].out == bench.out
     assert forms["junit"].out.count("<testcase ") == 3 and "<failure" not in forms["junit"].out
     assert forms["prometheus"].out.count("\norch_speedup_ratio{") == 3
+    assert forms["mllog"].out.count('"key": "tracked_stats"') == 3
 
 
 def test_the_summary_needs_nothing_but_the_run_directory(controller: Controller, tmp_path: Path) -> None:
@@ -74,6 +76,18 @@ def test_the_summary_needs_nothing_but_the_run_directory(controller: Controller,
         cwd=elsewhere, env=outer_environment(elsewhere), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, shown.out), done.stderr
+
+
+def test_a_bench_is_sealed_and_proven_elsewhere_and_refused_after_one_changed_byte(
+    controller: Controller, tmp_path: Path
+) -> None:
+    assert controller.orch("bench", *QUICK, "--nodes", "1,2", "--repeats", "2").code == 0
+    sealed = controller.orch("archive", "--output", "sealed.tar", "--json").json
+    shutil.rmtree(controller.project / "runs")
+    proven = controller.orch("verify", "sealed.tar", "--seal", sealed["seal"], "--json")
+    assert (proven.code, proven.json) == (0, sealed) and sealed["measured"] == sealed["runs"] == 4
+    found, passed = refused(tmp_path / "sealed.tar", 12, 1, program_refuses)
+    assert (found.total(), passed) == (12, [])
 
 
 def test_the_skew_of_the_start_is_recorded_and_true_within_its_bound(controller: Controller) -> None:

@@ -1,0 +1,291 @@
+"""A bench sealed into one file, and the proof that it still is what was sealed.
+
+    <bench id>/SHA256SUMS     the digest of every other file, as ``sha256sum --check`` reads them; its own SHA-256 is the seal
+    <bench id>/archive.json   the version of orch, and the tables that it computed
+    <bench id>/…              the files of the bench, but what is derived from them or belongs to one moment
+
+The file is a tar that can be written in one way only (`sealedtar`). It is not compressed: two libraries compress in two ways,
+and what unpacks to no more than its own size is no bomb. Unpacked by whatever program, it is a bench like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkstemp
+from typing import Any, BinaryIO
+
+from orchestrator import __version__
+from orchestrator.errors import ConfigError, DataError, RunError
+from orchestrator.ownership import holder
+from orchestrator.rundir import BenchDir, check_name, failures, read_bytes
+from orchestrator.sealedtar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end
+from orchestrator.strictjson import strict_json
+
+__all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]
+
+SCHEMA = 1
+"""Of archive.json. 1: first version."""
+SUMS, RECORD = "SHA256SUMS", "archive.json"
+_PASSING = {"owner.lock", SUMS, RECORD}
+_MAX_OWN_BYTES = 64 << 20
+_LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
+
+Tables = Callable[[BenchDir], Mapping[str, Any]]
+"""What computes the tables of a bench, as JSON has them, from its files alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What a seal stands for: how many files, by which version of orch, how many runs the bench has, and its tables."""
+
+    bench_id: str
+    seal: str
+    files: int
+    orch: str
+    runs: int
+    tables: Mapping[str, Any]
+
+
+def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
+    """Write the archive of a bench as ``target``. The same bench gives the same bytes; nothing is overwritten.
+
+    Raises RunError (run_in_use) while a controller conducts it, DataError for a file that no bench has, ConfigError where
+    ``target`` cannot be written.
+    """
+    where = str(bench.path)
+    names = _sealable(bench, target, where)
+    record = {"schema": SCHEMA, "orch": __version__, "tables": _computed(bench.path, tables)}
+    own = json.dumps(record, indent=1, allow_nan=False).encode() + b"\n"
+    measured = {name: _measured(bench.path / name) for name in names}
+    digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
+    sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
+    # The name of the first file has to fit into a header without an extension.
+    root = check_name(str(bench.bench().get("bench_id")), f"{where}: bench.json: bench_id")[:80]
+    with _appearing(target) as out:
+        for name, data in ((SUMS, sums), (RECORD, own)):
+            append(out, f"{root}/{name}", len(data), [data])
+        for name, (size, digest) in measured.items():
+            again = hashlib.sha256()
+            append(out, f"{root}/{name}", size, _pieces(bench.path / name, again.update))
+            if again.hexdigest() != digest:
+                raise _damaged(f"{where}: {name}", "expected a file at rest, it changed", "repeat when nothing writes there")
+        out.write(end(out.tell()))
+    return _archive(bench, sums, record)
+
+
+def _sealable(bench: BenchDir, target: Path, where: str) -> list[str]:
+    """Return the names of the files to seal, once it is sure that this can be done."""
+    if who := holder(bench):
+        hint = "wait for its end, or stop it with orch cancel"
+        raise RunError(f"a controller conducts this bench: {who}", kind="run_in_use", where=where, hint=hint)
+    if target.resolve().is_relative_to(bench.path.resolve()):
+        raise ConfigError("expected a place outside of the bench", kind="unsafe_path", where=str(target), hint="give --output")
+    names = _files(bench.path, where)
+    for run in bench.runs():
+        if not any(name.startswith(f"{run.run_id}/") for name in names):
+            raise _damaged(str(run.path), "expected files of the run, found none", "remove the folder; nothing is lost with it")
+    return names
+
+
+def verify(path: Path, tables: Tables, quoted: str = "") -> Archive:
+    """Prove an archive, packed or unpacked: every byte of it, and the tables computed anew from the logs.
+
+    ``quoted`` is the seal that it has to have. Nothing is written but a temporary copy of a packed one. Raises DataError.
+    """
+    if path.is_dir():
+        return _proven(path.absolute(), str(path), tables, quoted)
+    if not path.is_file():
+        raise ConfigError("expected an archive, or the directory of one that is unpacked", where=str(path))
+    with TemporaryDirectory(prefix="orch-") as temporary:
+        return _proven(_unpacked(path, Path(temporary).absolute(), quoted), str(path), tables, quoted)
+
+
+def _unpacked(path: Path, into: Path, quoted: str) -> Path:
+    """Write the files of an archive under ``into`` and return their folder. Each name is one that was checked before."""
+    with _readable(path), path.open("rb") as stream:
+        tar = TarReader(stream, str(path))
+        root, _, first = tar.first_name().partition("/")
+        if first != SUMS:
+            raise _damaged(str(path), "expected an archive that orch sealed, found something else")
+        folder = into / check_name(root, str(path))
+        _write(folder / SUMS, tar.content(f"{root}/{SUMS}"))
+        for name in _digests(_own(folder / SUMS, str(path)), str(path), quoted):
+            _write(folder / name, tar.content(f"{root}/{name}"))
+        tar.end()
+    return folder
+
+
+def _proven(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
+    sums = _own(folder / SUMS, where)
+    digests = _digests(sums, where, quoted)
+    wanted = digests.keys() - {RECORD}
+    for name in sorted(wanted ^ set(_files(folder, where))):
+        expected, found = ("it", "none") if name in wanted else ("no such file", "one")
+        raise _damaged(f"{where}: {name}", f"expected {expected} as sealed, found {found}")
+    for name, digest in digests.items():
+        _, found = _measured(folder / name)
+        if found != digest:
+            raise _damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {found}")
+    record = _record(_own(folder / RECORD, where), f"{where}: {RECORD}")
+    _compare(record, _recomputed(folder, where, tables), f"{where}: {RECORD}")
+    return _archive(BenchDir(folder), sums, record)
+
+
+def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive:
+    content = bench.bench()
+    name, runs = str(content.get("bench_id")), len(content.get("runs", ()))
+    return Archive(name, hashlib.sha256(sums).hexdigest(), sums.count(b"\n"), record["orch"], runs, record["tables"])
+
+
+def _files(root: Path, where: str) -> list[str]:
+    """Return the names of the files of a bench in order. Raises DataError for an odd name and for what is no regular file.
+
+    Left out are ``owner.lock``, the ``results`` of a run, hidden files, which are writes that had no end, and an earlier seal.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise _damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
+
+    found = []
+    for folder, folders, names in os.walk(root, onerror=unreadable):
+        inside = Path(folder).relative_to(root)
+        folders[:] = [name for name in folders if name[0] != "." and (len(inside.parts), name) != (1, "results")]
+        names = [name for name in names if name[0] != "." and not (folder == str(root) and name in _PASSING)]
+        for name in (*folders, *names):
+            check_name(name, f"{where}: {inside}")
+            status = Path(folder, name).lstat()
+            if name in folders and not stat.S_ISDIR(status.st_mode):
+                raise _damaged(f"{where}: {inside / name}", "expected a folder, found a link")
+            if name in names and not (stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES):
+                raise _damaged(f"{where}: {inside / name}", "expected a regular file of less than 8 GiB")
+        found += [str(inside / name) for name in names]
+    return sorted(found)
+
+
+def _digests(sums: bytes, where: str, quoted: str) -> dict[str, str]:
+    """Return the digest of each name. Raises DataError for another seal than quoted, and for names that sealing never gives."""
+    found = hashlib.sha256(sums).hexdigest()
+    if quoted and found != quoted:
+        raise _damaged(where, f"expected the seal {quoted}, found {found}", "it is another archive than the one quoted")
+    text = sums.decode("ascii", "replace")
+    digests = {line[2]: line[1] for line in _LINE.finditer(text)}
+    if "".join(f"{digest}  {name}\n" for name, digest in digests.items()) != text:
+        raise _damaged(f"{where}: {SUMS}", "expected one line for each file: its digest, two spaces, its name")
+    for name in digests:
+        for part in name.split("/"):
+            check_name(part, f"{where}: {SUMS}")
+    folders = {str(folder) for name in digests for folder in Path(name).parents}
+    if list(digests) != [RECORD, *sorted(digests.keys() - {RECORD})] or folders & {SUMS, *digests}:
+        raise _damaged(f"{where}: {SUMS}", f"expected {RECORD} and then the files in order of name")
+    return digests
+
+
+def _own(path: Path, where: str) -> bytes:
+    try:
+        return read_bytes(path, _MAX_OWN_BYTES)
+    except OSError as error:
+        message, hint = f"{path.name} cannot be read: {error.strerror}", "orch archive makes what can be verified"
+        raise _damaged(where, message, hint) from error
+
+
+def _record(data: bytes, where: str) -> Mapping[str, Any]:
+    record = strict_json(data, where, "state_damaged")
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise _damaged(where, f"expected an object of schema {SCHEMA}", "a newer orch may have sealed it")
+    if not isinstance(record.get("orch"), str) or not isinstance(record.get("tables"), dict):
+        raise _damaged(where, "expected the version of orch, and tables")
+    return record
+
+
+def _computed(folder: Path, tables: Tables) -> Any:
+    """Return the tables without a word of where the bench lies: some causes of failure name their file."""
+    text = json.dumps(tables(BenchDir.open(folder.absolute())), allow_nan=False)
+    return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
+
+
+def _recomputed(folder: Path, where: str, tables: Tables) -> Any:
+    try:
+        return _computed(folder, tables)
+    except DataError as error:
+        error.where = error.where.replace(f"{folder}/", f"{where}: ")
+        raise
+
+
+def _compare(record: Mapping[str, Any], computed: Any, where: str) -> None:
+    """Refuse tables that the logs do not give. Another release of a library may change the last digits of a number, no more."""
+    expected, found = dict(_leaves(record["tables"])), dict(_leaves(computed))
+    for place in {**expected, **found}:
+        one, other = expected.get(place, "nothing"), found.get(place, "nothing")
+        close = isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-9)
+        if not close and (type(one) is not type(other) or one != other):
+            newer = f"orch {record['orch']} sealed it, this is {__version__}: verify it with that one"
+            hint = newer if record["orch"] != __version__ else ""
+            raise _damaged(f"{where}: {place}", f"expected {one!r} as sealed, the logs give {other!r}", hint)
+
+
+def _leaves(value: Any, place: str = "tables") -> Iterator[tuple[str, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not items:
+        yield place, value
+    for key, inner in items:
+        yield from _leaves(inner, f"{place}.{key}")
+
+
+def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the bytes of a regular file, each piece shown to ``seen`` first."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with _readable(path), open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            seen(piece)
+            yield piece
+
+
+def _measured(path: Path) -> tuple[int, str]:
+    """Return a file's size and SHA-256."""
+    digest = hashlib.sha256()
+    return sum(len(piece) for piece in _pieces(path, digest.update)), digest.hexdigest()
+
+
+def _write(path: Path, pieces: Iterator[bytes]) -> None:
+    with failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as out:
+            out.writelines(pieces)
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[BinaryIO]:
+    """Yield a file that gets its name when it is whole and on the disk, and otherwise leaves nothing."""
+    with failures(target):
+        if os.path.lexists(target):
+            raise FileExistsError
+        handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                yield out
+                out.flush()
+                os.fsync(handle)
+            Path(part).rename(target)
+        finally:
+            Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _damaged(str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _damaged(where: str, message: str, hint: str = "") -> DataError:
+    return DataError(message, kind="state_damaged", where=where, hint=hint)
