@@ -28,6 +28,8 @@ from orchestrator.summary import RunResult
 
 __all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]
 
+_MOST_RANKS = 1 << 20
+"""A forged manifest must not make its reader count for ever."""
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
@@ -348,12 +350,16 @@ def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
             for slot in manifest["placement"]["slots"]
         )
         numbers = [spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps, manifest.get("repeat", 1)]
+        words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values())
         facts, outcome = manifest.get("facts") or {}, manifest.get("outcome") or {}
         if not all(type(number) is int for number in numbers) or not isinstance(spec.options, dict):
             raise TypeError("spec")
+        if not all(isinstance(word, str) for word in words) or type(spec.timeout_s) not in (int, float):
+            raise TypeError("spec")
+        too_many = max(spec.world_size, *(slot["nproc"] for slot in manifest["placement"]["slots"])) > _MOST_RANKS
         if not all(isinstance(value, dict) for value in (facts, outcome, spec.origins)):
             raise TypeError("facts, outcome or origins")
-        if [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)) or not nodes:
+        if too_many or not nodes or [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)):
             raise ValueError("placement")
         program = manifest["framework"]
         simulated, caveat = program.get("simulated") is True, str((program.get("caveats") or {}).get(spec.device, ""))

@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
 from orchestrator.ownership import owned
 from orchestrator.rundir import BenchDir
+from orchestrator.sealed import unsealed
 from tests.flips import refused, regions
 from tests.test_results import build
 
@@ -244,6 +246,30 @@ def test_what_names_its_file_is_told_alike_wherever_the_bench_lies(copied: Bench
     done = seal(copied, tmp_path / "a.tar", tables)
     assert any("r2/manifest.json" in note for note in done.tables["notes"]) and str(tmp_path) not in json.dumps(done.tables)
     assert verify(tmp_path / "a.tar", tables) == done
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*place, key)
+        yield from places(inner, (*place, key))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_forged_records_with_true_digests_are_read_or_refused(unpacked: Path, tmp_path: Path, data: st.DataObject) -> None:
+    path = unpacked / data.draw(st.sampled_from([RECORD, "bench.json", "r1/manifest.json", "r2/logs/node1/exit.json"]))
+    whole = path.read_bytes()
+    record = inner = unsealed(json.loads(whole))
+    *folders, key = data.draw(st.sampled_from(list(places(record))))
+    for folder in folders:
+        inner = inner[folder]
+    inner[key] = data.draw(st.sampled_from([None, True, 0, -1, 1.5, 10**30, "", "../x", "\ud800", [], {}, [1], {"a": 1}]))
+    path.write_text(json.dumps(record))
+    try:
+        with suppress(DataError):
+            verify(resealed(unpacked, tmp_path.with_suffix(".tar")), tables)
+    finally:
+        path.write_bytes(whole)
 
 
 HOSTILE: dict[str, dict[str, bytes]] = {

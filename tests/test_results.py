@@ -445,6 +445,10 @@ def test_a_manifest_of_wrong_types_is_damaged_state(bench: BenchDir, key: str, v
     [
         lambda p: p["spec"].update(steps="120"),
         lambda p: p["spec"].update(nodes=4),
+        lambda p: p["spec"].update(loader=1),
+        lambda p: p["spec"].update(timeout_s="600"),
+        lambda p: p["origins"].update(steps=None),
+        lambda p: p["placement"]["slots"][1].update(nproc=10**30),
         lambda p: p["placement"]["slots"][1].update(first_rank=0),
         lambda p: p["placement"]["slots"][1].update(host="../.."),
         lambda p: p.update(facts=[1]),
