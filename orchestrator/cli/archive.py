@@ -60,10 +60,11 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
     import json
 
     from orchestrator.report import jsonout
-    from orchestrator.results import read_run
+    from orchestrator.results import notes_of, read_run
     from orchestrator.summary import summarize
 
-    document: dict[str, Any] = json.loads(jsonout.render(summarize([read_run(run) for run in bench.runs()])))
+    summary = summarize([read_run(run) for run in bench.runs()], notes_of(bench))
+    document: dict[str, Any] = json.loads(jsonout.render(summary))
     return document
 
 
