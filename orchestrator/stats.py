@@ -20,6 +20,7 @@ from orchestrator.errors import DataError
 from orchestrator.steps import ABSURD, StepSample, rows
 
 __all__ = [
+    "WORTH",
     "Throughput",
     "deviation",
     "disagreement",
@@ -37,7 +38,7 @@ __all__ = [
 
 
 WORTH = 0.02
-"""A smaller drift of step times within a window is not worth a word."""
+"""A smaller drift of step times within a window is not worth a word, nor a smaller difference of two benches a verdict."""
 APART = 0.05
 """By so much may two measures of one window differ: what lies between two steps, rounding."""
 _PARTS = 10

@@ -21,7 +21,7 @@ from orchestrator.physics import Measured, findings
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
 
-__all__ = ["Row", "RunResult", "Summary", "summarize"]
+__all__ = ["Cell", "Row", "RunResult", "Summary", "as_written", "cells_of", "summarize"]
 
 ENOUGH_REPEATS = 3
 WIDE_SPREAD = 0.05
@@ -101,7 +101,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class Cell:
     """All repeats of one spec, in order of repeat."""
 
     spec: RunSpec
@@ -110,18 +110,22 @@ class _Cell:
 
     @property
     def good(self) -> list[RunResult]:
+        """The runs that have a number."""
         return [run for run in self.runs if run.throughput and not run.error]
 
     @property
     def speeds(self) -> list[float]:
+        """Samples/s of the good runs."""
         return [run.throughput.samples_per_s for run in self.good if run.throughput]
 
     @property
     def by_repeat(self) -> dict[int, float]:
+        """Samples/s of the good runs by repeat."""
         return {run.repeat: run.throughput.samples_per_s for run in self.good if run.throughput}
 
     @property
     def median(self) -> float | None:
+        """The median of the good runs' samples/s; None where there is none."""
         return median(self.speeds) if self.speeds else None
 
     def key(self, *without: str) -> str:
@@ -138,12 +142,12 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     if twice:
         raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
     unknown = sorted(run.run_id for run in results if run.spec is None)
-    cells = _cells(results)
+    cells = cells_of(results)
     differing = _differing(cells)
     series = {id(cell): _series(cell, differing) for cell in cells}
     bases = {id(cell): _baseline(cell, cells) for cell in cells}
     typical = _typical_repeats(cells)
-    programs: dict[str, list[_Cell]] = {}
+    programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
     doubts = {id(cell): texts for alike in programs.values() for cell, texts in _doubts(alike)}
@@ -164,21 +168,22 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 
-def _cells(results: Sequence[RunResult]) -> list[_Cell]:
+def cells_of(results: Sequence[RunResult]) -> list[Cell]:
+    """Return the cells of these runs in order of size; a run without a spec is in none."""
     groups: dict[str, list[RunResult]] = {}
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
         if run.spec:
             groups.setdefault(_key(run.spec, run.simulated), []).append(run)
-    cells = [_Cell(spec, runs[0].simulated, tuple(runs)) for runs in groups.values() if (spec := runs[0].spec)]
+    cells = [Cell(spec, runs[0].simulated, tuple(runs)) for runs in groups.values() if (spec := runs[0].spec)]
     return sorted(cells, key=lambda cell: (_order(cell), cell.key()))
 
 
-def _order(cell: _Cell) -> tuple[Any, ...]:
+def _order(cell: Cell) -> tuple[Any, ...]:
     spec = cell.spec
     return spec.world_size, spec.nodes, spec.steps, spec.warmup_steps, spec.timeout_s
 
 
-def _differing(cells: Sequence[_Cell]) -> tuple[str, ...]:
+def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return the names of options and lengths that are not the same in all cells, and of options that somebody chose."""
     values: dict[str, set[str]] = {}
     names = {name for cell in cells for name in cell.spec.options}
@@ -194,16 +199,16 @@ def _choice(spec: RunSpec, name: str) -> Any:
     return getattr(spec, name) if name in _LENGTH else spec.options.get(name)
 
 
-def _series(cell: _Cell, differing: Sequence[str]) -> str:
+def _series(cell: Cell, differing: Sequence[str]) -> str:
     """Return what a cell shares with its baseline, in words: ``pytorch resnet50 fp16 b128 synthetic``."""
     spec = cell.spec
     words = [spec.framework, spec.model, spec.dtype, f"b{spec.batch_size}", spec.loader]
     words += [spec.device] * (spec.device != "cuda")
-    words += [f"{name}={_text(spec.options[name])}" for name in differing if name in spec.options]
+    words += [f"{name}={as_written(spec.options[name])}" for name in differing if name in spec.options]
     return " ".join(words + ["simulated"] * cell.simulated)
 
 
-def _baseline(cell: _Cell, cells: Sequence[_Cell]) -> _Cell | None:
+def _baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     """Return the 1n1g cell with good runs and an otherwise equal spec; of several, one of equal length, else the longest."""
     found = [
         other
@@ -215,7 +220,7 @@ def _baseline(cell: _Cell, cells: Sequence[_Cell]) -> _Cell | None:
     return max(found, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
 
 
-def _no_baseline(series: str, cell: _Cell) -> str:
+def _no_baseline(series: str, cell: Cell) -> str:
     return f"{series}: no speedup, as there is no good 1n1g run; this makes one: {_baseline_command(cell.spec)}"
 
 
@@ -228,11 +233,11 @@ def _baseline_command(spec: RunSpec) -> str:
             words += [f"--{name.replace('_', '-')}", str(getattr(spec, name))]
     for name, value in sorted(spec.options.items()):
         if _is_chosen(spec, f"options.{name}"):
-            words += ["--set", f"{name}={_text(value)}"]
+            words += ["--set", f"{name}={as_written(value)}"]
     return " ".join(quote(word) for word in words)
 
 
-def _text(value: Any) -> str:
+def as_written(value: Any) -> str:
     """Return an option's value as ``--set`` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -242,12 +247,12 @@ def _is_chosen(spec: RunSpec, name: str) -> bool:
     return " default" not in spec.origins.get(name, "")
 
 
-def _typical_repeats(cells: Sequence[_Cell]) -> int:
+def _typical_repeats(cells: Sequence[Cell]) -> int:
     counts = Counter(len(cell.speeds) for cell in cells if cell.speeds)
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
-def _row(cell: _Cell, base: _Cell | None, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> Row:
+def _row(cell: Cell, base: Cell | None, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> Row:
     spec, speeds, middle = cell.spec, cell.speeds, cell.median
     faster = speedup(middle, base.median) if middle and base and base.median else None
     faster_by = ratio_interval(cell.by_repeat, base.by_repeat) if faster and base and base is not cell else None
@@ -293,7 +298,7 @@ def _cause(run: RunResult) -> str:
     return ": ".join(word for word in words if word) + hint
 
 
-def _qualifications(cell: _Cell, base: _Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
+def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
     found = ["simulated: the program waits instead of computing; not a speed of this hardware"] * cell.simulated
     found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
     speeds, middle = cell.speeds, cell.median
@@ -310,13 +315,13 @@ def _qualifications(cell: _Cell, base: _Cell | None, doubts: Sequence[str], typi
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
 
 
-def _doubts(cells: Sequence[_Cell]) -> list[tuple[_Cell, list[str]]]:
+def _doubts(cells: Sequence[Cell]) -> list[tuple[Cell, list[str]]]:
     """Return what is doubtful about each of some cells that differ in nothing but size, length and batch."""
     measured = [_measured(cell) for cell in cells]
     return [(cell, [finding.text for finding in findings(own, measured)]) for cell, own in zip(cells, measured, strict=True)]
 
 
-def _measured(cell: _Cell) -> Measured:
+def _measured(cell: Cell) -> Measured:
     spec = cell.spec
     found = Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds))
     # What bounds a speed is known of images of 224 x 224 and 1000 classes, on real devices.
@@ -327,7 +332,7 @@ def _measured(cell: _Cell) -> Measured:
     return replace(found, devices=named.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
-def _outliers(cell: _Cell) -> list[str]:
+def _outliers(cell: Cell) -> list[str]:
     """Return one text for each repeat that does not belong to the others. It counts all the same."""
     found = []
     for place in outliers(cell.speeds):
@@ -337,7 +342,7 @@ def _outliers(cell: _Cell) -> list[str]:
     return found
 
 
-def _differing_facts(cell: _Cell, base: _Cell | None) -> list[str]:
+def _differing_facts(cell: Cell, base: Cell | None) -> list[str]:
     """Return one text for each fact on which nodes or repeats disagree, hosts folded by value, or cell and baseline do."""
     own, other = _facts_by_value(cell), _facts_by_value(base) if base and base is not cell else {}
     found = []
@@ -350,7 +355,7 @@ def _differing_facts(cell: _Cell, base: _Cell | None) -> list[str]:
     return found
 
 
-def _facts_by_value(cell: _Cell) -> dict[str, dict[str, set[str]]]:
+def _facts_by_value(cell: Cell) -> dict[str, dict[str, set[str]]]:
     """Return which hosts had which value of each compared fact, over all repeats."""
     found: dict[str, dict[str, set[str]]] = {}
     for run in cell.good or cell.runs:

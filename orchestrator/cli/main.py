@@ -23,6 +23,7 @@ MODULES = {
     "results": ("collect", "summarize"),
     "history": ("history",),
     "archive": ("archive", "verify"),
+    "compare": ("compare", "gate"),
     "published": ("published",),
     "lab": ("lab",),
     "dataset": ("dataset",),

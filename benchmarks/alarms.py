@@ -1,0 +1,90 @@
+"""How often two benches are said to differ, where they do and where they do not: the rule of `orch compare` beside usual ones.
+
+    python benchmarks/alarms.py [--campaigns 2000] [--repeats 4,5,7] [--cells 1]
+
+A campaign is some cells in two benches, so many runs of each. The logarithm of a run's speed has noise of its own (1 %).
+`drift`: the machine slows down by 3 % in the course of each bench. `outliers`: one run in twenty is 8 % slower. `apart`:
+one bench as a whole is off against the other by 0.5 %, or 1 %, at random (one standard deviation), as where the machine is
+warmer, or the job placed otherwise, than the day before. In the second bench the first cell is as fast, 3 % slower, or 10 %
+slower, all others are as fast. Shown is the share of campaigns, in percent, in which any cell is called faster or slower:
+by the rule, by the rule without its margin, by two 95 % intervals that do not meet, and by medians that are 3 % apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.comparison import MARGIN, compared
+from orchestrator.intervals import interval
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput, median
+from orchestrator.summary import Cell, RunResult
+
+NOISE, THRESHOLD = 0.01, 0.03
+WORLDS = {
+    "noise only": (0.0, 0.0, 0.0),
+    "drift": (0.03, 0.0, 0.0),
+    "outliers": (0.0, 0.05, 0.0),
+    "0.5 % apart": (0.0, 0.0, 0.005),
+    "1 % apart": (0.0, 0.0, 0.01),
+}
+"""By name: drift in the course of a bench, share of slow runs, deviation of a whole bench."""
+SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 2, 1, 1.0, {})
+
+
+def speeds_of(typical: float, repeats: int, world: Sequence[float], chance: random.Random) -> list[float]:
+    """Return the speeds of the runs of one bench."""
+    drift, slow_runs, apart = world
+    whole = chance.gauss(0, apart / math.sqrt(2))
+    return [
+        typical
+        * math.exp(whole + chance.gauss(0, NOISE) - drift * place / max(repeats - 1, 1) - 0.08 * (chance.random() < slow_runs))
+        for place in range(repeats)
+    ]
+
+
+def cell_of(speeds: Sequence[float], bench: str, place: int) -> Cell:
+    """Return a cell of one bench with these speeds."""
+    spec = replace(SPEC, nodes=place + 1)
+    names = ((f"{bench}{place}-{n}", n, speed) for n, speed in enumerate(speeds))
+    runs = [RunResult(name, n, spec, False, "finished", Throughput(speed, 1, 1 / speed, 2, 2)) for name, n, speed in names]
+    return Cell(spec, False, tuple(runs))
+
+
+def verdicts(benches: Sequence[Sequence[Sequence[float]]]) -> tuple[bool, ...]:
+    """Return whether any cell is called different: by the rule, without margin, by intervals apart, by medians apart."""
+    pairs = [(cell_of(one, "a", place), cell_of(other, "b", place)) for place, (one, other) in enumerate(benches)]
+    ours, bare = (any(pair.verdict in ("faster", "slower") for pair in compared(pairs, margin)) for margin in (MARGIN, 0.0))
+    intervals = [(interval(one), interval(other)) for one, other in benches]
+    apart = any(a and b and (a.high < b.low or b.high < a.low) for a, b in intervals)
+    return ours, bare, apart, any(abs(median(other) / median(one) - 1) > THRESHOLD for one, other in benches)
+
+
+def main() -> None:
+    """Run the campaigns and print a row for each world, number of repeats and true difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--campaigns", type=int, default=2000)
+    parser.add_argument("--repeats", default="4,5,7")
+    parser.add_argument("--cells", type=int, default=1)
+    asked = parser.parse_args()
+    print("| | repeats | truly slower by | rule | without margin | intervals apart | medians 3 % apart |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name, world in WORLDS.items():
+        for repeats in map(int, asked.repeats.split(",")):
+            for slower in (0.0, 0.03, 0.10):
+                chance = random.Random(f"{name} {repeats} {slower}")
+                typical = [(100.0, 100.0 * (1 - slower)), *[(100.0, 100.0)] * (asked.cells - 1)]
+                found = [
+                    verdicts([[speeds_of(each, repeats, world, chance) for each in both] for both in typical])
+                    for _ in range(asked.campaigns)
+                ]
+                shares = " | ".join(f"{100 * sum(way) / len(found):.1f}" for way in zip(*found, strict=True))
+                print(f"| {name} | {repeats} | {slower:.0%} | {shares} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""`orch compare` and `orch gate`: two benches beside each other, for people and for a CI server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import Json, share
+from orchestrator.cli.results import Bench, find_bench
+
+if TYPE_CHECKING:
+    from orchestrator.comparing import Comparison
+    from orchestrator.errors import OrchError
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command("compare")(compare)
+    app.command("gate")(gate)
+
+
+def compare(
+    before: Annotated[str, typer.Argument(metavar="A", help="A bench's name or directory.")],
+    after: Annotated[
+        str, typer.Argument(metavar="[B]", help="The one that is held against it; with --by, A if not given.")
+    ] = "",
+    by: Annotated[
+        str, typer.Option("--by", metavar="FIELD=X,Y", help="Cells with X of A, with Y of B: dtype=fp32,fp16, or an option.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Tell whether bench B is faster or slower than A, how sure that is, and what else differs, the likeliest cause first."""
+    from orchestrator.comparing import compare as compared
+    from orchestrator.errors import ConfigError
+
+    if not (after or by):
+        raise ConfigError("expected a second bench, got none", where="B", hint="--by compares cells of one bench")
+    comparison, damaged = compared(find_bench(before), find_bench(after or before), by=_by(by) if by else None)
+    _show(comparison, as_json)
+    _refuse(list(damaged))
+
+
+def gate(
+    bench: Bench = "",
+    baseline: Annotated[str, typer.Option("--baseline", metavar="REF", help="The bench that it is held against.")] = "",
+    max_regression: Annotated[str, typer.Option("--max-regression", metavar="N%", help="How much slower it may be.")] = "3%",
+    as_json: Json = False,
+) -> None:
+    """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
+    from orchestrator.comparing import compare as compared
+    from orchestrator.errors import ConfigError
+    from orchestrator.report.comparison import change
+    from orchestrator.report.text import one_line
+
+    allowed = share(max_regression, "--max-regression")
+    if not baseline:
+        raise ConfigError("expected a bench's name or directory, got none", where="--baseline")
+    comparison, damaged = compared(find_bench(baseline), find_bench(bench), allowed)
+    _show(comparison, as_json)
+    _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
+    for pair in comparison.pairs:
+        if pair.interval and pair.interval.low < 1 - allowed:
+            text = f"{pair.case}: {change(pair)}: a larger regression is not ruled out; more repeats would tell"
+            typer.echo(one_line(text), err=True)
+    typer.echo(f"no cell is surely more than {max_regression} slower than in {comparison.before}", err=True)
+
+
+def _by(text: str) -> tuple[str, tuple[str, str]]:
+    from orchestrator.errors import ConfigError
+
+    name, _, values = text.partition("=")
+    one, comma, other = values.partition(",")
+    if not (name and one and comma and other) or one == other:
+        raise ConfigError(f"expected a field and two values, such as dtype=fp32,fp16, got {text!r}", where="--by")
+    return name, (one, other)
+
+
+def _show(comparison: Comparison, as_json: bool) -> None:
+    from orchestrator.report import comparison as report
+
+    if as_json:
+        typer.echo(report.as_json(comparison), nl=False)
+        return
+    from rich.console import Console
+
+    report.render(comparison, Console())
+
+
+def _regressions(comparison: Comparison) -> list[OrchError]:
+    from orchestrator.comparison import SLOWER, doubt
+    from orchestrator.errors import Regression
+    from orchestrator.report.comparison import change
+
+    return [
+        Regression(
+            f"expected at most {comparison.margin * 100:.4g}% slower than {comparison.before}, got {change(pair)}",
+            kind="regression",
+            where=f"{comparison.after}: {pair.case}",
+        )
+        for pair in comparison.pairs
+        if pair.verdict == SLOWER and not doubt(pair)
+    ]
+
+
+def _undecided(comparison: Comparison) -> list[OrchError]:
+    from orchestrator.comparison import doubt
+    from orchestrator.errors import DataError
+
+    why = {pair.case: doubt(pair) for pair in comparison.pairs}
+    why |= {case: f"{comparison.before} has no cell of its spec" for case in comparison.only_after}
+    places = {f"{comparison.after}: {case}": reason for case, reason in why.items()} or {comparison.after: "it has no runs"}
+    return [
+        DataError(f"no verdict: {reason}", kind="result_invalid", where=where) for where, reason in places.items() if reason
+    ]
+
+
+def _refuse(errors: list[OrchError]) -> None:
+    from orchestrator.errors import Faults
+
+    if errors:
+        raise Faults(errors)

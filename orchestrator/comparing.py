@@ -1,0 +1,126 @@
+"""Two benches read from their directories, and compared: speeds, and everything that may be the cause of their difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
+from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
+from orchestrator.errors import DataError
+from orchestrator.results import read_bench
+from orchestrator.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.summary import Cell, cells_of
+
+__all__ = ["Comparison", "compare"]
+
+_MAX_RENDERED_BYTES = 1 << 20
+_DIGITS = 12
+_Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that differs between two benches. ``only_before`` and ``only_after`` name the cells that the other lacks."""
+
+    before: str
+    after: str
+    margin: float
+    pairs: tuple[Pair, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    distinctions: tuple[Distinction, ...]
+    files: tuple[FileDifference, ...]
+
+
+def compare(
+    before: BenchDir, after: BenchDir, margin: float = MARGIN, by: tuple[str, tuple[str, str]] | None = None
+) -> tuple[Comparison, list[DataError]]:
+    """Return the comparison, and what is wrong with the evidence of runs that take no part in it because of that.
+
+    ``by`` is a field of the spec and the value that it has in the cells taken of either.
+
+    Raises DataError where a bench or what was rendered for it cannot be read.
+    """
+    benches = (before, after)
+    results = [read_bench(bench) for bench in benches]
+    cells = [cells_of(runs) for runs in results]
+    if by:
+        cells = [chosen(found, by[0], value) for found, value in zip(cells, by[1], strict=True)]
+    together = matched(*cells)
+    pairs = compared(together, margin)
+    sides = [[pair[side] for pair in together] for side in (0, 1)]
+    samples = [_samples(*side) for side in zip(benches, sides, strict=True)]
+    about = [_about(bench, runs) for bench, runs in zip(benches, samples, strict=True)]
+    files = [_rendered(runs, [pair.case for pair in pairs]) for runs in samples]
+    names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(benches, _suffixes(by), strict=True)]
+    comparison = Comparison(
+        before=names[0],
+        after=names[1],
+        margin=margin,
+        pairs=pairs,
+        only_before=unmatched(cells[0], together),
+        only_after=unmatched(cells[1], together),
+        distinctions=distinctions(together, *about),
+        files=file_differences(*files) if all(files) else (),
+    )
+    return comparison, [run.error for runs in results for run in runs if isinstance(run.error, DataError)]
+
+
+def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:
+    return [f" {by[0]}={value}" for value in by[1]] if by else ["", ""]
+
+
+def _samples(bench: BenchDir, cells: Sequence[Cell]) -> list[tuple[RunDir, _Manifest]]:
+    """Return one run of each cell, a good one if there is any: repeats differ in what is made neutral only."""
+    runs = [bench.run((cell.good or cell.runs)[0].run_id) for cell in cells]
+    return [(run, _manifest(run)) for run in runs]
+
+
+def _manifest(run: RunDir) -> _Manifest:
+    """Return a manifest that has what is asked of it here; a run of which it has the cell was read with suspicion already."""
+    found = run.manifest()
+    wanted = {"framework": dict, "payload": dict, "bench_id": str}
+    lacking = [name for name, kind in wanted.items() if not isinstance(found.get(name), kind)]
+    lacking += [name for name in ("master_port", "world_size") if type(found["placement"].get(name)) is not int]
+    if lacking:
+        message = f"expected a run's manifest, {', '.join(lacking)} is missing or of the wrong type"
+        raise DataError(message, kind="state_damaged", where=str(run.path / "manifest.json"), run_id=run.run_id)
+    return found
+
+
+def _name(bench: BenchDir) -> str:
+    return str(bench.bench().get("bench_id", bench.path.name))
+
+
+def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, _Manifest]]) -> dict[str, str]:
+    """Return what else is known of a bench, by names that `distinctions` ranks."""
+    record = bench.bench()
+    found = {"orch": str(record.get("orch")), "inventory": str(record.get("inventory"))}
+    found["command"] = join(["orch", *map(str, (record.get("argv") or [])[1:])])
+    for _, manifest in runs:
+        framework = manifest["framework"]
+        found[f"template.{framework.get('name')}"] = str(framework.get("digest"))[:_DIGITS]
+        found |= {f"payload.{name}": str(digest)[:_DIGITS] for name, digest in manifest["payload"].items()}
+    return found
+
+
+def _rendered(runs: Sequence[tuple[RunDir, _Manifest]], cases: Sequence[str]) -> dict[tuple[str, int, str], str]:
+    """Return the files of the runs' nodes by (case, node_rank, path), made neutral."""
+    found = {}
+    for (run, manifest), case in zip(runs, cases, strict=True):
+        for slot in manifest["placement"]["slots"]:
+            folder = run.rendered_path(slot["host"])
+            for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+                found[case, slot["node_rank"], str(path.relative_to(folder))] = neutral(_text(path), manifest)
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, _MAX_RENDERED_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", kind="state_damaged", where=str(path)) from error

@@ -1,0 +1,151 @@
+"""In what two benches differ besides their speed, the likeliest cause first.
+
+>>> distinctions([], {"orch": "0.1.0", "payload.train.py": "aa"}, {"orch": "0.2.0", "payload.train.py": "ab"})
+(Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch', before='0.1.0', after='0.2.0'))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from fnmatch import fnmatchcase
+from typing import Any
+
+from orchestrator.comparison import spec_fields
+from orchestrator.differences import differences
+from orchestrator.hostset import fold
+from orchestrator.summary import Cell, as_written
+
+__all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
+
+RANKING = (
+    # Other work was asked for: each of these changes what a step computes, moves or waits for.
+    "simulated", "framework", "model", "device", "options.*", "dtype", "batch_size", "loader", "nodes", "gpus",
+    # Other code did it.
+    "payload.train*", "template.*", "program.output_dtype",
+    # On another machine, or over another network: factors, where versions are percents.
+    "program.devices", "node.gpus.name", "node.number of gpus", "node.cpu", "node.cores", "program.networks", "program.backend",
+    # With other libraries, from those that hold the kernels to those that hold the loop.
+    "program.framework_version", "node.framework.*", "program.nccl", "program.cudnn", "program.cuda", "node.programs.*",
+    # Below the libraries: limits of power and clocks come with the driver, then the system.
+    "node.gpus.driver", "node.gpus.*", "node.interface.*", "node.data*", "node.kernel", "node.machine", "node.memory_bytes",
+    # Which copies of like machines, and how long: like should be like, and a window past its warm-up long enough.
+    "hosts", "steps", "warmup_steps", "program.python", "node.*",
+    # What conducts a run takes no part in its steps.
+    "payload.*", "orch", "inventory", "timeout_s", "command",
+)  # fmt: skip
+"""Names in order of likely weight; the first that fits counts."""
+_OBSERVED = ("devices", "networks", "backend", "framework_version", "nccl", "cudnn", "cuda", "python", "output_dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Distinction:
+    """One thing that is not the same in both benches, in words; where cells differ among themselves, all their values."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """Lines of a rendered file that are not the same in both benches, as ``-before`` and ``+after``, and where that is so."""
+
+    path: str
+    cases: tuple[str, ...]
+    node_ranks: tuple[int, ...]
+    lines: tuple[str, ...]
+
+
+def distinctions(
+    pairs: Sequence[tuple[Cell, Cell]], before: Mapping[str, str], after: Mapping[str, str]
+) -> tuple[Distinction, ...]:
+    """Return what differs in the pairs, and in what else is known of the two benches, by likely weight."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for one, other in pairs:
+        _note(found, spec_fields(one), spec_fields(other))
+        _note(found, _observed(one), _observed(other))
+    _note(found, before, after)
+    _note(found, *_facts(pairs))
+    ordered = sorted(found, key=_weight)
+    return tuple(Distinction(name, *(", ".join(values) for values in found[name])) for name in ordered)
+
+
+def neutral(text: str, manifest: Mapping[str, Any]) -> str:
+    """Return a rendered file of a run with names in place of what is another in every run, on all hosts, or told elsewhere."""
+    placement = manifest["placement"]
+    names = {manifest["run_id"]: "<run>", manifest["bench_id"]: "<bench>"}
+    names |= {digest: f"<{name}>" for name, digest in manifest["payload"].items()}
+    for slot in placement["slots"]:
+        names |= {slot["address"]: f"<address {slot['node_rank']}>", slot["host"]: f"<host {slot['node_rank']}>"}
+    port = placement["master_port"]
+    names |= {str(port + apart): f"<port +{apart}>" for apart in range(placement["world_size"] + 1)}
+    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.sub(rf"(?<![\w.-])(?:{words})(?!\w)", lambda match: names[match[0]], text)
+
+
+def file_differences(
+    before: Mapping[tuple[str, int, str], str], after: Mapping[tuple[str, int, str], str]
+) -> tuple[FileDifference, ...]:
+    """Return what differs in files by (case, node_rank, path); what is alike in several places is said once."""
+    found: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
+    for place in {**before, **after}:
+        case, node_rank, path = place
+        lines = _changed(before.get(place, ""), after.get(place, ""))
+        if lines:
+            found.setdefault((path, lines), []).append((case, node_rank))
+    return tuple(
+        FileDifference(path, tuple(dict.fromkeys(case for case, _ in places)), tuple(sorted({n for _, n in places})), lines)
+        for (path, lines), places in found.items()
+    )
+
+
+def _changed(before: str, after: str) -> tuple[str, ...]:
+    lines = list(unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
+    return tuple(line for line in lines if not line.startswith("@@"))
+
+
+def _note(
+    found: dict[str, tuple[dict[str, None], dict[str, None]]], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    """Note each name whose values differ."""
+    for name in {**before, **after}:
+        one, other = before.get(name, "nothing"), after.get(name, "nothing")
+        if one != other:
+            values = found.setdefault(name, ({}, {}))
+            values[0][as_written(one)] = values[1][as_written(other)] = None
+
+
+def _weight(name: str) -> tuple[int, str]:
+    return next((place for place, pattern in enumerate(RANKING) if fnmatchcase(name, pattern)), len(RANKING)), name
+
+
+def _observed(cell: Cell) -> dict[str, str]:
+    """Return what the programs of a cell said of themselves, of several values each."""
+    said = {f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED}
+    return {name: _joined(values) for name, values in said.items() if set(values) - {"None"}}
+
+
+def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return those facts of the nodes of each bench that the other's nodes have otherwise, and which nodes these were."""
+    sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
+    found: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    if sides[0].keys() != sides[1].keys():
+        for known, hosts in zip(found, sides, strict=True):
+            known["hosts"] = fold(hosts) if hosts else "nothing"
+    whose = {f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()}
+    for each in differences(whose):
+        values = {host: value for value, hosts in each.deviating for host in hosts}
+        for side, (known, hosts) in enumerate(zip(found, sides, strict=True)):
+            known[f"node.{each.fact}"] = _joined(values.get(f"{side} {host}", each.expected) for host in hosts)
+    return found
+
+
+def _hosts(cells: Iterable[Cell]) -> dict[str, Mapping[str, Any]]:
+    return {host: facts for cell in cells for run in cell.good for host, facts in run.facts.items()}
+
+
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values)))

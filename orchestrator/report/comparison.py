@@ -1,0 +1,93 @@
+"""A comparison of two benches, for a terminal and as JSON. Texts of nodes and of files are made harmless here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.comparing import Comparison
+from orchestrator.comparison import TOO_FEW, Pair, Side, enough
+from orchestrator.distinctions import FileDifference
+from orchestrator.intervals import Interval
+from orchestrator.report.cells import NOTHING
+from orchestrator.report.text import one_line
+from orchestrator.stats import published
+
+__all__ = ["SCHEMA", "as_json", "change", "render"]
+
+SCHEMA = 1
+"""1: first version."""
+_STYLE = {"slower": "bold red", "faster": "bold green"}
+
+
+def as_json(comparison: Comparison) -> str:
+    """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where there is none."""
+    return json.dumps({"schema": SCHEMA, "unit": "samples/s", **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
+
+
+def render(comparison: Comparison, console: Console) -> None:
+    """Print the cells, then what differs, the likeliest cause first, then the lines of files."""
+    console.print(Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold"))
+    console.print(_drawn(comparison.pairs) if comparison.pairs else Text("no cell is in both"))
+    for note in _notes(comparison):
+        console.print(Text(one_line(note), style="dim"))
+    console.print()
+    if not comparison.distinctions and not comparison.files:
+        console.print(Text("nothing known differs but the speeds"))
+        return
+    console.print(Text("what differs, the likeliest cause first", style="bold"))
+    for number, each in enumerate(comparison.distinctions, start=1):
+        console.print(Text(one_line(f"{number:2} {each.name}: {each.before} → {each.after}")))
+    for file in comparison.files:
+        _print_file(file, console)
+
+
+def change(pair: Pair) -> str:
+    """Return by how much the speed changed, and its interval: ``-9.0%, -9.6% to -8.4%``."""
+    return f"{_percent(pair.ratio)}, {_range(pair.interval)}"
+
+
+def _drawn(pairs: tuple[Pair, ...]) -> Table:
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn.add_column("case", overflow="fold")
+    for title in ("before", "n", "after", "n", "change", "change 95%", "p"):
+        drawn.add_column(title, justify="right", no_wrap=True)
+    drawn.add_column("verdict")
+    for pair in pairs:
+        numbers = (_percent(pair.ratio), _range(pair.interval), NOTHING if pair.p is None else f"{pair.p:.3f}")
+        drawn.add_row(
+            Text(one_line(pair.case)), *_side(pair.before), *_side(pair.after), *numbers,
+            Text(pair.verdict, style=_STYLE.get(pair.verdict, "")),
+        )  # fmt: skip
+    return drawn
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    few = any(pair.verdict == TOO_FEW for pair in comparison.pairs)
+    notes = [f"{enough()} repeats of a cell in both benches, or more, can end in a verdict"] * few
+    lacking = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
+    return notes + [f"only in {name}: {'; '.join(cases)}" for name, cases in lacking if cases]
+
+
+def _print_file(file: FileDifference, console: Console) -> None:
+    ranks = ", ".join(map(str, file.node_ranks))
+    console.print(Text(one_line(f"{file.path} of {'; '.join(file.cases)}, node_rank {ranks}"), style="bold"))
+    for line in file.lines:
+        console.print(Text(one_line(line), style="red" if line.startswith("-") else "green"))
+
+
+def _side(side: Side) -> tuple[str, str]:
+    speed = NOTHING if side.median_speed is None else f"{published(side.median_speed):.2f}"
+    return speed, f"{side.n} ({side.failed} failed)" if side.failed else str(side.n)
+
+
+def _percent(ratio: float | None) -> str:
+    return NOTHING if ratio is None else f"{ratio - 1:+.1%}"
+
+
+def _range(found: Interval | None) -> str:
+    return NOTHING if found is None else f"{_percent(found.low)} to {_percent(found.high)}"
