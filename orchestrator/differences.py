@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.hostset import fold
 
-__all__ = ["Difference", "differences", "sentences"]
+__all__ = ["Difference", "by_value", "differences", "sentences"]
 
 _BY_NATURE = {
     "hostname", "boot_id", "host_key", "time", "login_s", "workdir", "disk_free_bytes", "memory_free_bytes", "ports_busy",
@@ -59,6 +59,20 @@ def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
     found = (_compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names)
     return tuple(each for each in found if each)[:_MAX_DIFFERENCES]
+
+
+def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
+    """Return who has which value of every fact, in the order of the facts; a host may come more than once.
+
+    >>> by_value([("n1", {"cores": 64}), ("n2", {"cores": 32}), ("n3", {"cores": 64})])
+    {'cores': {'64': ['n1', 'n3'], '32': ['n2']}}
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for host, values in facts:
+        for name, value in _leaves("", values, 0):
+            hosts = found.setdefault(name, {}).setdefault(_shown(value), [])
+            hosts += [host] * (host not in hosts)
+    return found
 
 
 def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

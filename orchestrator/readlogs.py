@@ -10,18 +10,21 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.evidence import deadline, verified
 from orchestrator.framework import LogGrammar
 from orchestrator.logparse import Parsed, parse
 from orchestrator.rundir import RunDir
 from orchestrator.steps import Chorus
+from orchestrator.tempo import quantiles
 
 __all__ = ["NodeLogs", "read_logs"]
 
@@ -34,24 +37,31 @@ _SHARES = 16
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
-    """What a node's logs say: files that the grammar names, and which of them hold samples."""
+    """What a node's logs say: files that the grammar names, which of them hold samples, and the `tempo.quantiles` of the step
+    times of each of these where it was asked for and has them."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
+    rhythm: Mapping[str, tuple[float, float, float]]
 
 
-Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool]
+Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool, Mapping[str, Any] | None]
 
 
 def read_logs(
-    run: RunDir, records: Mapping[str, Mapping[str, Any]], grammar: LogGrammar, holders: frozenset[str]
+    run: RunDir,
+    records: Mapping[str, Mapping[str, Any]],
+    grammar: LogGrammar,
+    holders: frozenset[str],
+    terms: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, NodeLogs], Chorus]:
     """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
     say together where each line speaks of one; the files then hold no samples of their own.
 
-    ``holders`` are the hosts whose files hold the samples. Raises DataError result_invalid, of the first host in order.
+    ``holders`` are the hosts whose files hold the samples; ``terms`` those of `stats.step_times`, to learn the step times of
+    each file, which takes longer. Raises DataError result_invalid, of the first host in order.
     """
-    jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders) for host, record in records.items()]
+    jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
     much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
     width = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(jobs))
     if not much or width < 2:
@@ -72,17 +82,20 @@ def read_logs(
 
 def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
     logs, chorus = {}, Chorus()
-    for path, host, entries, grammar, holds in jobs:
+    for path, host, entries, grammar, holds, terms in jobs:
         files: dict[str, Parsed] = {}
+        rhythm: dict[str, tuple[float, float, float]] = {}
         sampled = []
         for name, one in _understood(RunDir(path), host, entries, grammar):
             is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
             if is_sample:
                 sampled.append(name)
+                with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
+                    rhythm |= {name: quantiles(stats.step_times(one.samples, **terms))} if terms else {}
                 if isinstance(one.said, Chorus):
                     chorus.merge(one.said)
             files[name] = one if is_sample and not isinstance(one.said, Chorus) else replace(one, said=())
-        logs[host] = NodeLogs(files, tuple(sampled))
+        logs[host] = NodeLogs(files, tuple(sampled), rhythm)
     return logs, chorus
 
 

@@ -25,6 +25,7 @@ from orchestrator.readlogs import read_logs
 from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
+from orchestrator.tempo import tempo
 
 __all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]
 
@@ -63,11 +64,14 @@ class _Planned:
     outcome: Mapping[str, Any]
 
 
-def read_bench(bench: BenchDir) -> list[RunResult]:
-    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible."""
+def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
+    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible.
+
+    ``each_rank``: with ``by_rank``, which takes longer.
+    """
     found = []
     for run in bench.runs():
-        result = read_run(run)
+        result = read_run(run, each_rank=each_rank)
         found.append(result)
         # A copy on a read-only disk is read all the same.
         with suppress(ConfigError):
@@ -84,7 +88,7 @@ def notes_of(bench: BenchDir) -> list[str]:
     return [*order, *(str(text) for text in notes)]
 
 
-def read_run(run: RunDir) -> RunResult:
+def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     """Return one run's result. What is wrong with the run is in the result's ``error``; nothing of the run is raised."""
     try:
         planned = _planned(run.manifest(), run)
@@ -95,7 +99,7 @@ def read_run(run: RunDir) -> RunResult:
     if recorded is not None and recorded != "finished":
         return replace(result, state=str(recorded), error=recorded_error(planned.outcome.get("error"), run.run_id))
     try:
-        return _measured(run, planned, result)
+        return _measured(run, planned, result, each_rank)
     except ConfigError as error:  # a grammar that was sound when the run was planned
         damaged = DataError(error.message, kind="state_damaged", where=f"{run.path / 'manifest.json'}: {error.where}")
         return replace(result, state="damaged", error=damaged)
@@ -125,13 +129,15 @@ def store(run: RunDir, result: RunResult) -> None:
     )
 
 
-def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
+def _measured(run: RunDir, planned: _Planned, result: RunResult, each_rank: bool) -> RunResult:
     spec, grammar = planned.spec, planned.grammar
     records = _exit_records(run, planned)
     for node in planned.nodes:
         _mapping(records[node.host], "files", node.host)
     holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
-    logs, chorus = read_logs(run, records, grammar, frozenset(node.host for node in holders))
+    terms = stats.terms(spec, grammar)
+    every = terms if each_rank and grammar.nodes == "every" else None
+    logs, chorus = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
     parsed = {host: found.files for host, found in logs.items()}
     doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
     sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
@@ -148,16 +154,6 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
     observed = {**observed, "networks": list(networks)}
     if spec.nodes > 1:
         doubts += [f"NCCL speaks {name} between nodes, not InfiniBand" for name in networks if name.startswith("NET/Socket")]
-    uncounted = spec.warmup_steps if grammar.after_warmup else 0
-    terms: dict[str, Any] = {
-        "warmup_steps": spec.warmup_steps - uncounted,
-        "steps": spec.steps - uncounted,
-        "global_batch": spec.global_batch,
-        # Speakers of one rate each: where a line speaks of a node, its devices are one speaker.
-        "world_size": spec.nodes if grammar.scope == "node" else spec.world_size,
-        "scope": "global" if grammar.scope == "global" else "process",
-        "cumulative": grammar.cumulative,
-    }
     throughput = stats.throughput(samples, **terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if throughput.samples != planned_samples:
@@ -174,6 +170,8 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult) -> RunResult:
         qualifications=tuple(dict.fromkeys(doubts)),
         observed=observed,
         step_variation=stats.variation(times),
+        tempo=tempo(samples, **terms),
+        by_rank={f"{node.host}/{name}": found for node in holders for name, found in logs[node.host].rhythm.items()},
     )
 
 

@@ -208,8 +208,12 @@ class RunDir:
         return record
 
     def write_result(self, name: str, result: Mapping[str, Any]) -> None:
-        """Keep something derived as ``results/<name>``; it may be deleted and made again."""
-        self._write(("results", name), _json_bytes(result))
+        """Keep something derived as ``results/<name>``; it may be deleted and made again. What is there already stays."""
+        data = _json_bytes(result)
+        with suppress(OSError):
+            if read_bytes(self.path / "results" / check_name(name, str(self.path)), len(data)) == data:
+                return
+        self._write(("results", name), data)
 
     def _write(self, parts: tuple[str, ...], data: bytes, mode: int = 0o600) -> None:
         for part in parts:

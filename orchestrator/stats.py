@@ -14,13 +14,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DataError
 from orchestrator.steps import ABSURD, StepSample, rows
 
+if TYPE_CHECKING:
+    from orchestrator.framework import LogGrammar
+    from orchestrator.spec import RunSpec
+
 __all__ = [
     "WORTH",
+    "Stretch",
     "Throughput",
     "deviation",
     "disagreement",
@@ -31,6 +36,8 @@ __all__ = [
     "speedup",
     "spread",
     "step_times",
+    "stretches",
+    "terms",
     "throughput",
     "trend",
     "variation",
@@ -57,12 +64,26 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
-class _Interval:
+class Stretch:
     """The ``steps`` steps that end with step ``last``, and the seconds they took."""
 
     last: int
     steps: int
     seconds: float
+
+
+def terms(spec: RunSpec, grammar: LogGrammar) -> dict[str, Any]:
+    """Return what the functions here must know of a run beside its samples."""
+    uncounted = spec.warmup_steps if grammar.after_warmup else 0
+    return {
+        "warmup_steps": spec.warmup_steps - uncounted,
+        "steps": spec.steps - uncounted,
+        "global_batch": spec.global_batch,
+        # Speakers of one rate each: where a line speaks of a node, its devices are one speaker.
+        "world_size": spec.nodes if grammar.scope == "node" else spec.world_size,
+        "scope": "global" if grammar.scope == "global" else "process",
+        "cumulative": grammar.cumulative,
+    }
 
 
 def throughput(
@@ -82,7 +103,7 @@ def throughput(
     """
     window = _window(samples, warmup_steps, steps)
     ranks = world_size if scope == "process" else 1
-    seconds, _ = _intervals(samples, window, warmup_steps, global_batch, ranks, cumulative)
+    seconds, _ = stretches(samples, window, warmup_steps, global_batch, ranks, cumulative)
     counts = _all(sample.samples for sample in window)
     number = int(sum(counts)) * ranks if counts else (steps - warmup_steps) * global_batch
     speed = number / _positive(seconds, steps)
@@ -104,7 +125,7 @@ def step_times(
     """Return the seconds of one step for each line of the window, in order. Raises as `throughput` does."""
     window = _window(samples, warmup_steps, steps)
     ranks = world_size if scope == "process" else 1
-    _, intervals = _intervals(samples, window, warmup_steps, global_batch, ranks, cumulative)
+    _, intervals = stretches(samples, window, warmup_steps, global_batch, ranks, cumulative)
     return tuple(interval.seconds / interval.steps for interval in intervals)
 
 
@@ -158,14 +179,14 @@ def _window(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> lis
     return window
 
 
-def _intervals(
+def stretches(
     samples: Sequence[StepSample],
     window: Sequence[StepSample],
     warmup_steps: int,
     global_batch: int,
     ranks: int,
     cumulative: bool,
-) -> tuple[float, list[_Interval]]:
+) -> tuple[float, list[Stretch]]:
     """Return the seconds of the window and of each interval in it.
 
     A clock is better evidence than durations, and durations than rates: a clock leaves nothing out between two steps.
@@ -190,7 +211,7 @@ def _intervals(
         marks = _all(clock(line) for line in lines)
         if marks:
             pairs = zip(lines, lines[1:], marks, marks[1:], strict=False)
-            return marks[-1] - marks[0], [_Interval(b.step, b.step - a.step, _positive(y - x, b.step)) for a, b, x, y in pairs]
+            return marks[-1] - marks[0], [Stretch(b.step, b.step - a.step, _positive(y - x, b.step)) for a, b, x, y in pairs]
     # A step time is that of one step, even where only every tenth step is printed; a rate covers all steps since the last.
     stride = window[0].step - warmup_steps
     times = _all(line.step_time_s for line in window)
@@ -202,7 +223,7 @@ def _intervals(
             kind="result_invalid",
             hint=f"where lines carry a clock, the line for step {warmup_steps} is needed too",
         )
-    intervals = [_Interval(w.step, stride, _positive(time * stride, w.step)) for w, time in zip(window, times, strict=True)]
+    intervals = [Stretch(w.step, stride, _positive(time * stride, w.step)) for w, time in zip(window, times, strict=True)]
     return math.fsum(interval.seconds for interval in intervals), intervals
 
 

@@ -20,6 +20,7 @@ from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.physics import Measured, findings
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
+from orchestrator.tempo import Tempo
 
 __all__ = ["Cell", "Row", "RunResult", "Summary", "as_written", "cells_of", "summarize"]
 
@@ -35,7 +36,8 @@ class RunResult:
     """One run as its evidence shows it.
 
     ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
-    ``step_variation`` the coefficient of variation of the step times in the window.
+    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
+    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``.
     """
 
     run_id: str
@@ -49,6 +51,8 @@ class RunResult:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
     step_variation: float | None = None
+    tempo: Tempo | None = None
+    by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     cells = cells_of(results)
     differing = _differing(cells)
     series = {id(cell): _series(cell, differing) for cell in cells}
-    bases = {id(cell): _baseline(cell, cells) for cell in cells}
+    families = _families(cells)
+    bases = {id(cell): _baseline(cell, families[id(cell)]) for cell in cells}
     typical = _typical_repeats(cells)
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -208,15 +213,18 @@ def _series(cell: Cell, differing: Sequence[str]) -> str:
     return " ".join(words + ["simulated"] * cell.simulated)
 
 
-def _baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """Return the 1n1g cell with good runs and an otherwise equal spec; of several, one of equal length, else the longest."""
-    found = [
-        other
-        for other in cells
-        if (other.spec.nodes, other.spec.gpus) == (1, 1)
-        and other.speeds
-        and other.key(*_SHAPE, *_LENGTH) == cell.key(*_SHAPE, *_LENGTH)
-    ]
+def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
+    """Return, for the id of each cell, all cells that differ from it in shape and length alone, itself among them."""
+    keys = {id(cell): cell.key(*_SHAPE, *_LENGTH) for cell in cells}
+    families: dict[str, list[Cell]] = {}
+    for cell in cells:
+        families.setdefault(keys[id(cell)], []).append(cell)
+    return {id(cell): families[keys[id(cell)]] for cell in cells}
+
+
+def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
+    """Return the 1n1g cell of a family with good runs; of several, one of equal length, else the longest."""
+    found = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.speeds]
     return max(found, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
 
 

@@ -25,13 +25,13 @@ LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
-        spec topology render logparse logpattern logtext steps strictjson nccl stats intervals hardware peaks physics summary
-        stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
+        spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
+        summary stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir evidence readlogs results history project bench transport node runnercall cluster
-        headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord pace resume
-        collect chronicle comparing sealedtar archive lab
+        foreign yamlfile library rundir evidence readlogs results account history project bench transport node runnercall
+        cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord pace
+        resume collect chronicle comparing sealedtar archive lab
     """,
     "edge": "report cli __main__",
 }

@@ -1,0 +1,268 @@
+"""What a bench directory tells besides its numbers: how each run went, on which machines, from which files, by which command.
+
+It is evidence of the second rank: where some of it is missing or damaged it is left out, and the numbers, which have their own
+proof in `orchestrator.results`, stand without it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from orchestrator.differences import by_value
+from orchestrator.errors import DataError
+from orchestrator.rundir import BenchDir, RunDir, check_name, read_bytes
+from orchestrator.spec import RunSpec
+from orchestrator.summary import RunResult
+
+__all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
+
+PHASES = ("planned", "staged", "armed", "started", "over", "collected")
+_ENDS = ("finished", "failed", "lost", "interrupted")
+_MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimes:
+    """When a node's part of a run began, after the first node of it, and how long it took, in seconds."""
+
+    host: str
+    began_s: float
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccount:
+    """How one run went. ``phases`` are seconds from the start (go) by the controller's clock; ``skew_s`` is how far apart the
+    nodes started, ``bound_s`` the error bound of that; None where the run has no record of a start. ``first_step_s`` is the end
+    of the first step after the start of the first node, None where the log does not speak by a clock of its node."""
+
+    run_id: str
+    phases: Mapping[str, float]
+    nodes: tuple[NodeTimes, ...]
+    first_step_s: float | None
+    skew_s: float | None
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where runs of one shape were: hosts in order of node_rank, each with ranks and devices."""
+
+    shape: str
+    slots: tuple[tuple[str, str, str, str], ...]
+    master_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccount:
+    """A rendered file of a run: its text on the first hosts, and how that of other hosts differs, as lines of a diff."""
+
+    path: str
+    hosts: tuple[str, ...]
+    text: str
+    others: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchAccount:
+    """A bench beside its summary. ``commands`` are the argv of all controllers that conducted it; ``facts`` says who had which
+    value of each fact; ``files`` are those of the first run of a cell, by its id, and ``unlike`` the runs of the same cell
+    whose files differ from these by more than rendezvous port and run id."""
+
+    bench_id: str
+    created: str
+    orch: str
+    commands: tuple[tuple[str, ...], ...]
+    superseded: Mapping[str, str]
+    runs: Mapping[str, RunAccount]
+    facts: Mapping[str, Mapping[str, Sequence[str]]]
+    placed: tuple[Placed, ...]
+    files: Mapping[str, tuple[FileAccount, ...]]
+    unlike: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
+    """Return the account of a bench whose runs have these results. Raises DataError where ``bench.json`` is damaged."""
+    record = bench.bench()
+    notes: list[str] = []
+    events: list[dict[str, Any]] = []
+    try:
+        events = bench.events()
+    except (DataError, OSError) as error:
+        notes.append(f"the journal cannot be read, so phases of runs are not shown: {error}")
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_run.setdefault(str(event.get("run")), []).append(event)
+    manifests: dict[str, Mapping[str, Any]] = {}
+    for result in results:
+        with suppress(DataError):
+            manifests[result.run_id] = bench.run(result.run_id).manifest()
+    files, unlike = _files(bench, results, manifests)
+    replaced = record.get("superseded")
+    return BenchAccount(
+        bench_id=str(record.get("bench_id", bench.path.name)),
+        created=str(record.get("created", "")),
+        orch=str(record.get("orch", "")),
+        commands=_commands(record, events),
+        superseded={old: str(new) for old, new in replaced.items()} if isinstance(replaced, dict) else {},
+        runs={
+            result.run_id: _run(bench.run(result.run_id), result, manifests.get(result.run_id, {}), by_run)
+            for result in results
+        },
+        facts=_facts(results),
+        placed=tuple(dict.fromkeys(_placed(results, manifests))),
+        files=files,
+        unlike=unlike,
+        notes=tuple(notes),
+    )
+
+
+def _commands(record: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    """Return each distinct command line once: of `orch bench`, and of those that went on with it."""
+    lines = [record.get("argv"), *(event.get("argv") for event in events if event["event"] == "begun")]
+    words = [tuple(map(str, line)) for line in lines if isinstance(line, list) and line]
+    return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in words))
+
+
+def _facts(results: Iterable[RunResult]) -> dict[str, dict[str, list[str]]]:
+    seen: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        for host, facts in result.facts.items():
+            if isinstance(facts, Mapping) and facts not in seen.setdefault(host, []):
+                seen[host].append(facts)
+    return by_value((host, facts) for host, several in sorted(seen.items()) for facts in several)
+
+
+def _placed(results: Iterable[RunResult], manifests: Mapping[str, Mapping[str, Any]]) -> Iterator[Placed]:
+    for result in results:
+        if result.spec and result.state != "damaged":
+            placement = manifests[result.run_id]["placement"]
+            slots = tuple(
+                (slot["host"], str(slot.get("address", "")), _ranks(slot), str(slot.get("devices", "")))
+                for slot in placement["slots"]
+            )
+            yield Placed(result.spec.shape, slots, str(placement.get("master_addr", "")))
+
+
+def _ranks(slot: Mapping[str, Any]) -> str:
+    first, last = slot["first_rank"], slot["first_rank"] + slot["nproc"] - 1
+    return f"ranks {first}-{last}" if last > first else f"rank {first}"
+
+
+# -- how a run went
+
+
+def _run(run: RunDir, result: RunResult, manifest: Mapping[str, Any], events: Mapping[str, list[dict[str, Any]]]) -> RunAccount:
+    start = manifest.get("start")
+    start = start if isinstance(start, dict) else {}
+    spans = _spans(run, start.get("hosts"))
+    go = min((began - offset for began, _, offset in spans.values()), default=0.0)
+    return RunAccount(
+        run_id=run.run_id,
+        phases=_phases(events.get(run.run_id, [])),
+        nodes=tuple(NodeTimes(host, began - offset - go, ended - began) for host, (began, ended, offset) in spans.items()),
+        first_step_s=_first_step(result, manifest, spans, go),
+        skew_s=_number(start.get("skew_s")),
+        bound_s=_number(start.get("bound_s")),
+    )
+
+
+def _phases(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return when the last attempt at a run reached each phase. Nothing for a run that was never started."""
+    at: dict[str, float] = {}
+    for event in events:
+        name, when = "over" if event["event"] in _ENDS else event["event"], _number(event.get("at"))
+        if name in PHASES and when is not None:
+            at[name] = when
+    return {name: at[name] - at["started"] for name in PHASES if name in at} if "started" in at else {}
+
+
+def _spans(run: RunDir, hosts: Any) -> dict[str, tuple[float, float, float]]:
+    """Return of every node that left a record when it began and ended by its own clock, and by how much that was ahead."""
+    found = {}
+    for host, one in hosts.items() if isinstance(hosts, dict) else ():
+        with suppress(DataError):
+            record = run.exit_record(check_name(host, "start")) or {}
+            began, ended = _number(record.get("started_mono_s")), _number(record.get("ended_mono_s"))
+            offset = _number(one.get("offset_s")) if isinstance(one, dict) else None
+            if began is not None and ended is not None and offset is not None and ended >= began:
+                found[host] = (began, ended, offset)
+    return found
+
+
+def _first_step(
+    result: RunResult, manifest: Mapping[str, Any], spans: Mapping[str, tuple[float, float, float]], go: float
+) -> float | None:
+    """Return the end of the first step after the start, where the first node alone logs steps, and by its own clock."""
+    tempo = result.tempo
+    if tempo is None or tempo.clock is None or manifest["framework"]["log"].get("nodes") != "first":
+        return None
+    began, ended, offset = spans.get(manifest["placement"]["slots"][0]["host"], (0.0, 0.0, 0.0))
+    first = tempo.clock + tempo.first_s
+    return first - offset - go if began < first <= ended else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+# -- what was sent to the nodes
+
+
+def _files(
+    bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, tuple[FileAccount, ...]], dict[str, tuple[str, ...]]]:
+    """Return the files of the first run of each cell, and the runs of the same cell that had others."""
+    first: list[tuple[RunSpec, str, dict[str, dict[str, str]]]] = []
+    unlike: dict[str, list[str]] = {}
+    for result in results:
+        if result.spec is None or result.run_id not in manifests:
+            continue
+        texts = _texts(bench.run(result.run_id), manifests[result.run_id])
+        known = next(((run_id, files) for spec, run_id, files in first if spec == result.spec), None)
+        if known is None:
+            first.append((result.spec, result.run_id, texts))
+        elif _plain(texts, manifests[result.run_id]) != _plain(known[1], manifests[known[0]]):
+            unlike.setdefault(known[0], []).append(result.run_id)
+    files = {run_id: tuple(_folded(path, on) for path, on in texts.items()) for _, run_id, texts in first}
+    return files, {run_id: tuple(others) for run_id, others in unlike.items()}
+
+
+def _texts(run: RunDir, manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the text of each rendered file by path and host, hosts in order of node_rank."""
+    found: dict[str, dict[str, str]] = {}
+    for slot in manifest["placement"]["slots"]:
+        folder = run.rendered_path(slot["host"])
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+            with suppress(OSError):  # a folder, a link, a file of absurd size
+                text = read_bytes(path, _MAX_FILE_BYTES).decode("utf-8", "backslashreplace")
+                found.setdefault(str(path.relative_to(folder)), {})[slot["host"]] = text
+    return found
+
+
+def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return texts without what differs from repeat to repeat by nature."""
+    own = re.compile(
+        rf"\b(?:{re.escape(str(manifest['placement'].get('master_port')))}|{re.escape(str(manifest['run_id']))})\b"
+    )
+    return {path: {host: own.sub("", text) for host, text in on.items()} for path, on in texts.items()}
+
+
+def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
+    groups: dict[str, list[str]] = {}
+    for host, text in on.items():
+        groups.setdefault(text, []).append(host)
+    (text, hosts), *others = groups.items()
+    diffs: dict[tuple[str, ...], list[str]] = {}
+    for other, their in others:
+        lines = tuple(line.rstrip("\n") for line in unified_diff(text.splitlines(), other.splitlines(), n=0, lineterm=""))
+        diffs.setdefault(lines[2:], []).extend(their)
+    return FileAccount(path, tuple(hosts), text, tuple((tuple(their), lines) for lines, their in diffs.items()))
