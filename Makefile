@@ -9,13 +9,14 @@ DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
 
-.PHONY: help demo test frameworks scaling faults check lint format types unit clean
+.PHONY: help demo test frameworks scaling screenshots faults check lint format types unit clean
 
 help:
 	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
 	@echo "make test     set up, lint, check types, run every test"
 	@echo "make frameworks  install TensorFlow, Paddle and DALI (4 GB) beside PyTorch, and run the tests that train with them"
 	@echo "make scaling  install the same, and print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
+	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
 	@echo "make faults   break a lab in every way of docs/reliability.md, as often as it says (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make check    lint, types and tests, without setting anything up"
 	@echo "make clean    remove .venv, the demo and what builds left"
@@ -55,6 +56,17 @@ frameworks: $(VENV)/.test $(INSTALLED)
 scaling: $(VENV)/.demo $(INSTALLED)
 	@benchmarks/scaling.sh $(BIN)/orch $(TRAINER) $(DEMO)/scaling
 
+SHOTS := ORCH_PROJECT=$(DEMO)/screenshots $(BIN)/orch
+
+screenshots: $(VENV)/.test
+	@mkdir -p $(DEMO)/screenshots
+	@$(SHOTS) lab down 2>/dev/null; $(SHOTS) lab up --nodes 4
+	@trap '$(SHOTS) lab down >/dev/null 2>&1' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; set -e; \
+	$(SHOTS) lab exec -- $(BIN)/orch deploy -f simulated; \
+	$(SHOTS) lab exec -- $(BIN)/orch bench resnet50 -f simulated --nodes 1,2,4 --repeats 5 --steps 80 --warmup-steps 15 \
+		--set compute_ms=60 --set jitter_percent=8 --set gradient_mb=8 >/dev/null; \
+	$(BIN)/python docs/screenshots.py "$$(ls -td $(DEMO)/screenshots/runs/* | head -1)" docs/img
+
 # ROWS: names of rows, or how they begin; TRIALS: in place of each row's own number.
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
@@ -78,7 +90,7 @@ unit:
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
 DEMO_PACKAGES := openssh-server openssh-client iproute2
-TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish
+TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish chromium
 
 define install_packages
 	@missing=$$(for name in $(1); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
@@ -107,5 +119,5 @@ $(VENV)/.test: $(VENV)/.demo
 	@touch $@
 
 clean:
-	-@$(ORCH) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
+	-@$(ORCH) lab down 2>/dev/null; $(SHOTS) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

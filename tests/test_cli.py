@@ -143,7 +143,7 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
         (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists them"),
         (
             ["summarize", "--format", "pdf"],
-            "orch: --format: expected table, markdown, csv, json, junit, prometheus, mllog or dlperf, got 'pdf'",
+            "orch: --format: expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf, got 'pdf'",
         ),
         (["logs"], "no bench yet"),
         (["check", "--only", "everything"], "orch: --only: expected reach, got 'everything'"),

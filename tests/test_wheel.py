@@ -122,4 +122,6 @@ def test_the_installed_program_does_the_whole_job_in_a_lab(program: Path, lab: L
     assert orch("collect").returncode == 0
     summary = orch("summarize")
     assert summary.returncode == 0 and summary.stdout == bench.stdout
+    page = orch("summarize", "--format", "html")
+    assert page.returncode == 0 and page.stdout.count("<svg ") >= 5 and page.stdout.endswith("</html>\n"), page.stderr
     assert judge.ours(lab) == []

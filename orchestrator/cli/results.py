@@ -28,7 +28,7 @@ _RENDERED = {
     "mllog": "mllog",
 }  # fmt: skip
 """By form: the module of `orchestrator.report` that writes it."""
-_FORMS = ("table", *_RENDERED, "dlperf")
+_FORMS = ("table", "html", *_RENDERED, "dlperf")
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
 
@@ -154,11 +154,16 @@ def summarize(
         int | None, typer.Option("--images", min=0, help="Images of the data set behind --from-logs; 0 for unknown.")
     ] = None,
     against: Annotated[str, typer.Option("--against", help="published: set published tables beside these.")] = "",
+    open_: Annotated[bool, typer.Option("--open", help="Write report.html into the bench, and show it in a browser.")] = False,
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
-    _check_options(form, rule, from_logs, framework, against, bench, images)
     form = "json" if as_json else form
+    _check_options(form, rule, from_logs, framework, against, bench, images, open_)
+    if form == "html" or open_:
+        from orchestrator.cli.page import show
+
+        return show(find_bench(bench), against=bool(against), templates=templates, opened=open_)
     summary, damaged = _summary(bench, rule, from_logs, framework, images, templates)
     if form == "json" and against:
         typer.echo(_with_published(summary, templates), nl=False)
@@ -181,10 +186,11 @@ def summarize(
         from orchestrator.errors import Faults
 
         raise Faults(damaged)
+    return None
 
 
 def _check_options(
-    form: str, rule: str, from_logs: Path | None, framework: str, against: str, bench: str, images: int | None
+    form: str, rule: str, from_logs: Path | None, framework: str, against: str, bench: str, images: int | None, opened: bool
 ) -> None:
     from orchestrator.errors import ConfigError
 
@@ -194,8 +200,12 @@ def _check_options(
         raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without it the window is that of the run")
     if against not in ("", "published"):
         raise ConfigError(f"expected published, got {against!r}", where="--against")
-    if against and form not in ("table", "json"):
-        raise ConfigError(f"expected table or json beside --against, got {form}", where="--format")
+    if against and form not in ("table", "html", "json"):
+        raise ConfigError(f"expected table, html or json beside --against, got {form}", where="--format")
+    if opened and form not in ("table", "html"):
+        raise ConfigError(f"expected html, which is what --open shows, got {form}", where="--format")
+    if (opened or form == "html") and (from_logs or rule):
+        raise ConfigError("the page shows a bench, by its own window", where="--from-logs" if from_logs else "--rule")
     if bool(from_logs) != bool(framework):
         raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")
     if from_logs and bench:

@@ -1,0 +1,90 @@
+"""How long the table and the HTML report of a bench of hundreds of runs take, and how much memory.
+
+    python benchmarks/report.py BENCH [--runs 500] [--series 10] [--dir FOLDER]
+
+BENCH is a bench that was really run and collected. Its runs are written again and again, as repeats that follow one another
+and as several series that differ in an option, until there are as many as asked for: manifests, rendered files, logs, exit
+records with the digests of these, and the journal, each under its own run id. Then `orch summarize` reads the whole, once as
+a table and once as a page. Shown are seconds and the most memory that was resident, of fresh processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from orchestrator.rundir import BenchDir, RunDir
+
+_ORCH = "import sys; from orchestrator.cli.main import main; sys.argv[0] = 'orch'; main()"
+
+
+def main() -> None:
+    """Write the large bench, read it in both forms, print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench", type=Path)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--series", type=int, default=10)
+    parser.add_argument("--dir", type=Path, help="where the bench is written; a temporary folder if not given")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.dir) as folder:
+        large = multiplied(BenchDir.open(asked.bench), Path(folder), asked.runs, asked.series)
+        print(f"{asked.runs} runs in {asked.series} series", flush=True)
+        for form in ("table", "html"):
+            seconds, memory, size = taken([sys.executable, "-c", _ORCH, "summarize", str(large), "--format", form])
+            print(f"  {form:6} {seconds:6.2f} s {memory:6.0f} MiB resident {size / 2**20:8.2f} MiB written", flush=True)
+
+
+def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
+    """Write a bench of ``count`` runs made of those of another. Returns its folder."""
+    runs = source.runs()
+    record = {key: value for key, value in source.bench().items() if key not in ("schema", "runs", "bench_id")}
+    names = [f"large.{number:04d}" for number in range(count)]
+    bench = BenchDir.create(root, {**record, "bench_id": "large", "runs": names})
+    events = source.events()
+    with (bench.path / "events.jsonl").open("w", encoding="utf-8") as journal:
+        for number, name in enumerate(names):
+            original = runs[number % len(runs)]
+            round_, shift = number // len(runs), 60.0 * number
+            _copy(original, bench.run(name), repeat=1 + round_ // series, seed=round_ % series)
+            own = [event for event in events if event.get("run") == original.run_id]
+            for event in own:
+                journal.write(json.dumps(event | {"run": name, "at": event["at"] + shift}) + "\n")
+    return bench.path
+
+
+def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
+    """Write a run under another id, as another repeat of a spec with another seed."""
+    manifest = {key: value for key, value in original.manifest().items() if key != "schema"}
+    spec = manifest["spec"] | {"options": manifest["spec"]["options"] | {"seed": seed}}
+    before = manifest["repeat"]
+    copy.write_manifest(manifest | {"run_id": copy.run_id, "bench_id": "large", "repeat": before + 100 * repeat, "spec": spec})
+    for slot in manifest["placement"]["slots"]:
+        host = slot["host"]
+        for path in original.rendered_path(host).iterdir():
+            copy.write_rendered(host, path.name, path.read_bytes().replace(original.run_id.encode(), copy.run_id.encode()))
+        for path in original.logs(host):
+            copy.write_log(host, path.name, path.read_bytes())
+        record = original.exit_record(host) or {}
+        copy.write_log(host, "exit.json", json.dumps(record | {"run_id": copy.run_id}).encode())
+
+
+def taken(argv: list[str]) -> tuple[float, float, int]:
+    """Return the seconds of a command, its peak of resident MiB, and the bytes that it printed."""
+    with tempfile.TemporaryFile() as said:
+        began = time.monotonic()
+        child = subprocess.Popen(argv, stdout=said, stdin=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.monotonic() - began
+        if status:
+            sys.exit(f"{argv[3:]} ended with status {status}")
+        return seconds, usage.ru_maxrss / 1024, os.fstat(said.fileno()).st_size
+
+
+if __name__ == "__main__":
+    main()

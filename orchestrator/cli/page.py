@@ -1,0 +1,46 @@
+"""`orch summarize --format html` and `--open`: a bench as one page, printed, or written beside its evidence and shown."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.rundir import BenchDir
+
+__all__ = ["show"]
+
+_NAME = "report.html"
+
+
+def show(bench: BenchDir, *, against: bool, templates: Path | None, opened: bool) -> None:
+    """Print the page, or write it into the bench directory and open it; a machine without a browser is told the path alone.
+
+    Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
+    """
+    from orchestrator.account import account_of
+    from orchestrator.beside import beside
+    from orchestrator.errors import DataError, Faults
+    from orchestrator.foreign import published_files
+    from orchestrator.report.html import render
+    from orchestrator.results import notes_of, read_bench
+    from orchestrator.rundir import write_atomic
+    from orchestrator.summary import summarize
+
+    results = read_bench(bench, each_rank=True)
+    summary = summarize(results, notes_of(bench))
+    near = beside(summary, published_files(templates).values()) if against else ((), ())
+    text = render(summary, results, account_of(bench, results), *near)
+    if opened:
+        path = (bench.path / _NAME).absolute()
+        write_atomic(path, text.encode())
+        typer.echo(path)
+        if not webbrowser.open(path.as_uri()):
+            typer.echo("orch: no browser here; open that file in one", err=True)
+    else:
+        typer.echo(text, nl=False)
+    if damaged := [result.error for result in results if isinstance(result.error, DataError)]:
+        raise Faults(damaged)

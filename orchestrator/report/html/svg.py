@@ -1,0 +1,101 @@
+"""A matplotlib figure as SVG inside an HTML page: colours are the page's variables, so that charts turn dark with it.
+
+Matplotlib writes a document of its own: a header, metadata, inline styles and ids. Of these only the drawing stays: styles
+become attributes, which a page that forbids inline styles allows, colours become ``var(--…)``, and numbers keep one decimal.
+The same figure always gives the same text.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "drawing", "inline"]
+
+COLOURS = {
+    name: f"#0000{number:02x}"
+    for number, name in enumerate(
+        ("ink", "muted", "grid", "one", "two", "three", "four", "five", "bad", "wait", "band"), start=1
+    )
+}
+"""By name of the page's variable, the colour that stands for it while it is drawn."""
+_NAMES = {colour: name for name, colour in COLOURS.items()}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "orch",
+    "text.parse_math": False,
+    "font.size": 11,
+    "axes.edgecolor": COLOURS["muted"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.titlesize": 11,
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.8,
+    "axes.unicode_minus": True,
+    "grid.color": COLOURS["grid"],
+    "grid.linewidth": 0.8,
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "xtick.labelcolor": COLOURS["muted"],
+    "ytick.labelcolor": COLOURS["muted"],
+    "text.color": COLOURS["ink"],
+    "path.simplify": True,
+    "path.simplify_threshold": 0.3,
+}
+_TAG = re.compile(r"<[^>]*>")
+_INLINE = re.compile(r' style="([^"]*)"')
+_FRACTION = re.compile(r"(\d+\.\d)\d+")
+_USED = re.compile(r'(?:href="|url\()#([^")]+)')
+_ID = re.compile(r' id="([^"]*)"')
+_DROPPED = {"font", "font-family", "stroke-linejoin", "stroke-miterlimit"}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Figures that are made within look as those of the page do; settings of the user's own have no part in them."""
+    with rc_context(_STYLE):
+        yield
+
+
+def inline(figure: Figure, label: str, prefix: str) -> str:
+    """Return a figure as an ``<svg>`` element, ``label`` for those who do not see it, its ids beginning with ``prefix``."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = buffer.getvalue()
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = _TAG.sub(lambda tag: _tag(tag[0]), body)
+    used = set(_USED.findall(body))
+    body = _ID.sub(lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", body)
+    body = re.sub(r"\s*\n\s*", " ", re.sub(r'(href="|url\()#', rf"\1#{prefix}", body))
+    width, height = (round(72 * inches) for inches in figure.get_size_inches())
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return f'<svg {size} role="img" aria-label="{escape(label)}">{body}'
+
+
+def _tag(text: str) -> str:
+    text = text.replace("xlink:href", "href")
+    return _FRACTION.sub(r"\1", _INLINE.sub(lambda style: _attributes(style[1]), text))
+
+
+def _attributes(style: str) -> str:
+    """Return declarations of a style as attributes of their own, without what the page decides."""
+    found = []
+    for name, _, value in (each.strip().partition(": ") for each in style.split(";")):
+        if name == "font":
+            size = re.search(r"[\d.]+(?=px)", value)
+            found.append(f' font-size="{size[0]}"' if size else "")
+        elif name and name not in _DROPPED:
+            colour = _NAMES.get(value)
+            found.append(f' {name}="{f"var(--{colour})" if colour else value}"')
+    return "".join(found)
