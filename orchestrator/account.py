@@ -17,7 +17,8 @@ from typing import Any
 
 from orchestrator.differences import by_value
 from orchestrator.errors import DataError
-from orchestrator.rundir import BenchDir, RunDir, check_name, read_bytes
+from orchestrator.evidence import rendered_texts
+from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 
@@ -25,7 +26,6 @@ __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "
 
 PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 _ENDS = ("finished", "failed", "lost", "interrupted")
-_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +240,9 @@ def _texts(run: RunDir, manifest: Mapping[str, Any]) -> dict[str, dict[str, str]
     """Return the text of each rendered file by path and host, hosts in order of node_rank."""
     found: dict[str, dict[str, str]] = {}
     for slot in manifest["placement"]["slots"]:
-        folder = run.rendered_path(slot["host"])
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-            with suppress(OSError):  # a folder, a link, a file of absurd size
-                text = read_bytes(path, _MAX_FILE_BYTES).decode("utf-8", "backslashreplace")
-                found.setdefault(str(path.relative_to(folder)), {})[slot["host"]] = text
+        with suppress(DataError):
+            for path, text in rendered_texts(run, slot["host"]).items():
+                found.setdefault(path, {})[slot["host"]] = text
     return found
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import join
 from typing import Any
 
 from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
 from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.errors import DataError
+from orchestrator.evidence import rendered_texts
 from orchestrator.results import read_bench
-from orchestrator.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.summary import Cell, cells_of
 
 __all__ = ["Comparison", "compare"]
 
-_MAX_RENDERED_BYTES = 1 << 20
 _DIGITS = 12
 _Manifest = dict[str, Any]
 
@@ -113,14 +112,6 @@ def _rendered(runs: Sequence[tuple[RunDir, _Manifest]], cases: Sequence[str]) ->
     found = {}
     for (run, manifest), case in zip(runs, cases, strict=True):
         for slot in manifest["placement"]["slots"]:
-            folder = run.rendered_path(slot["host"])
-            for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
-                found[case, slot["node_rank"], str(path.relative_to(folder))] = neutral(_text(path), manifest)
+            for path, text in rendered_texts(run, slot["host"]).items():
+                found[case, slot["node_rank"], path] = neutral(text, manifest)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, _MAX_RENDERED_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", kind="state_damaged", where=str(path)) from error

@@ -1,4 +1,5 @@
-"""A collected log as evidence: its bytes, if they are those that its node recorded; a large one needs little memory."""
+"""What was sent to a node and what came home as evidence. A collected log has its bytes if they are those that its node
+recorded; a large one needs little memory."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from mmap import MADV_DONTNEED, mmap
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.rundir import RunDir, check_name, map_bytes
+from orchestrator.rundir import RunDir, check_name, map_bytes, read_bytes
 
-__all__ = ["deadline", "invalid", "verified"]
+__all__ = ["deadline", "invalid", "rendered_texts", "verified"]
 
 _MAX_LOG_BYTES = 1 << 30
 _READ_LOG_BYTES = 16 << 20
+_MAX_RENDERED_BYTES = 1 << 20
 _PARSE_SECONDS = 60.0
 
 
@@ -38,6 +40,18 @@ def verified(run: RunDir, host: str, name: str, entry: Any) -> bytes | mmap:
     if digest.hexdigest() != entry["sha256"]:
         raise invalid("expected the SHA-256 that the node recorded, got another", host, name)
     return data
+
+
+def rendered_texts(run: RunDir, host: str) -> dict[str, str]:
+    """Return the text of each file that was rendered for a host, by path. Raises DataError where one cannot be read."""
+    folder, found = run.rendered_path(host), {}
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        try:
+            text = read_bytes(path, _MAX_RENDERED_BYTES).decode("utf-8", "backslashreplace")
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", kind="state_damaged", where=str(path)) from error
+        found[str(path.relative_to(folder))] = text
+    return found
 
 
 def _forget(data: bytes | mmap) -> Callable[[], None]:

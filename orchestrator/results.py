@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
@@ -17,20 +17,17 @@ from typing import Any
 from orchestrator import nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.evidence import invalid
-from orchestrator.framework import LogGrammar
 from orchestrator.hardware import slowed
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
+from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
-from orchestrator.rundir import BenchDir, RunDir, check_name
-from orchestrator.spec import RunSpec
+from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.summary import RunResult
 from orchestrator.tempo import tempo
 
 __all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]
 
-_MOST_RANKS = 1 << 20
-"""A forged manifest must not make its reader count for ever."""
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
@@ -39,29 +36,6 @@ _TRANSPORT = {
     "transfer_corrupt", "node_lost", "node_rebooted",
 }  # fmt: skip
 _DATA = {"result_invalid", "state_damaged", "plan_changed"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """One planned slot: which ranks belong on which host."""
-
-    host: str
-    node_rank: int
-    ranks: range
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """What the manifest says of a run."""
-
-    spec: RunSpec
-    repeat: int
-    simulated: bool
-    caveat: str
-    nodes: tuple[_Node, ...]
-    grammar: LogGrammar
-    facts: Mapping[str, Mapping[str, Any]]
-    outcome: Mapping[str, Any]
 
 
 def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
@@ -91,7 +65,7 @@ def notes_of(bench: BenchDir) -> list[str]:
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     """Return one run's result. What is wrong with the run is in the result's ``error``; nothing of the run is raised."""
     try:
-        planned = _planned(run.manifest(), run)
+        planned = planned_of(run.manifest(), str(run.path / "manifest.json"), run.run_id)
     except DataError as error:
         return RunResult(run.run_id, 0, None, False, "damaged", error=error)
     result = RunResult(run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts)
@@ -129,7 +103,7 @@ def store(run: RunDir, result: RunResult) -> None:
     )
 
 
-def _measured(run: RunDir, planned: _Planned, result: RunResult, each_rank: bool) -> RunResult:
+def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool) -> RunResult:
     spec, grammar = planned.spec, planned.grammar
     records = _exit_records(run, planned)
     for node in planned.nodes:
@@ -175,7 +149,7 @@ def _measured(run: RunDir, planned: _Planned, result: RunResult, each_rank: bool
     )
 
 
-def _networks(run: RunDir, planned: _Planned, records: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def _networks(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the networks that NCCL chose on all nodes, from its own logs; they were checked with all the others."""
     logs = (
         run.log_path(node.host, name).read_bytes()
@@ -216,7 +190,7 @@ def _arithmetic(dtype: str, found: Any) -> list[str]:
     return [] if None in (wanted, found) or found == wanted else [f"asked for {dtype}, the model's output was {_short(found)}"]
 
 
-def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]]:
+def _exit_records(run: RunDir, planned: Planned) -> dict[str, Mapping[str, Any]]:
     """Return every node's exit record, all of them good. A node that failed is named before those stopped because of it."""
     records: dict[str, Mapping[str, Any]] = {}
     errors: list[OrchError] = []
@@ -237,7 +211,7 @@ def _exit_records(run: RunDir, planned: _Planned) -> dict[str, Mapping[str, Any]
     return records
 
 
-def _check_exit(record: Mapping[str, Any], run: RunDir, node: _Node) -> None:
+def _check_exit(record: Mapping[str, Any], run: RunDir, node: PlannedNode) -> None:
     for key, wanted in (("schema", 1), ("run_id", run.run_id), ("node_rank", node.node_rank)):
         if not _is(record.get(key), wanted):
             raise invalid(f"expected {key} {wanted!r}, got {_short(record.get(key))}", node.host, "exit.json")
@@ -257,7 +231,7 @@ def _check_exit(record: Mapping[str, Any], run: RunDir, node: _Node) -> None:
         raise invalid(f"rank {_short(bad[0].get('rank'))} ended with {how} in a run called finished", node.host, "exit.json")
 
 
-def _prove_ranks(planned: _Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
+def _prove_ranks(planned: Planned, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
     """Check that each rank spoke once, on its planned node. Returns a qualification where the grammar has no rank line."""
     grammar = planned.grammar
     if not grammar.rank:
@@ -301,7 +275,7 @@ def _unsteady(trend: float | None) -> list[str]:
     return [f"not steady: the last fifth of the window is {abs(trend):.1%} {how} a step than the first; {cause}"]
 
 
-def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
+def _closing(planned: Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
     """Return what the program said at its end. Raises DataError where it did not, or speaks of another run."""
     if not planned.grammar.closing:
         return {}
@@ -320,51 +294,11 @@ def _closing(planned: _Planned, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
     return closing
 
 
-def _ended_everywhere(run: RunDir, planned: _Planned) -> bool:
+def _ended_everywhere(run: RunDir, planned: Planned) -> bool:
     try:
         return all(run.exit_record(node.host) is not None for node in planned.nodes)
     except DataError:
         return True
-
-
-def _planned(manifest: Mapping[str, Any], run: RunDir) -> _Planned:
-    where = str(run.path / "manifest.json")
-    try:
-        spec_fields = {field.name for field in fields(RunSpec)} - {"origins"}
-        spec = RunSpec(**{name: manifest["spec"][name] for name in spec_fields}, origins=manifest.get("origins") or {})
-        log = manifest["framework"]["log"]
-        known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
-        known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-        grammar = LogGrammar(**known).with_options(spec.options)
-        texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.files, *grammar.patterns)
-        if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
-            raise TypeError("framework.log")
-        nodes = tuple(
-            _Node(
-                check_name(slot["host"], where),
-                slot["node_rank"],
-                range(slot["first_rank"], slot["first_rank"] + slot["nproc"]),
-            )
-            for slot in manifest["placement"]["slots"]
-        )
-        numbers = [spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps, manifest.get("repeat", 1)]
-        words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values())
-        facts, outcome = manifest.get("facts") or {}, manifest.get("outcome") or {}
-        if not all(type(number) is int for number in numbers) or not isinstance(spec.options, dict):
-            raise TypeError("spec")
-        if not all(isinstance(word, str) for word in words) or type(spec.timeout_s) not in (int, float):
-            raise TypeError("spec")
-        too_many = max(spec.world_size, *(slot["nproc"] for slot in manifest["placement"]["slots"])) > _MOST_RANKS
-        if not all(isinstance(value, dict) for value in (facts, outcome, spec.origins)):
-            raise TypeError("facts, outcome or origins")
-        if too_many or not nodes or [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)):
-            raise ValueError("placement")
-        program = manifest["framework"]
-        simulated, caveat = program.get("simulated") is True, str((program.get("caveats") or {}).get(spec.device, ""))
-        return _Planned(spec, numbers[-1], simulated, caveat, nodes, grammar, facts, outcome)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"expected a run's manifest, {error} is missing or of the wrong type"
-        raise DataError(message, kind="state_damaged", where=where, run_id=run.run_id) from error
 
 
 def recorded_error(value: Any, run_id: str) -> OrchError:

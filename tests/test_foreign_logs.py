@@ -508,9 +508,9 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--from-logs", ".", "--framework", TF, "b1"], "got both"),
         (["--rule", "mlperf"], "expected dlperf"),
         (["--against", "memory"], "expected published"),
-        (["--against", "published", "--format", "csv"], "expected table or json"),
+        (["--against", "published", "--format", "csv"], "expected table, html or json"),
         (["--images", "5"], "it belongs to --from-logs"),
-        (["--format", "xml"], "expected table, markdown, csv, json, junit, prometheus, mllog or dlperf"),
+        (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
     ],
 )

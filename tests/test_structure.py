@@ -29,9 +29,9 @@ LAYERS = {
         summary stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir evidence readlogs results account history project bench transport node runnercall
-        cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign ownership planrecord pace
-        resume collect chronicle comparing sealedtar archive lab
+        foreign yamlfile library rundir evidence planned readlogs results account history project bench transport node
+        runnercall cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign
+        ownership planrecord pace resume collect chronicle comparing sealedtar archive lab
     """,
     "edge": "report cli __main__",
 }
