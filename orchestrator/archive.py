@@ -35,7 +35,7 @@ __all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]
 SCHEMA = 1
 """Of archive.json. 1: first version."""
 SUMS, RECORD = "SHA256SUMS", "archive.json"
-_PASSING = {"owner.lock", SUMS, RECORD}
+_PASSING = {"owner.lock", "report.html", SUMS, RECORD}
 _MAX_OWN_BYTES = 64 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
 
@@ -149,7 +149,7 @@ def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive
 def _files(root: Path, where: str) -> list[str]:
     """Return the names of the files of a bench in order. Raises DataError for an odd name and for what is no regular file.
 
-    Left out are ``owner.lock``, the ``results`` of a run, hidden files, which are writes that had no end, and an earlier seal.
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, hidden files, which are writes that had no end, and an earlier seal.
     """
 
     def unreadable(error: OSError) -> None:

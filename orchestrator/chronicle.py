@@ -26,7 +26,7 @@ from orchestrator.summary import Row, summarize
 __all__ = ["History", "Measured", "chosen", "history"]
 
 _SCHEMA = 1
-_OURS = {"results", "owner.lock", "progress.log"}
+_OURS = {"results", "report.html", "owner.lock", "progress.log"}
 """Derived, or no evidence."""
 
 

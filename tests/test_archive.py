@@ -115,6 +115,7 @@ def test_the_same_bench_gives_the_same_bytes(
     bench: BenchDir, archive: Path, copied: BenchDir, unpacked: Path, tmp_path: Path
 ) -> None:
     (copied.path / "owner.lock").write_text("{}\n")
+    (copied.path / "report.html").write_text("derived")
     (copied.path / ".r9.part").mkdir()
     copied.run("r1").write_result("throughput.json", {"derived": True})
     for path in copied.path.rglob("*"):
