@@ -149,7 +149,8 @@ def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive
 def _files(root: Path, where: str) -> list[str]:
     """Return the names of the files of a bench in order. Raises DataError for an odd name and for what is no regular file.
 
-    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, hidden files, which are writes that had no end, and an earlier seal.
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, an earlier seal, and hidden files, which are writes
+    that had no end.
     """
 
     def unreadable(error: OSError) -> None:

@@ -6,14 +6,10 @@ rank where lines speak of one process each, and who spoke.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from orchestrator.errors import DataError
 from orchestrator.evidence import deadline, verified
 from orchestrator.framework import LogGrammar
 from orchestrator.logparse import Parsed, parse
+from orchestrator.processes import shared_out
 from orchestrator.rundir import RunDir
 from orchestrator.steps import Chorus
 from orchestrator.tempo import quantiles
@@ -30,9 +27,6 @@ __all__ = ["NodeLogs", "read_logs"]
 
 _WORTH_BYTES = 64 << 20
 """Of logs; for less, other processes are not started up."""
-_MOST_PROCESSES = 8
-_SHARES = 16
-"""Parts in which a process gets its work: enough of them that none is long the last one, each merged here only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +57,10 @@ def read_logs(
     """
     jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
     much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
-    width = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(jobs))
-    if not much or width < 2:
-        return _read(jobs)
-    share = -(-len(jobs) // (width * _SHARES))
     logs, chorus = {}, Chorus()
-    # Ctrl-C is for this process to hear, which then waits for no more than what is being read.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(width, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
-        try:
-            for some, said in pool.map(_read, (jobs[at : at + share] for at in range(0, len(jobs), share))):
-                logs.update(some)
-                chorus.merge(said)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for some, said in shared_out(_read, jobs, worth=much):
+        logs.update(some)
+        chorus.merge(said)
     return logs, chorus
 
 

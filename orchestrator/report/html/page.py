@@ -12,12 +12,15 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
 from orchestrator.hostset import fold
+from orchestrator.processes import shared_out
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
@@ -28,6 +31,10 @@ from orchestrator.summary import Row, RunResult, Summary
 
 __all__ = ["render"]
 
+_Job = tuple[Callable[..., str], tuple[Any, ...]]
+"""A function of `charts`, and what to call it with."""
+_MANY_CHARTS = 150
+"""A chart takes 25 ms; a process that draws some, a second to begin."""
 _VARIANTS = 8
 """Of a rendered file; further hosts are named, and what they differ in is of the same kind."""
 
@@ -58,8 +65,7 @@ def render(
 ) -> str:
     """Return the page. ``results`` are all runs in execution order, ``beside`` published tables to draw as well."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
-    with drawing():
-        series = tuple(_series(summary, turns, beside))
+    series = tuple(_series(summary, turns, beside))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return (
         _environment()
@@ -104,28 +110,48 @@ def _environment() -> Environment:
 
 
 def _series(summary: Summary, turns: Mapping[str, Turn], beside: Sequence[Beside]) -> Iterator[_Series]:
+    parts = []
     for number, (table, (name, rows)) in enumerate(zip(tables(summary), summary.by_series().items(), strict=True), start=1):
         near = tuple(each for each in beside if each.series == name)
-        own = [turns[run_id] for row in rows for run_id in row.run_ids]
-        cells = tuple(_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows))
-        drawn = [charts.scaling(rows, near, "median_speed", f"s{number}a-")]
-        if any(row.speedup is not None for row in rows):
-            drawn.append(charts.scaling(rows, near, "speedup", f"s{number}b-"))
-        if any(turn.account.skew_s is not None and len(turn.account.nodes) > 1 for turn in own):
-            several = [turn for turn in own if len(turn.account.nodes) > 1]
-            drawn.append(charts.skew(several, f"s{number}d-"))
-        yield _Series(table, cells, tuple(drawn), charts.ideal_of_one(rows, False) is not None, near)
+        of_cells = [_of_cell(row, [turns[one] for one in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
+        of_all = _of_series(rows, near, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")
+        parts.append((table, rows, near, of_cells, of_all))
+    jobs = [job for *_, of_cells, of_all in parts for some in (*of_cells, of_all) for job in some]
+    drawn = (chart for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS) for chart in share)
+    for table, rows, near, of_cells, of_all in parts:
+        cells = tuple(
+            _Cell(row, case(row), cells_by_name(row), tuple(islice(drawn, len(some))))
+            for row, some in zip(rows, of_cells, strict=True)
+        )
+        yield _Series(table, cells, tuple(islice(drawn, len(of_all))), charts.ideal_of_one(rows, False) is not None, near)
 
 
-def _cell(row: Row, turns: Sequence[Turn], prefix: str) -> _Cell:
-    turns = sorted(turns, key=lambda turn: turn.order)
-    drawn: list[tuple[bool, Callable[[], str]]] = [
-        (True, lambda: charts.repeats(turns, row, f"{prefix}a-")),
-        (any(turn.result.tempo for turn in turns), lambda: charts.tempo(turns, f"{prefix}b-")),
-        (any(turn.result.by_rank for turn in turns), lambda: charts.ranks(turns, f"{prefix}c-")),
-        (any(turn.account.phases or turn.account.nodes for turn in turns), lambda: charts.timeline(turns, f"{prefix}d-")),
+def _of_series(rows: Sequence[Row], near: Sequence[Beside], turns: Sequence[Turn], prefix: str) -> list[_Job]:
+    """Return the charts of a series, to be drawn."""
+    several = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
+    wanted: list[tuple[bool, _Job]] = [
+        (True, (charts.scaling, (rows, near, "median_speed", f"{prefix}a-"))),
+        (any(row.speedup is not None for row in rows), (charts.scaling, (rows, near, "speedup", f"{prefix}b-"))),
+        (bool(several), (charts.skew, (several, f"{prefix}d-"))),
     ]
-    return _Cell(row, case(row), cells_by_name(row), tuple(draw() for wanted, draw in drawn if wanted))
+    return [job for is_wanted, job in wanted if is_wanted]
+
+
+def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
+    """Return the charts of a cell, to be drawn."""
+    turns = sorted(turns, key=lambda turn: turn.order)
+    wanted: list[tuple[bool, _Job]] = [
+        (True, (charts.repeats, (turns, row, f"{prefix}a-"))),
+        (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, f"{prefix}b-"))),
+        (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
+        (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),
+    ]
+    return [job for is_wanted, job in wanted if is_wanted]
+
+
+def _drawn(jobs: Sequence[_Job]) -> list[str]:
+    with drawing():
+        return [draw(*about) for draw, about in jobs]
 
 
 def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:
