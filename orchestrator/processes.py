@@ -11,7 +11,6 @@ from typing import TypeVar
 
 __all__ = ["shared_out"]
 
-_MOST_PROCESSES = 8
 _SHARES = 16
 """Parts in which a process gets its work: enough of them that none is long the last one."""
 
@@ -19,10 +18,10 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool) -> Iterator[Result]:
+def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool, most: int = 8) -> Iterator[Result]:
     """Yield what ``work`` makes of one share of the jobs after the other, in their order; of all at once where it is not worth
-    more processes. Everything travels pickled, and what ``work`` raises is raised here."""
-    width = min(_MOST_PROCESSES, len(os.sched_getaffinity(0)), len(jobs))
+    more processes, ``most`` at most. Everything travels pickled, and what ``work`` raises is raised here."""
+    width = min(most, len(os.sched_getaffinity(0)), len(jobs))
     if not worth or width < 2:
         yield work(jobs)
         return

@@ -35,6 +35,8 @@ _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts`, and what to call it with."""
 _MANY_CHARTS = 150
 """A chart takes 25 ms; a process that draws some, a second to begin."""
+_PROCESSES = 2
+"""Each takes 80 MiB."""
 _VARIANTS = 8
 """Of a rendered file; further hosts are named, and what they differ in is of the same kind."""
 
@@ -117,7 +119,7 @@ def _series(summary: Summary, turns: Mapping[str, Turn], beside: Sequence[Beside
         of_all = _of_series(rows, near, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")
         parts.append((table, rows, near, of_cells, of_all))
     jobs = [job for *_, of_cells, of_all in parts for some in (*of_cells, of_all) for job in some]
-    drawn = (chart for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS) for chart in share)
+    drawn = (chart for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES) for chart in share)
     for table, rows, near, of_cells, of_all in parts:
         cells = tuple(
             _Cell(row, case(row), cells_by_name(row), tuple(islice(drawn, len(some))))
