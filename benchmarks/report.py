@@ -5,7 +5,7 @@
 BENCH is a bench that was really run and collected. Its runs are written again and again, as repeats that follow one another
 and as several series that differ in an option, until there are as many as asked for: manifests, rendered files, logs, exit
 records with the digests of these, and the journal, each under its own run id. Then `orch summarize` reads the whole, once as
-a table and once as a page. Shown are seconds and the most memory that was resident, of fresh processes.
+a table and once as a page. Shown are seconds and the most memory that was held, of fresh processes and their children.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
         print(f"{asked.runs} runs in {asked.series} series", flush=True)
         for form in ("table", "html"):
             seconds, memory, size = taken([sys.executable, "-c", _ORCH, "summarize", str(large), "--format", form])
-            print(f"  {form:6} {seconds:6.2f} s {memory:6.0f} MiB resident {size / 2**20:8.2f} MiB written", flush=True)
+            print(f"  {form:6} {seconds:6.2f} s {memory:6.0f} MiB held {size / 2**20:8.2f} MiB written", flush=True)
 
 
 def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
@@ -75,15 +75,36 @@ def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
 
 
 def taken(argv: list[str]) -> tuple[float, float, int]:
-    """Return the seconds of a command, its peak of resident MiB, and the bytes that it printed."""
+    """Return the seconds of a command, the most MiB that it and its children held together, and the bytes that it printed."""
     with tempfile.TemporaryFile() as said:
-        began = time.monotonic()
+        began, memory = time.monotonic(), 0.0
         child = subprocess.Popen(argv, stdout=said, stdin=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
+        while child.poll() is None:
+            memory = max(memory, sum(map(held_mib, [child.pid, *children(child.pid)])))
+            time.sleep(0.02)
         seconds = time.monotonic() - began
-        if status:
-            sys.exit(f"{argv[3:]} ended with status {status}")
-        return seconds, usage.ru_maxrss / 1024, os.fstat(said.fileno()).st_size
+        if child.returncode:
+            sys.exit(f"{argv[3:]} ended with status {child.returncode}")
+        return seconds, memory, os.fstat(said.fileno()).st_size
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    parents = {path.parent.name: _read(path).rpartition(")")[2].split()[1:2] for path in Path("/proc").glob("[0-9]*/stat")}
+    return [int(each) for each, parent in parents.items() if parent == [str(pid)]]
+
+
+def held_mib(pid: int) -> float:
+    """Return the MiB that a process holds, pages that several share by its part in them; 0 once it is gone."""
+    lines = (line.split() for line in _read(Path(f"/proc/{pid}/smaps_rollup")).splitlines())
+    return sum(int(words[1]) for words in lines if words[0] == "Pss:") / 1024
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":
