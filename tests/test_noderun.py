@@ -1051,7 +1051,7 @@ def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(machine: Mach
         reader.read(head["bytes"])
         ways.append(head["packed"])
         time.sleep(pause_s * head["bytes"] / head["raw"])
-    assert ways.count(compresses) >= 0.75 * len(ways), ways
+    assert ways.count(compresses) >= 0.6 * len(ways), ways
 
 
 def test_links_pipes_and_odd_names_among_the_logs_are_neither_opened_nor_named(machine: Machine, tmp_path: Path) -> None:
