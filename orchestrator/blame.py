@@ -6,13 +6,14 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.diagnosis import diagnose, is_consequence
+from orchestrator.diagnosis import diagnose, ended_by, is_consequence
 from orchestrator.differences import sentences
-from orchestrator.errors import DataError, OrchError
+from orchestrator.errors import DataError, OrchError, RunError
+from orchestrator.knownfailures import CAUSE
 from orchestrator.rundir import RunDir
 
 __all__ = ["explained"]
@@ -29,14 +30,34 @@ def explained(
     """Return the first cause of a run's failure with all that there is to say about it as its hint.
 
     ``rivals`` failed so soon after ``error`` that clocks cannot tell who was first: a rank that merely complains of another
-    one is not taken, as long as there is one that does not.
+    one is not taken, as long as there is one that does not. Nor while there is one that had said what it was dying of when
+    it was stopped: a program may close its connections long before it is gone.
     """
-    if error is not None and rivals:
-        failures = (error, *rivals)
-        error = next((each for each in failures if not is_consequence("\n".join(_last_words(each, run)[1]))), error)
-    if error is not None and error.host and not error.hint:
+    if error is None or not error.host:
+        return error
+    failures = (error, *rivals)
+    error = next((each for each in failures if not _merely_complains(each, run)), error)
+    if _merely_complains(error, run):
+        error = next(_stopped_while_dying(error, run, facts), error)
+    if not error.hint:
         error.hint = "\n".join(_said(error, run, facts))
     return error
+
+
+def _merely_complains(error: OrchError, run: RunDir) -> bool:
+    return is_consequence("\n".join(_last_words(error, run)[1]))
+
+
+def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[OrchError]:
+    """Yield the ranks that the stop of the run ended, of which the last words tell a cause that stands for itself."""
+    for host in hosts:
+        with suppress(DataError):
+            for number in ended_by("SIGTERM", run.exit_record(host) or {}):
+                text = f"rank {number} was about to end by itself when it was stopped"
+                dying = RunError(text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase)
+                finding = diagnose("\n".join(_last_words(dying, run)[1]))
+                if finding and finding.weight == CAUSE:
+                    yield dying
 
 
 def _said(error: OrchError, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.knownfailures import CAUSE, KNOWN
 
-__all__ = ["Finding", "diagnose", "is_consequence"]
+__all__ = ["Finding", "diagnose", "ended_by", "is_consequence"]
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
@@ -53,10 +53,21 @@ def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | Non
     return found
 
 
+def ended_by(signal: str, record: Mapping[str, Any]) -> list[int]:
+    """Return the ranks that a signal ended, by their node's exit record."""
+    ended = [one.get("rank") for one in _entries(record) if one.get("signal") == signal]
+    return [rank for rank in ended if type(rank) is int]
+
+
 def is_consequence(text: str) -> bool:
     """Tell whether a text only complains of another process that went away, and names no cause of its own."""
     found = diagnose(text)
     return found is not None and found.kind == "ended_elsewhere"
+
+
+def _entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    ranks = record.get("ranks")
+    return [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
 
 
 def _in_line(line: str) -> Finding | None:
@@ -75,10 +86,7 @@ def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Finding |
     kills = record.get("oom_kills")
     if type(kills) is not int or kills <= 0:
         return None
-    ranks = record.get("ranks")
-    entries = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    if rank is not None:
-        entries = [one for one in entries if one.get("rank") == rank]
+    entries = [one for one in _entries(record) if rank in (None, one.get("rank"))]
     if entries and not any(one.get("signal") == "SIGKILL" for one in entries):
         return None
     times = "once" if kills == 1 else f"{kills} times"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from orchestrator.blame import explained
 from orchestrator.errors import RunError
@@ -18,3 +21,55 @@ def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None
     head, *lines = error.hint.splitlines()
     assert head == "last lines of rank-3.err on node2:" and len(lines) == 10 and lines[0] == "  a first line"
     assert lines[-1].startswith("  ValueError: xxx") and lines[-1].endswith("x at the end") and len(lines[-1]) < 520
+
+
+def failed(run: RunDir, said: dict[str, tuple[int, str, str | None, int | None]]) -> RunError:
+    """Write down what came home of a run; return the failure of its first rank. ``said``: by host a rank, what it wrote on its
+    standard error, and the signal or exit code that ended it."""
+    for host, (rank, text, signal, code) in said.items():
+        run.log_path(host, f"rank-{rank}.err").write_text(text)
+        entry = {"rank": rank, "signal": signal, "code": code}
+        run.log_path(host, "exit.json").write_text(json.dumps({"ranks": [entry], "oom_kills": 0}))
+    return RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1", run_id="r1", phase="watch")
+
+
+COMPLAINT = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_cause(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "r1")
+    said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, "SIGTERM", None)}
+    error = explained(failed(run, said), (), run, dict.fromkeys(said, {}))
+    assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
+    assert error.message == "rank 1 was about to end by itself when it was stopped"
+    assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"node1": (0, COMPLAINT, None, 1), "node2": (1, "step 3\n", "SIGTERM", None)},
+        {"node1": (0, COMPLAINT, None, 1), "node2": (1, COMPLAINT, "SIGTERM", None)},
+        {"node1": (0, MEMORY, None, 1), "node2": (1, MEMORY, "SIGTERM", None)},
+    ],
+    ids=["it said nothing of it", "it complained too", "the first one has a cause of its own"],
+)
+def test_a_rank_that_was_stopped_is_no_cause_where(
+    tmp_path: Path, said: dict[str, tuple[int, str, str | None, int | None]]
+) -> None:
+    run = RunDir(tmp_path / "r1")
+    error = explained(failed(run, said), (), run, dict.fromkeys(said, {}))
+    assert error is not None and (error.host, error.message) == ("node1", "rank 0 ended with exit code 1")
+
+
+@pytest.mark.parametrize(
+    "record", ["[1]", '{"ranks": 3}', '{"ranks": [[], {"signal": "SIGTERM"}, {"rank": "x", "signal": "SIGTERM"}]}']
+)
+def test_an_exit_record_that_makes_no_sense_hides_no_failure(tmp_path: Path, record: str) -> None:
+    run = RunDir(tmp_path / "r1")
+    said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None)}
+    error = failed(run, said)
+    run.log_path("node2", "exit.json").write_text(record)
+    found = explained(error, (), run, dict.fromkeys(said, {}))
+    assert found is error
