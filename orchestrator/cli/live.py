@@ -194,10 +194,15 @@ def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     selection = select(hosts or (named.bench()["inventory"] if named else ""), exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
+        # Asked first: once one node is stopped, the run's own controller may stop the others before they are asked to.
+        lived, _ = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"])
         for run in runs:
             answers, failed = each(cluster.nodes, partial(_stop, cluster, run))
             errors += failed.values()
-            stopped = {name: answer["stopped"] for name, answer in answers.items() if answer["stopped"]}
+            stopped = {
+                name: {*answer["stopped"], *(each for each in lived.get(name, ()) if run in (None, each))}
+                for name, answer in answers.items()
+            }
             for name in sorted({name for names in stopped.values() for name in names}):
                 typer.echo(f"stopped {visible(name)} on {fold(host for host, names in stopped.items() if name in names)}")
             errors += [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -39,8 +38,7 @@ def test_status_logs_and_cancel_during_a_run(controller: Controller) -> None:
 
     begin = time.monotonic()
     cancel = controller.orch("cancel")
-    # A node that its controller had stopped before it was asked to, because the other one had ended, is not named.
-    assert cancel.code == 0 and re.search(rf"^stopped {re.escape(run)} on node(1|2|\[1-2\])$", cancel.out, re.M), cancel
+    assert cancel.code == 0 and f"stopped {run} on node[1-2]\n" in cancel.out, cancel
     assert "nothing of ours is left on node[1-4]" in cancel.out
     judge.wait_until_clean(controller.lab, 1.0)
     done = controller.end(process, 10)
