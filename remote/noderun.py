@@ -371,13 +371,16 @@ def ask_slowdowns():
 
 
 def slowdowns(asked):
-    """Return the answer, a row for each GPU; none where the driver does not count, as older ones, or does not answer in 5 s."""
+    """Return the answer, a row for each GPU; none where the driver does not count, as older ones, or does not answer in 5 s,
+    or was not asked."""
+    if asked is None:
+        return []
     import subprocess
 
     try:
         text = asked.communicate(timeout=5)[0].decode("utf-8", "replace")
         return [[int(field) for field in line.split(",")] for line in text.splitlines()]
-    except (ValueError, AttributeError):  # words in place of numbers; nvidia-smi has gone since
+    except ValueError:  # words in place of numbers
         return []
     except subprocess.TimeoutExpired:
         asked.kill()
