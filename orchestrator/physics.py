@@ -88,13 +88,19 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
         for ranks in {1, near}
     ]
     beyond = {min(cell.speeds) / cell.ranks * peer.ranks / max(peer.speeds): peer for peer in fastest if peer}
-    worst = max(beyond, default=0.0)
-    if worst <= 1 + SLACK:
+    odd = {by: peer for by, peer in beyond.items() if by > 1 + _room_for_chance(cell, peer)}
+    if not odd:
         return None
-    peer = beyond[worst]
+    worst = max(odd)
+    peer = odd[worst]
     faster, times = cell.speed / peer.speed, cell.ranks / peer.ranks
     words = f"{faster:.2f} times as fast as {peer.shape} on {times:g} times its GPUs; doubt {peer.shape} first"
     return Finding("superlinear", worst, f"superlinear: {words}")
+
+
+def _room_for_chance(cell: Measured, peer: Measured) -> float:
+    """Repeats on both sides of a speedup have shown by themselves how far chance goes; elsewhere there is the slack."""
+    return 0.0 if peer.ranks == 1 and min(len(cell.speeds), len(peer.speeds)) > 1 else SLACK
 
 
 def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
