@@ -18,7 +18,7 @@ from orchestrator.errors import DataError
 from orchestrator.evidence import deadline, verified
 from orchestrator.framework import LogGrammar
 from orchestrator.logparse import Parsed, parse
-from orchestrator.processes import shared_out
+from orchestrator.pool import shared_out
 from orchestrator.rundir import RunDir
 from orchestrator.steps import Chorus
 from orchestrator.tempo import quantiles

@@ -29,7 +29,7 @@ LAYERS = {
         summary stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir evidence planned processes readlogs results account history project bench transport node
+        foreign yamlfile library rundir evidence planned pool readlogs results account history project bench transport node
         runnercall cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign
         ownership planrecord pace resume collect chronicle comparing sealedtar archive lab
     """,

@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
 from orchestrator.hostset import fold
-from orchestrator.processes import shared_out
+from orchestrator.pool import shared_out
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
