@@ -23,7 +23,7 @@ from orchestrator.rundir import BenchDir, read_json, write_atomic
 from orchestrator.sealed import is_broken, sealed
 from orchestrator.summary import Row, summarize
 
-__all__ = ["History", "Measured", "chosen", "history"]
+__all__ = ["History", "PastCell", "chosen", "history"]
 
 _SCHEMA = 1
 _OURS = {"results", "report.html", "owner.lock", "progress.log"}
@@ -31,7 +31,7 @@ _OURS = {"results", "report.html", "owner.lock", "progress.log"}
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PastCell:
     """One cell of one bench: median and 95 % interval in samples/s of ``n`` good repeats, None where there is none.
 
     ``spec`` is all that was asked for, as text: equal texts may be compared. ``created`` is when the bench was planned, in UTC.
@@ -57,7 +57,7 @@ class Measured:
 class History:
     """All cells, and of each bench or run that cannot be read or believed the reason."""
 
-    cells: tuple[Measured, ...]
+    cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
 
 
@@ -78,8 +78,8 @@ def history(root: Path, cache: Path) -> History:
 
 
 def chosen(
-    cells: Sequence[Measured], model: str = "", dtype: str = "", shape: str = "", since: str = ""
-) -> tuple[Measured, ...]:
+    cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = ""
+) -> tuple[PastCell, ...]:
     """Return the cells that are as wanted, an empty text being any; ``since`` is a date or time as ``created`` is written."""
     wanted = {"model": model, "dtype": dtype, "shape": shape}
     return tuple(
@@ -89,9 +89,9 @@ def chosen(
     )
 
 
-def _revived(cell: Mapping[str, Any]) -> Measured:
+def _revived(cell: Mapping[str, Any]) -> PastCell:
     interval = Interval(**cell["interval"]) if cell["interval"] else None
-    return Measured(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
+    return PastCell(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
 
 
 def _cached(path: Path) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def _read(path: Path) -> dict[str, Any]:
     return {"cells": [asdict(cell) for cell in cells], "damaged": {run.run_id: str(run.error) for run in damaged}}
 
 
-def _measured(row: Row, created: str, bench_id: str, spec: str) -> Measured:
-    return Measured(
+def _measured(row: Row, created: str, bench_id: str, spec: str) -> PastCell:
+    return PastCell(
         created,
         bench_id,
         row.series,

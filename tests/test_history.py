@@ -16,7 +16,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
-from orchestrator.chronicle import Measured, chosen, history
+from orchestrator.chronicle import PastCell, chosen, history
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg
 from orchestrator.results import read_run
@@ -52,7 +52,7 @@ def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=variables)
 
 
-def read(project: Path) -> tuple[Measured, ...]:
+def read(project: Path) -> tuple[PastCell, ...]:
     return history(project / "runs", project / ".orch-cache.json").cells
 
 

@@ -13,7 +13,7 @@ from orchestrator.cli.options import Json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.chronicle import History, Measured
+    from orchestrator.chronicle import History, PastCell
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def history(
         raise Faults([DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()])
 
 
-def _show(cells: Sequence[Measured], whole: History, as_json: bool) -> None:
+def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import history as report

@@ -10,7 +10,7 @@ from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "tables"]
+__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "repeats", "tables"]
 
 COLUMNS = (
     "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
@@ -51,7 +51,7 @@ def cells(row: Row) -> tuple[str, ...]:
     efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
     return (
         case(row),
-        _repeats(row),
+        repeats(row.n, row.failed),
         number(row.average_speed),
         number(row.median_speed),
         reach(row.speed_interval),
@@ -74,8 +74,9 @@ def case(row: Row) -> str:
     return " ".join([row.shape, *lengths])
 
 
-def _repeats(row: Row) -> str:
-    return f"{row.n} ({row.failed} failed)" if row.failed else str(row.n)
+def repeats(good: int, failed: int) -> str:
+    """Return the number of good runs, and of the failed ones where there are any."""
+    return f"{good} ({failed} failed)" if failed else str(good)
 
 
 def number(value: float | None) -> str:

@@ -13,9 +13,8 @@ from orchestrator.comparing import Comparison
 from orchestrator.comparison import TOO_FEW, Pair, Side, enough
 from orchestrator.distinctions import FileDifference
 from orchestrator.intervals import Interval
-from orchestrator.report.cells import NOTHING
+from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
-from orchestrator.stats import published
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 
@@ -40,8 +39,8 @@ def render(comparison: Comparison, console: Console) -> None:
         console.print(Text("nothing known differs but the speeds"))
         return
     console.print(Text("what differs, the likeliest cause first", style="bold"))
-    for number, each in enumerate(comparison.distinctions, start=1):
-        console.print(Text(one_line(f"{number:2} {each.name}: {each.before} → {each.after}")))
+    for place, each in enumerate(comparison.distinctions, start=1):
+        console.print(Text(one_line(f"{place:2} {each.name}: {each.before} → {each.after}")))
     for file in comparison.files:
         _print_file(file, console)
 
@@ -81,8 +80,7 @@ def _print_file(file: FileDifference, console: Console) -> None:
 
 
 def _side(side: Side) -> tuple[str, str]:
-    speed = NOTHING if side.median_speed is None else f"{published(side.median_speed):.2f}"
-    return speed, f"{side.n} ({side.failed} failed)" if side.failed else str(side.n)
+    return number(side.median_speed), repeats(side.n, side.failed)
 
 
 def _percent(ratio: float | None) -> str:

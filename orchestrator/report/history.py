@@ -9,8 +9,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.chronicle import History, Measured
-from orchestrator.report.cells import number, reach
+from orchestrator.chronicle import History, PastCell
+from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 
@@ -22,7 +22,7 @@ _COLUMNS = ("when", "bench", "case", "n", "median_speed", "speed 95%", "notes", 
 _DROPPED = (("hardware",), ("when",), ("speed 95%",))
 
 
-def render(cells: Sequence[Measured], console: Console) -> None:
+def render(cells: Sequence[PastCell], console: Console) -> None:
     """Print a table per series, as wide as the console; ``notes`` counts what qualifies a number."""
     for series in sorted({cell.series for cell in cells}):
         console.print(Text(one_line(series), style="bold"))
@@ -31,15 +31,14 @@ def render(cells: Sequence[Measured], console: Console) -> None:
         console.print()
 
 
-def document(cells: Sequence[Measured], whole: History) -> str:
+def document(cells: Sequence[PastCell], whole: History) -> str:
     """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, and what is damaged by bench or run."""
     value = {"schema": SCHEMA, "unit": "samples/s", "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def _row(cell: Measured) -> tuple[str, ...]:
+def _row(cell: PastCell) -> tuple[str, ...]:
     when = cell.created[:16].replace("T", " ")
-    repeats = f"{cell.n} ({cell.failed} failed)" if cell.failed else str(cell.n)
-    numbers = (number(cell.median_speed), reach(cell.interval))
-    texts = (when, cell.bench_id, cell.shape, repeats, *numbers, str(len(cell.qualifications)), cell.hardware)
+    numbers = (repeats(cell.n, cell.failed), number(cell.median_speed), reach(cell.interval))
+    texts = (when, cell.bench_id, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
     return tuple(map(one_line, texts))

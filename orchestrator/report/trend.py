@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from orchestrator.chronicle import Measured
+from orchestrator.chronicle import PastCell
 from orchestrator.report.text import one_line
 
 __all__ = ["svg"]
@@ -14,7 +14,7 @@ __all__ = ["svg"]
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def svg(cells: Sequence[Measured]) -> bytes:
+def svg(cells: Sequence[PastCell]) -> bytes:
     """Return one SVG document: samples/s against the time that benches were made, in UTC; equal cells give equal bytes."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -45,9 +45,9 @@ def svg(cells: Sequence[Measured]) -> bytes:
     return out.getvalue()
 
 
-def _lines(cells: Sequence[Measured]) -> list[list[tuple[Measured, float]]]:
+def _lines(cells: Sequence[PastCell]) -> list[list[tuple[PastCell, float]]]:
     """Return the cells that have a number and a time, by spec, each list oldest first."""
-    found: dict[str, list[tuple[Measured, float]]] = {}
+    found: dict[str, list[tuple[PastCell, float]]] = {}
     for cell in cells:
         if cell.median_speed is not None and _is_time(cell.created):
             found.setdefault(cell.spec, []).append((cell, cell.median_speed))
