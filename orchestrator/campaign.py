@@ -214,6 +214,7 @@ def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mappi
             "title": framework.title,
             "digest": framework.digest,
             "simulated": framework.simulated,
+            "measures": framework.measures,
             "caveats": dict(framework.caveats),
             "log": asdict(framework.log),
         },

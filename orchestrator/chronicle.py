@@ -25,7 +25,7 @@ from orchestrator.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 
-_SCHEMA = 1
+_SCHEMA = 2
 _OURS = {"results", "report.html", "owner.lock", "progress.log"}
 """Derived, or no evidence."""
 
@@ -55,10 +55,12 @@ class PastCell:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All cells, and of each bench or run that cannot be read or believed the reason."""
+    """All cells, of each bench or run that cannot be read or believed the reason, and of each bench that has no speeds what it
+    measured."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
+    speedless: Mapping[str, str]
 
 
 def history(root: Path, cache: Path) -> History:
@@ -74,7 +76,8 @@ def history(root: Path, cache: Path) -> History:
             write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": found})).encode())
     cells = [_revived(cell) for one in found.values() for cell in one["cells"]]
     damaged = {name: reason for one in found.values() for name, reason in one["damaged"].items()}
-    return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged)
+    speedless = {name: one["measures"] for name, one in found.items() if one["measures"]}
+    return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
 
 
 def chosen(
@@ -130,10 +133,12 @@ def _read(path: Path) -> dict[str, Any]:
         own = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.get("borrowed", {}))]
         cells = [_measured(row, str(record.get("created", "")), path.name, specs[row.run_ids[0]]) for row in own]
     except OrchError as error:
-        return {"cells": [], "damaged": {path.name: str(error)}}
+        return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
     # The evidence of a run that goes on is not whole yet, and one that was lost has said so itself: neither is damage.
     damaged = [run for run in results if isinstance(run.error, DataError) and run.state in ("damaged", "failed")]
-    return {"cells": [asdict(cell) for cell in cells], "damaged": {run.run_id: str(run.error) for run in damaged}}
+    measures = next((run.measure.noun for run in results if not run.measure.has_speed), "")
+    reasons = {run.run_id: str(run.error) for run in damaged}
+    return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}
 
 
 def _measured(row: Row, created: str, bench_id: str, spec: str) -> PastCell:

@@ -9,11 +9,11 @@ from typing import Any
 
 from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
 from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
-from orchestrator.errors import DataError
+from orchestrator.errors import ConfigError, DataError
 from orchestrator.evidence import rendered_texts
 from orchestrator.results import read_bench
 from orchestrator.rundir import BenchDir, RunDir
-from orchestrator.summary import Cell, cells_of
+from orchestrator.summary import Cell, RunResult, cells_of
 
 __all__ = ["Comparison", "compare"]
 
@@ -42,10 +42,12 @@ def compare(
 
     ``by`` is a field of the spec and the value that it has in the cells taken of either.
 
-    Raises DataError where a bench or what was rendered for it cannot be read.
+    Raises DataError where a bench or what was rendered for it cannot be read, ConfigError for one that trained nothing.
     """
     benches = (before, after)
     results = [read_bench(bench) for bench in benches]
+    for bench, runs in zip(benches, results, strict=True):
+        _have_speed(bench, runs)
     cells = [cells_of(runs) for runs in results]
     if by:
         cells = [chosen(found, by[0], value) for found, value in zip(cells, by[1], strict=True)]
@@ -67,6 +69,13 @@ def compare(
         files=file_differences(*files) if all(files) else (),
     )
     return comparison, [run.error for runs in results for run in runs if isinstance(run.error, DataError)]
+
+
+def _have_speed(bench: BenchDir, runs: Sequence[RunResult]) -> None:
+    for run in runs:
+        if not run.measure.has_speed:
+            message = f"it has measured {run.measure.noun}, and only speeds of training are compared"
+            raise ConfigError(message, where=_name(bench), hint="orch summarize shows each bench")
 
 
 def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
+from orchestrator.measures import MEASURES, TRAINING, Measure
 
 __all__ = ["ConfigFile", "Framework", "LogGrammar", "Option"]
 
@@ -78,11 +79,12 @@ class LogGrammar:
     ``after_warmup``: it does its warm-up uncounted, so its first step is the first of the window.
     ``rank``: pattern of the line by which each rank proves who it is (groups ``rank``, ``world_size``).
     ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files in
-    which NCCL speaks of itself.
+    which NCCL speaks of itself. ``readings``: pattern of each line that a program has which trains nothing, instead of
+    ``patterns``; what its groups mean, those know who read that kind of measurement.
     """
 
     files: tuple[str, ...]
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
     nodes: str = "first"
     scope: str = "global"
     scope_by: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class LogGrammar:
     rank_files: tuple[str, ...] = ()
     closing: str = ""
     nccl_files: tuple[str, ...] = ()
+    readings: str = ""
 
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
         """Return what holds for a run with these options."""
@@ -111,7 +114,7 @@ class Framework:
     the published numbers of this system were computed. ``probe`` is Python that prints versions as a JSON object;
     ``distributions`` are names of which one, as installed, tells without starting it whether the framework is there.
     ``dtype_reasons`` says for a device why its table of types is short,
-    ``caveats`` what qualifies every number that the program prints on it.
+    ``caveats`` what qualifies every number that the program prints on it. ``measures`` is a name of `measures.MEASURES`.
     """
 
     name: str
@@ -139,6 +142,12 @@ class Framework:
     requires: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[str, int | str] = field(default_factory=lambda: {"first_node": 1})
     published: Mapping[str, Any] = field(default_factory=dict)
+    measures: str = TRAINING
+
+    @property
+    def measure(self) -> Measure:
+        """What its runs are, and what follows from that."""
+        return MEASURES[self.measures]
 
     def launch_style(self, options: Mapping[str, Any]) -> str:
         """Return how a run with these options starts: ``every_node`` or ``first_node``."""

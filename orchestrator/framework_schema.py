@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.framework import ConfigFile, Framework, LogGrammar, Option
+from orchestrator.measures import MEASURES, TRAINING
 
 __all__ = ["parse"]
 
@@ -43,7 +44,7 @@ class _File(_Strict):
 
 class _Log(_Strict):
     files: list[str]
-    patterns: list[str]
+    patterns: list[str] = []
     nodes: Literal["first", "every"] = "first"
     scope: Scope = "global"
     scope_by: dict[str, dict[str, Scope]] = {}
@@ -54,8 +55,9 @@ class _Log(_Strict):
     rank_files: list[str] = []
     closing: str = ""
     nccl_files: list[str] = []
+    readings: str = ""
 
-    @field_validator("patterns", "rank", "closing")
+    @field_validator("patterns", "rank", "closing", "readings")
     @classmethod
     def _compiles(cls, value: Any) -> Any:
         found = []
@@ -78,6 +80,7 @@ class _Published(_Strict):
 
 class _Framework(_Strict):
     title: str
+    measures: Literal["training", "collectives", "pairs"] = "training"
     launch: Launch = "every_node"
     launch_by: dict[str, dict[str, Launch]] = {}
     batch_size_is: Literal["device", "node", "global"] = "device"
@@ -86,7 +89,7 @@ class _Framework(_Strict):
     dtypes: dict[Device, dict[str, str]]
     dtype_reasons: dict[Device, str] = {}
     caveats: dict[Device, str] = {}
-    loaders: list[str]
+    loaders: list[str] = []
     defaults: dict[str, Scalar]
     device_defaults: dict[Device, dict[str, Scalar]] = {}
     options: dict[str, _Option] = {}
@@ -99,6 +102,15 @@ class _Framework(_Strict):
     distributions: list[str] = []
     log: _Log
     published: _Published | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Framework:
+        training = {"loaders": bool(self.loaders), "log.patterns": bool(self.log.patterns)}
+        said = training if self.measures == TRAINING else {"log.readings": bool(self.log.readings)}
+        missing = [name for name, is_there in said.items() if not is_there]
+        if missing:
+            raise ValueError(f"{' and '.join(missing)} in a folder that measures {self.measures}")
+        return self
 
 
 def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str, folder: str, digest: str) -> Framework:
@@ -114,6 +126,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             message = f"{key}: {fault['msg'].lower()}, got {got}"
             faults.append(ConfigError(message, where=f"{folder}/framework.yaml:{line_of(path)}"))
         raise Faults(faults) from None
+    fixed = MEASURES[model.measures].fixed
     return Framework(
         name=name,
         title=model.title,
@@ -123,8 +136,8 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         batch_size_is=model.batch_size_is,
         models=model.models,
         dtypes={str(device): flags for device, flags in model.dtypes.items()},
-        loaders=tuple(model.loaders),
-        defaults=model.defaults,
+        loaders=(fixed["loader"],) if "loader" in fixed else tuple(model.loaders),
+        defaults={**model.defaults, **fixed},
         device_defaults={str(device): values for device, values in model.device_defaults.items()},
         options={key: _option(option) for key, option in model.options.items()},
         env=model.env,
@@ -144,6 +157,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             rank_files=tuple(model.log.rank_files),
             closing=model.log.closing,
             nccl_files=tuple(model.log.nccl_files),
+            readings=model.log.readings,
         ),
         distributions=tuple(model.distributions),
         simulated=model.simulated,
@@ -153,6 +167,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         requires=model.requires,
         ports={str(where): count for where, count in model.ports.items()},
         published=model.published.model_dump() if model.published else {},
+        measures=model.measures,
     )
 
 

@@ -5,7 +5,7 @@ The program's own last line is the better witness; what preflight found stands i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.hostset import fold
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import RunResult
 
-__all__ = ["hardware", "infiniband_bytes_per_s", "of_gpus", "slowed"]
+__all__ = ["differing_facts", "hardware", "infiniband_bytes_per_s", "of_gpus", "slowed"]
 
 _WORTH = 0.05
 _SLOWDOWNS = {
@@ -108,3 +108,38 @@ def _device_names(devices: Any) -> list[str]:
         first = item.get("name", "") if isinstance(item, Mapping) else item[0] if isinstance(item, list) and item else item
         names.append(str(first))
     return names
+
+
+def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = ()) -> list[str]:
+    """Return one text for each fact on which nodes or repeats disagree, hosts folded by value, or runs and baseline do."""
+    own, other = _facts_by_value(runs), _facts_by_value(baseline)
+    found = []
+    for name, values in sorted(own.items()):
+        if len(values) > 1:
+            told = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
+            found.append(f"{name} differs: {told}")
+        elif name in other and not set(other[name]) >= set(values):
+            found.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(other[name]))}")
+    return found
+
+
+def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]:
+    """Return which hosts had which value of each compared fact, over all repeats."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for run in runs:
+        for host, facts in run.facts.items():
+            for name, value in _compared(facts).items() if isinstance(facts, Mapping) else ():
+                found.setdefault(name, {}).setdefault(value, set()).add(host)
+    return found
+
+
+def _compared(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of one node that must be alike on all; free disk, load and the like may well differ."""
+    found = {name: str(facts[name]) for name in ("cpu", "kernel", "machine") if facts.get(name) is not None}
+    for key, title in (("name", "gpu"), ("driver", "driver")):
+        if values := of_gpus(facts, key):
+            found[title] = " and ".join(values)
+    versions = facts.get("framework")
+    for name, version in versions.items() if isinstance(versions, Mapping) else ():
+        found[str(name)] = str(version)
+    return found

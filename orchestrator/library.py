@@ -17,7 +17,19 @@ from orchestrator.framework import Framework
 from orchestrator.hostset import nearest
 from orchestrator.inventory import Inventory
 
-__all__ = ["FrameworkFolder", "frameworks", "open_framework", "open_inventory", "payload_bytes", "runner_source"]
+__all__ = [
+    "FrameworkFolder",
+    "framework_for",
+    "frameworks",
+    "open_framework",
+    "open_inventory",
+    "payload_bytes",
+    "runner_source",
+]
+
+
+USUAL = "pytorch"
+"""The framework of a model that it has, where nobody names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,25 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
             raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
     payload = {each: payload_bytes(each, folder) for each in framework.payload}
     return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
+
+
+def framework_for(model: str, extra: Path | None = None) -> str:
+    """Return the framework of a model for which nobody named one: `USUAL` if it has it, else the only one that does.
+
+    Raises ConfigError where several have it, or none.
+    """
+    if model in open_framework(USUAL, extra).framework.models:
+        return USUAL
+    models = {name: open_framework(name, extra).framework.models for name in frameworks(extra)}
+    having = [name for name, has in models.items() if model in has]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise ConfigError(f"{', '.join(having)} have a model {model!r}", where="--framework", hint="name one of them")
+    known = sorted({each for has in models.values() for each in has})
+    raise ConfigError(
+        f"no framework has a model {model!r}", where="model", hint=f"there are {', '.join(known)}{nearest(model, known)}"
+    )
 
 
 def payload_bytes(name: str, folder: Path | None = None) -> bytes:

@@ -40,12 +40,14 @@ _NO_STEP = "values without a step of their own were left out"  # the line with t
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """What one file says: samples in order of step, each step once, or of lines that speak of one process each the ``chorus``
-    of these; (rank, world_size) of each rank line, the closing facts."""
+    of these; (rank, world_size) of each rank line, the closing facts; the groups of each line that the grammar calls a reading,
+    as text."""
 
     said: tuple[StepSample, ...] | Chorus
     ranks: tuple[tuple[int, int | None], ...]
     closing: Mapping[str, Any] | None
     warnings: tuple[str, ...]
+    readings: tuple[Mapping[str, str], ...] = ()
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -116,7 +118,8 @@ class _Collector:
         self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
-        self.others = [reader for reader in (self.rank, self.closing_line) if reader]
+        self.reading = compiled("log.readings", grammar.readings, None) if grammar.readings else None
+        self.others = [reader for reader in (self.rank, self.closing_line, self.reading) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
         self.voices: dict[int | None, _Voice] = defaultdict(_Voice)
@@ -124,6 +127,7 @@ class _Collector:
         self.count = 0
         self.ranks: list[tuple[int, int | None]] = []
         self.closing: Mapping[str, Any] | None = None
+        self.readings: list[Mapping[str, str]] = []
         self.warnings: dict[str, None] = {}
 
     def warn(self, text: str) -> None:
@@ -215,6 +219,11 @@ class _Collector:
         closing = self.closing_line
         for match in closing.pattern.finditer(text) if closing and closing.literal in text else ():
             self._closing(match["json"])
+        reading = self.reading
+        for match in reading.pattern.finditer(text) if reading and reading.literal in text else ():
+            if match.end() != cut_at:
+                self._count(1)
+                self.readings.append({name: value for name, value in match.groupdict().items() if value is not None})
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:
         rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
@@ -304,7 +313,7 @@ class _Collector:
             steps, values = self._complete(spoken[first], slack=0)[-1]
             taken = rows(steps, values)
             said = tuple(taken if in_order(steps) else {sample.step: sample for sample in taken}.values())
-        return Parsed(said, tuple(self.ranks), self.closing, tuple(self.warnings))
+        return Parsed(said, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
 
     def _complete(self, voice: _Voice, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that gets as far as any.

@@ -102,16 +102,21 @@ def _found_by_each(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[lis
 
 
 @lru_cache(maxsize=64)
-def compiled(where: str, pattern: str, groups: tuple[str, ...]) -> Reader:
-    """Compile a pattern of a framework folder. ASCII, so that a digit of another script is not read as a number."""
+def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader:
+    """Compile a pattern of a framework folder, with named groups out of ``groups``, or of any name.
+
+    ASCII, so that a digit of another script is not read as a number.
+    """
     try:
         regex = re.compile(pattern, re.ASCII)
     except re.error as error:
         raise ConfigError(f"not a regular expression: {error}", kind="template_error", where=where) from error
-    unknown = [name for name in regex.groupindex if name not in groups]
+    unknown = [name for name in regex.groupindex if groups is not None and name not in groups]
     if unknown or not regex.groupindex:
         got = ", ".join(unknown) or "none"
-        raise ConfigError(f"expected named groups out of {', '.join(groups)}, got {got}", kind="template_error", where=where)
+        raise ConfigError(
+            f"expected named groups out of {', '.join(groups or ('any',))}, got {got}", kind="template_error", where=where
+        )
     if _repeats_a_repeat(pattern):
         raise ConfigError(
             "a repeated group holds a repeat",

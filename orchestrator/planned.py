@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.framework import LogGrammar
+from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.rundir import check_name
 from orchestrator.spec import RunSpec
 
@@ -38,6 +39,7 @@ class Planned:
     grammar: LogGrammar
     facts: Mapping[str, Mapping[str, Any]]
     outcome: Mapping[str, Any]
+    measure: Measure = MEASURES[TRAINING]
 
 
 def planned_of(manifest: Mapping[str, Any], where: str, run_id: str) -> Planned:
@@ -62,7 +64,8 @@ def planned_of(manifest: Mapping[str, Any], where: str, run_id: str) -> Planned:
             raise TypeError("repeat, facts or outcome")
         program = manifest["framework"]
         simulated, caveat = program.get("simulated") is True, str((program.get("caveats") or {}).get(spec.device, ""))
-        return Planned(spec, repeat, simulated, caveat, nodes, _grammar(program["log"], spec), facts, outcome)
+        measure = MEASURES[program.get("measures", TRAINING)]
+        return Planned(spec, repeat, simulated, caveat, nodes, _grammar(program["log"], spec), facts, outcome, measure)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"expected a run's manifest, {error} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=where, run_id=run_id) from error
@@ -84,7 +87,7 @@ def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
     known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
     grammar = LogGrammar(**known).with_options(spec.options)
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.files, *grammar.patterns)
+    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
     if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
     return grammar

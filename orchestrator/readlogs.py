@@ -78,7 +78,11 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
                     rhythm |= {name: quantiles(stats.step_times(one.samples, **terms))} if terms else {}
                 if isinstance(one.said, Chorus):
                     chorus.merge(one.said)
-            files[name] = one if is_sample and not isinstance(one.said, Chorus) else replace(one, said=())
+            files[name] = (
+                one
+                if is_sample and not isinstance(one.said, Chorus)
+                else replace(one, said=(), readings=one.readings if is_sample else ())
+            )
         logs[host] = NodeLogs(files, tuple(sampled), rhythm)
     return logs, chorus
 

@@ -7,7 +7,7 @@ number, and the other runs are reported all the same. No node is needed, only th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
@@ -23,6 +23,7 @@ from orchestrator.logparse import Parsed
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
 from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 from orchestrator.tempo import tempo
 
@@ -36,6 +37,8 @@ _TRANSPORT = {
     "transfer_corrupt", "node_lost", "node_rebooted",
 }  # fmt: skip
 _DATA = {"result_invalid", "state_damaged", "plan_changed"}
+_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {}
+"""By kind of measurement: what understands the lines of a run, given its spec and what the program said at its end."""
 
 
 def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
@@ -68,7 +71,9 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         planned = planned_of(run.manifest(), str(run.path / "manifest.json"), run.run_id)
     except DataError as error:
         return RunResult(run.run_id, 0, None, False, "damaged", error=error)
-    result = RunResult(run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts)
+    result = RunResult(
+        run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts, measure=planned.measure
+    )
     recorded = planned.outcome.get("state")
     if recorded is not None and recorded != "finished":
         return replace(result, state=str(recorded), error=recorded_error(planned.outcome.get("error"), run.run_id))
@@ -128,6 +133,15 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     observed = {**observed, "networks": list(networks)}
     if spec.nodes > 1:
         doubts += [f"NCCL speaks {name} between nodes, not InfiniBand" for name in networks if name.startswith("NET/Socket")]
+    result = replace(
+        result,
+        state="finished",
+        simulated=planned.simulated or observed.get("simulated") is True,
+        qualifications=tuple(dict.fromkeys(doubts)),
+        observed=observed,
+    )
+    if not planned.measure.has_speed:
+        return replace(result, readings=_readings(planned, [line for one in sampled for line in one.readings], observed))
     throughput = stats.throughput(samples, **terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if throughput.samples != planned_samples:
@@ -138,15 +152,23 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     doubts += _unsteady(stats.trend(times))
     return replace(
         result,
-        state="finished",
-        simulated=planned.simulated or observed.get("simulated") is True,
         throughput=throughput,
         qualifications=tuple(dict.fromkeys(doubts)),
-        observed=observed,
         step_variation=stats.variation(times),
         tempo=tempo(samples, **terms),
         by_rank={f"{node.host}/{name}": found for node in holders for name, found in logs[node.host].rhythm.items()},
     )
+
+
+def _readings(planned: Planned, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a program that trains nothing has measured, understood. Raises DataError where that is not all of it."""
+    if not lines:
+        raise invalid(f"expected lines that tell of {planned.measure.noun}, the log has none")
+    return _READERS.get(planned.measure.name, _as_read)(planned.spec, lines, observed)
+
+
+def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(lines)
 
 
 def _networks(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def resolve(
     framework. Raises ConfigError for a model, type, loader, option or number that the framework does not take.
     """
     file_values = dict(run_file or {})
+    _check_fixed(framework, {**file_values, **choices})
     if model not in framework.models:
         raise ConfigError(
             f"{framework.name} has no model {model!r}",
@@ -98,6 +99,13 @@ def resolve(
     framework.dtype_flag(values["dtype"], device)
     options = _options(framework, device, file_values.get("options", {}), sets or {}, origins)
     return RunSpec(framework=framework.name, model=model, device=device, options=options, origins=origins, **values)
+
+
+def _check_fixed(framework: Framework, choices: Mapping[str, Any]) -> None:
+    for key in framework.measure.fixed:
+        if choices.get(key) is not None:
+            message = f"{framework.name} measures {framework.measure.noun}, for which it means nothing; got {choices[key]!r}"
+            raise ConfigError(message, where=f"--{key.replace('_', '-')}", hint="leave it out")
 
 
 def _check_numbers(values: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
             repeats.append((run.spec, [run]))
         else:
             known.append(run)
-    return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.throughput for run in runs[-_FAILURES:])]
+    return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])]
 
 
 def course_words(course: Course, cells: int, block_s: float | None) -> str:

@@ -14,10 +14,11 @@ from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
-from orchestrator.hardware import hardware, infiniband_bytes_per_s, of_gpus
-from orchestrator.hostset import fold
+from orchestrator.hardware import differing_facts, hardware, infiniband_bytes_per_s
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
+from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.physics import Measured, findings
+from orchestrator.sheets import Sheet, content_of, sheet_of
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
 from orchestrator.tempo import Tempo
@@ -37,7 +38,8 @@ class RunResult:
 
     ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
     ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
-    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``.
+    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings``
+    are what a program that trains nothing has measured.
     """
 
     run_id: str
@@ -53,6 +55,13 @@ class RunResult:
     step_variation: float | None = None
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    measure: Measure = MEASURES[TRAINING]
+    readings: tuple[Any, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Claim that it has measured what it was to measure."""
+        return self.error is None and (self.throughput is not None or bool(self.readings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +102,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` speak of the whole."""
+    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` speak of the whole.
+    ``sheets`` have what was measured beside training, in order of size."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
     notes: tuple[str, ...]
+    sheets: tuple[Sheet, ...] = ()
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
@@ -114,8 +125,13 @@ class Cell:
 
     @property
     def good(self) -> list[RunResult]:
-        """The runs that have a number."""
-        return [run for run in self.runs if run.throughput and not run.error]
+        """The runs that have measured what they were to measure."""
+        return [run for run in self.runs if run.is_good]
+
+    @property
+    def measure(self) -> Measure:
+        """What its runs measure."""
+        return self.runs[0].measure
 
     @property
     def speeds(self) -> list[float]:
@@ -146,12 +162,13 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     if twice:
         raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
     unknown = sorted(run.run_id for run in results if run.spec is None)
-    cells = cells_of(results)
-    differing = _differing(cells)
-    series = {id(cell): _series(cell, differing) for cell in cells}
+    every = cells_of(results)
+    differing, typical = _differing(every), _typical_repeats(every)
+    series = {id(cell): _series(cell, differing) for cell in every}
+    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in every if not cell.measure.has_speed]
+    cells = [cell for cell in every if cell.measure.has_speed]
     families = _families(cells)
     bases = {id(cell): _baseline(cell, families[id(cell)]) for cell in cells}
-    typical = _typical_repeats(cells)
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
@@ -165,7 +182,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
             baseline[row.series] = row
     said = [_no_baseline(series[id(cell)], cell) for cell in cells if bases[id(cell)] is None]
     said += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))))
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))), tuple(sheets))
 
 
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
@@ -207,7 +224,8 @@ def _choice(spec: RunSpec, name: str) -> Any:
 def _series(cell: Cell, differing: Sequence[str]) -> str:
     """Return what a cell shares with its baseline, in words: ``pytorch resnet50 fp16 b128 synthetic``."""
     spec = cell.spec
-    words = [spec.framework, spec.model, spec.dtype, f"b{spec.batch_size}", spec.loader]
+    words = [spec.framework, spec.model, spec.dtype]
+    words += [f"b{spec.batch_size}", spec.loader] * cell.measure.has_speed
     words += [spec.device] * (spec.device != "cuda")
     words += [f"{name}={as_written(spec.options[name])}" for name in differing if name in spec.options]
     return " ".join(words + ["simulated"] * cell.simulated)
@@ -256,7 +274,7 @@ def _is_chosen(spec: RunSpec, name: str) -> bool:
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
-    counts = Counter(len(cell.speeds) for cell in cells if cell.speeds)
+    counts = Counter(len(cell.good) for cell in cells if cell.good)
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
@@ -290,10 +308,20 @@ def _row(cell: Cell, base: Cell | None, series: str, differing: Sequence[str], q
         efficiency=scaling_efficiency(faster, spec.world_size) if faster else None,
         efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
         qualifications=qualifications,
-        failures=tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run not in cell.good),
+        failures=_failures(cell),
         run_ids=tuple(run.run_id for run in cell.runs),
         hardware=hardware(cell.good or cell.runs, spec),
     )
+
+
+def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
+    content = content_of(cell)
+    options = {name: _choice(cell.spec, name) for name in differing}
+    return sheet_of(cell, content, series, options, _qualifications(cell, None, content.doubts, typical), _failures(cell))
+
+
+def _failures(cell: Cell) -> tuple[str, ...]:
+    return tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if not run.is_good)
 
 
 def _cause(run: RunResult) -> str:
@@ -309,17 +337,17 @@ def _cause(run: RunResult) -> str:
 def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
     found = ["simulated: the program waits instead of computing; not a speed of this hardware"] * cell.simulated
     found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
-    speeds, middle = cell.speeds, cell.median
-    if middle:
-        n = len(speeds)
+    speeds, n = cell.speeds, len(cell.good)
+    if n:
         found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * (n < ENOUGH_REPEATS)
         found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
+    if speeds:
         found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)
         found += _outliers(cell)
-        found += doubts
-        if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
-            found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
-    found += _differing_facts(cell, base)
+    found += doubts
+    if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
+        found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+    found += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
 
 
@@ -347,39 +375,4 @@ def _outliers(cell: Cell) -> list[str]:
         apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
         words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
         found.append(f"repeat {cell.good[place].repeat} is {words}, too far for chance; it counts all the same")
-    return found
-
-
-def _differing_facts(cell: Cell, base: Cell | None) -> list[str]:
-    """Return one text for each fact on which nodes or repeats disagree, hosts folded by value, or cell and baseline do."""
-    own, other = _facts_by_value(cell), _facts_by_value(base) if base and base is not cell else {}
-    found = []
-    for name, values in sorted(own.items()):
-        if len(values) > 1:
-            told = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
-            found.append(f"{name} differs: {told}")
-        elif name in other and not set(other[name]) >= set(values):
-            found.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(other[name]))}")
-    return found
-
-
-def _facts_by_value(cell: Cell) -> dict[str, dict[str, set[str]]]:
-    """Return which hosts had which value of each compared fact, over all repeats."""
-    found: dict[str, dict[str, set[str]]] = {}
-    for run in cell.good or cell.runs:
-        for host, facts in run.facts.items():
-            for name, value in _compared(facts).items() if isinstance(facts, Mapping) else ():
-                found.setdefault(name, {}).setdefault(value, set()).add(host)
-    return found
-
-
-def _compared(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of one node that must be alike on all; free disk, load and the like may well differ."""
-    found = {name: str(facts[name]) for name in ("cpu", "kernel", "machine") if facts.get(name) is not None}
-    for key, title in (("name", "gpu"), ("driver", "driver")):
-        if values := of_gpus(facts, key):
-            found[title] = " and ".join(values)
-    versions = facts.get("framework")
-    for name, version in versions.items() if isinstance(versions, Mapping) else ():
-        found[str(name)] = str(version)
     return found

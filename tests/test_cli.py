@@ -69,7 +69,9 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
     [
         ("resnet50 --nodes 9", TOO_MANY),
         ("resnet50 -f pytorh", f"orch: --framework: no framework 'pytorh'. there are {KNOWN}; did you mean 'pytorch'?"),
-        ("resnet5", "orch: model: pytorch has no model 'resnet5'. it has resnet50, vgg16; did you mean 'resnet50'?"),
+        ("resnet5 -f pytorch",
+         "orch: model: pytorch has no model 'resnet5'. it has resnet50, vgg16; did you mean 'resnet50'?"),
+        ("resnet5", "orch: model: no framework has a model 'resnet5'. there are "),
         ("resnet50 --gpus 9", "orch: --gpus: 9 ranks per node wanted on 4 nodes, too few gpus on no[1-4]. "
                               "lower --gpus, or correct gpus: of these hosts in the inventory"),
         ("resnet50 --nodes 0", "orch: --nodes: expected a whole number ≥ 1, got 0"),

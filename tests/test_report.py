@@ -165,7 +165,7 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 2 and document["unit"] == "samples/s"
+    assert document["schema"] == 3 and document["unit"] == "samples/s"
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == 2277.07 / 354.02
     assert document["rows"][2]["median_speed"] is None and document["rows"][2]["speed_interval"] is None

@@ -24,9 +24,9 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py"))
 LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
-        framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
+        measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
-        summary stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
+        summary sheets stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
     """,
     "shell": """
         foreign yamlfile library rundir evidence planned pool readlogs results account history project bench transport node

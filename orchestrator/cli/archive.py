@@ -69,7 +69,7 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
 
 
 def _print(found: Archive, path: Path, what: str, as_json: bool) -> None:
-    measured = sum(row["n"] for row in found.tables["rows"])
+    measured = sum(row["n"] for row in (*found.tables["rows"], *found.tables.get("sheets", ())))
     if as_json:
         print_json({"path": str(path), **asdict(found), "measured": measured})
         return

@@ -37,14 +37,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="What to train, such as resnet50 or vgg16.")],
+    model: Annotated[str, typer.Argument(help="What to train, such as resnet50, or to measure, such as allreduce.")],
     nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes; all if not given.")] = "",
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node; all GPUs if not given.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="1n1g,…", help="Shapes instead of --nodes and --gpus.")] = "",
     ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one whole node, 2, 4 … nodes.")] = False,
     dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16.")] = "",
     batch_size: Annotated[str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step.")] = "",
-    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME,…", help="Framework folders.")] = "pytorch",
+    framework: Annotated[
+        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Framework folders; by the model if not given.")
+    ] = "",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Where samples come from.")] = "",
     repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each cell.")] = None,
     until_ci: Annotated[
@@ -85,16 +87,20 @@ def bench(
 
     from orchestrator.bench import Bench, Request, missing_baselines, specs
     from orchestrator.errors import ConfigError
-    from orchestrator.library import open_framework
+    from orchestrator.library import framework_for, open_framework
     from orchestrator.stopping import LEAST
 
     if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
         raise ConfigError(
             "expected --shape alone, or --ladder, or --nodes and --gpus", where="--shape" if shape else "--ladder"
         )
-    if not words(framework):
+    if framework and not words(framework):
         raise ConfigError("expected at least one framework, got none", where="--framework")
-    folders = {name: open_framework(name, templates) for name in words(framework)}
+    folders = {name: open_framework(name, templates) for name in words(framework) or (framework_for(model, templates),)}
+    speedless = [folder.framework for folder in folders.values() if not folder.framework.measure.has_speed]
+    if until_ci and speedless:
+        message = f"{speedless[0].name} measures {speedless[0].measure.noun}: no speed whose interval could become narrow"
+        raise ConfigError(message, where="--until-ci", hint="--repeats is how often each cell runs")
     choices = _run_file(run_file)
     lists: dict[str, tuple[Any, ...]] = {
         "batch_size": numbers(batch_size, "--batch-size"),
@@ -126,7 +132,7 @@ def bench(
     if baseline:
         from orchestrator.history import usable_baseline
 
-        for spec in missing_baselines(wanted):
+        for spec in missing_baselines([spec for spec in wanted if folders[spec.framework].framework.measure.has_speed]):
             # Where repeats are added, a baseline must gain them too.
             found = (
                 []

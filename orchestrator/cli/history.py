@@ -58,13 +58,17 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import history as report
+    from orchestrator.report.text import one_line
 
     if as_json:
         typer.echo(report.document(cells, whole), nl=False)
-    elif cells:
+        return
+    if cells:
         report.render(cells, Console())
-    else:
+    elif not whole.speedless:
         typer.echo("no benches" if not whole.cells else "no bench is as wanted", err=True)
+    for name, noun in whole.speedless.items():
+        typer.echo(one_line(f"not listed, as it has measured {noun}: orch summarize {name}"), err=True)
 
 
 def _date(text: str) -> str:

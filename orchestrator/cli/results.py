@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
-    from orchestrator.errors import DataError
+    from orchestrator.errors import ConfigError, DataError
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import Summary
 
@@ -28,6 +28,7 @@ _RENDERED = {
     "mllog": "mllog",
 }  # fmt: skip
 """By form: the module of `orchestrator.report` that writes it."""
+_OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
@@ -165,6 +166,10 @@ def summarize(
 
         return show(find_bench(bench), against=bool(against), templates=templates, opened=open_)
     summary, damaged = _summary(bench, rule, from_logs, framework, images, templates)
+    if summary.sheets and form in _OF_SPEEDS:
+        raise _no_speed(
+            summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
+        )
     if form == "json" and against:
         typer.echo(_with_published(summary, templates), nl=False)
     elif form in _RENDERED:
@@ -233,8 +238,19 @@ def _summary(
     if rule:
         from orchestrator.foreign import by_rule
 
+        for result in results:
+            if not result.measure.has_speed:
+                raise _no_speed(result.measure.name, "--rule", "leave it out")
+
         return by_rule(directory, results, templates), damaged
     return summary_of(results, notes_of(directory)), damaged
+
+
+def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
+    from orchestrator.errors import ConfigError
+    from orchestrator.measures import MEASURES
+
+    return ConfigError(f"this bench has measured {MEASURES[measures].noun}, no speed of training", where=where, hint=hint)
 
 
 def _print_result(summary: Summary) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
+from orchestrator.sheets import Grid, Sheet
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "repeats", "tables"]
+__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "repeats", "sheet_tables", "tables"]
 
 COLUMNS = (
     "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
@@ -21,18 +22,47 @@ NOTHING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One series, ready to be drawn. Every text is harmless and on one line."""
+    """One series, or one grid of a sheet, ready to be drawn. Every text is harmless and on one line."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     footnotes: tuple[str, ...]
     simulated: bool
+    columns: tuple[str, ...] = COLUMNS
 
 
 def tables(summary: Summary) -> tuple[Table, ...]:
     """Return one table per series, in the summary's order."""
     return tuple(_table(series, rows, summary.baseline.get(series)) for series, rows in summary.by_series().items())
+
+
+def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
+    """Return a table per grid of a sheet, the first with what is said of the whole, the last with what qualifies it."""
+    repeats = f"n={sheet.n}" + (f", {sheet.failed} failed" if sheet.failed else "")
+    head = tuple(map(one_line, (f"{repeats}", *sheet.said, *([sheet.hardware] if sheet.hardware else []))))
+    grids = sheet.grids or (Grid("", (), ()),)
+    footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
+    return tuple(
+        Table(
+            title=one_line(f"{sheet.series} {sheet.shape}" + (f": {grid.title}" if grid.title else "")),
+            head=head if grid is grids[0] else (),
+            rows=tuple(tuple(map(_shown, row)) for row in grid.rows),
+            footnotes=footnotes if grid is grids[-1] else (),
+            simulated=sheet.simulated,
+            columns=tuple(map(one_line, grid.columns)),
+        )
+        for grid in grids
+    )
+
+
+def _shown(value: str | int | float | None) -> str:
+    """Return a value of a grid: of small numbers three figures, of large ones two places."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3g}"
+    return one_line(str(value))
 
 
 def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:

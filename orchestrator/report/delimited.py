@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
+from orchestrator.sheets import Grid, Sheet
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 
@@ -18,19 +20,42 @@ _FIELDS = (
     "speedup_interval", "efficiency", "efficiency_interval",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
+_FACTS = ("framework", "model", "dtype", "device", "nodes", "gpus", "world_size", "options", "simulated", "n", "failed")
+_TEXTS = ("hardware", "qualifications", "failures", "run_ids")
 
 
 def render(summary: Summary) -> str:
-    """Return a header and one line per row. Speeds are samples/s, an empty field is a number that does not exist."""
+    """Return a header and one line per row. Speeds are samples/s, an empty field is a number that does not exist.
+
+    Rows of sheets, whose numbers are unrounded, stand below a header of their own, after an empty line.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for row in summary.rows:
-        writer.writerow([_field(row, name) for name in _FIELDS])
+    if summary.rows or not summary.sheets:
+        writer.writerow(_FIELDS)
+        writer.writerows([_field(row, name) for name in _FIELDS] for row in summary.rows)
+    for columns in dict.fromkeys(grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]):
+        out.write("\n" * bool(out.tell()))
+        writer.writerow([*_FACTS, "table", *map(_text, columns), *_TEXTS])
+        writer.writerows(line for sheet in summary.sheets for line in _sheet(sheet, columns))
     return out.getvalue()
 
 
-def _field(row: Row, name: str) -> str:
+_NO_GRID = Grid("", (), ((),))
+
+
+def _sheet(sheet: Sheet, columns: tuple[str, ...]) -> Iterator[list[str]]:
+    facts, texts = ([_field(sheet, name) for name in names] for names in (_FACTS, _TEXTS))
+    for grid in sheet.grids or [_NO_GRID]:
+        for row in grid.rows if grid.columns == columns else ():
+            yield [*facts, _text(grid.title), *(_plain(value) for value in row), *texts]
+
+
+def _plain(value: str | int | float | None) -> str:
+    return _text(value) if isinstance(value, str) else "" if value is None else repr(value)
+
+
+def _field(row: Row | Sheet, name: str) -> str:
     value = getattr(row, name)
     if value is None:
         return ""

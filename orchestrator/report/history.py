@@ -16,8 +16,8 @@ from orchestrator.report.text import one_line
 
 __all__ = ["document", "render"]
 
-SCHEMA = 1
-"""1: first version."""
+SCHEMA = 2
+"""1: first version. 2: benches without speeds."""
 _COLUMNS = ("when", "bench", "case", "n", "median_speed", "speed 95%", "notes", "hardware")
 _DROPPED = (("hardware",), ("when",), ("speed 95%",))
 
@@ -32,8 +32,10 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
 
 
 def document(cells: Sequence[PastCell], whole: History) -> str:
-    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, and what is damaged by bench or run."""
+    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, what is damaged by bench or run, and
+    what benches without speeds measured."""
     value = {"schema": SCHEMA, "unit": "samples/s", "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
+    value |= {"speedless": dict(whole.speedless)}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 

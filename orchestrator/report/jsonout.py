@@ -12,8 +12,8 @@ from orchestrator.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 2
-"""1: first version. 2: intervals."""
+SCHEMA = 3
+"""1: first version. 2: intervals. 3: sheets."""
 
 
 def render(summary: Summary) -> str:
@@ -26,6 +26,7 @@ def render(summary: Summary) -> str:
             for series, row in summary.baseline.items()
         },
         "rows": [asdict(row) for row in summary.rows],
+        "sheets": [asdict(sheet) for sheet in summary.sheets],
         "notes": list(summary.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from orchestrator.report.cells import COLUMNS, Table, tables
+from orchestrator.report.cells import COLUMNS, Table, sheet_tables, tables
 from orchestrator.report.text import one_line
 from orchestrator.summary import Summary
 
@@ -18,6 +18,7 @@ _LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
 def render(summary: Summary) -> str:
     """Return the tables with their footnotes, and the notes as a list."""
     blocks = [_block(table) for table in tables(summary)]
+    blocks += [_block(table) for sheet in summary.sheets for table in sheet_tables(sheet)]
     if summary.notes:
         blocks.append("\n".join(f"- {_inert(one_line(note))}" for note in summary.notes))
     return "\n\n".join(blocks or ["no runs"]) + "\n"
@@ -26,9 +27,10 @@ def render(summary: Summary) -> str:
 def _block(table: Table) -> str:
     stamp = " (SIMULATED)" if table.simulated else ""
     lines = [f"### {_inert(table.title)}{stamp}", "", *(f"{_inert(line)}  " for line in table.head), ""]
-    lines.append(_line(COLUMNS))
-    lines.append(_line([":---" if name in ("case", "notes") else "---:" for name in COLUMNS]))
-    lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
+    if table.columns:
+        lines.append(_line([_inert(name) if name not in COLUMNS else name for name in table.columns]))
+        lines.append(_line([":---" if name in ("case", "notes") else "---:" for name in table.columns]))
+        lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
     if table.footnotes:
         lines += ["", *(f"{number}. {_inert(text)}" for number, text in enumerate(table.footnotes, start=1))]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.report.cells import COLUMNS, Table, tables
+from orchestrator.report.cells import Table, sheet_tables, tables
 from orchestrator.report.text import one_line
 from orchestrator.summary import Summary
 
@@ -24,15 +24,15 @@ _UNBOUNDED = 10_000
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print one table per series, its footnotes, and the summary's notes, at most as wide as the console."""
-    for table in tables(summary):
+    """Print one table per series and per grid of a sheet, its footnotes, and the summary's notes, within the console."""
+    for table in (*tables(summary), *(table for sheet in summary.sheets for table in sheet_tables(sheet))):
         console.print(_drawn(table, console), soft_wrap=False)
         for number, footnote in enumerate(table.footnotes, start=1):
             console.print(_hanging(f"{number}", footnote))
         console.print()
     for note in summary.notes:
         console.print(_hanging("·", one_line(note)))
-    if not summary.rows and not summary.notes:
+    if not (summary.rows or summary.sheets or summary.notes):
         console.print(Text("no runs"))
 
 
@@ -40,7 +40,7 @@ def _drawn(table: Table, console: Console) -> Group:
     title = Text(table.title, style="bold")
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
-    drawn = fitting(COLUMNS, table.rows, _DROPPED, console)
+    drawn = fitting(table.columns, table.rows, _DROPPED, console)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 

@@ -21,7 +21,7 @@ from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
 from orchestrator.hostset import fold
 from orchestrator.pool import shared_out
-from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, tables
+from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
@@ -78,6 +78,7 @@ def render(
             account=account,
             columns=COLUMNS,
             series=series,
+            sheets=tuple(map(sheet_tables, summary.sheets)),
             notes=(*summary.notes, *account.notes, *beside_notes),
             failed=_failed(turns.values()),
             count=len(turns),
@@ -92,7 +93,7 @@ def render(
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
     """Return the first run without a number of each cause, and all runs that have the same."""
     found: dict[tuple[str, str], tuple[RunResult, list[str]]] = {}
-    for result in (turn.result for turn in turns if turn.speed is None):
+    for result in (turn.result for turn in turns if not turn.result.is_good):
         found.setdefault((result.state, repr(result.error and result.error.as_dict())), (result, []))[1].append(result.run_id)
     return list(found.values())
 

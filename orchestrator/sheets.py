@@ -1,0 +1,120 @@
+"""Tables of what is measured beside training: each kind of measurement fills them its own way, all outputs draw them alike.
+
+A sheet is one cell, all repeats of one spec. What it shows is computed from the readings of its good runs by the function that
+stands for its kind in `_CONTENT`; whatever qualifies it comes from `orchestrator.summary`, as for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.hardware import hardware
+
+if TYPE_CHECKING:
+    from orchestrator.spec import RunSpec
+    from orchestrator.summary import Cell
+
+__all__ = ["Content", "Grid", "Repeats", "Sheet", "content_of", "sheet_of"]
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table: names of columns with their units, and rows of numbers, unrounded, of texts, or of None where there is none."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the good runs of a cell amount to: tables, lines that are said above them, and what qualifies them."""
+
+    grids: tuple[Grid, ...] = ()
+    said: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One cell of a bench that trains nothing. ``n`` counts its good repeats, ``failed`` the others."""
+
+    series: str
+    measures: str
+    framework: str
+    model: str
+    dtype: str
+    device: str
+    shape: str
+    nodes: int
+    gpus: int
+    world_size: int
+    options: Mapping[str, Any]
+    simulated: bool
+    n: int
+    failed: int
+    grids: tuple[Grid, ...]
+    said: tuple[str, ...]
+    qualifications: tuple[str, ...]
+    failures: tuple[str, ...]
+    run_ids: tuple[str, ...]
+    hardware: str
+
+
+def content_of(cell: Cell) -> Content:
+    """Return what the readings of the good runs of a cell amount to."""
+    repeats = [(run.repeat, run.readings) for run in cell.good]
+    return _CONTENT.get(cell.measure.name, _as_read)(cell.spec, repeats) if repeats else Content()
+
+
+def sheet_of(
+    cell: Cell,
+    content: Content,
+    series: str,
+    options: Mapping[str, Any],
+    qualifications: tuple[str, ...],
+    failures: tuple[str, ...],
+) -> Sheet:
+    """Return the sheet of a cell; ``failures`` has a text for each run that measured nothing."""
+    spec = cell.spec
+    return Sheet(
+        series=series,
+        measures=cell.measure.name,
+        framework=spec.framework,
+        model=spec.model,
+        dtype=spec.dtype,
+        device=spec.device,
+        shape=spec.shape,
+        nodes=spec.nodes,
+        gpus=spec.gpus,
+        world_size=spec.world_size,
+        options=options,
+        simulated=cell.simulated,
+        n=len(cell.good),
+        failed=len(failures),
+        grids=content.grids,
+        said=content.said,
+        qualifications=qualifications,
+        failures=failures,
+        run_ids=tuple(run.run_id for run in cell.runs),
+        hardware=hardware(cell.good or cell.runs, spec),
+    )
+
+
+Repeats = Sequence[tuple[int, Sequence[Any]]]
+"""The number and the readings of each good repeat."""
+
+
+def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
+    """Return the lines of all repeats as they are."""
+    columns = tuple(repeats[0][1][0])
+    rows = tuple((repeat, *(line.get(name) for name in columns)) for repeat, lines in repeats for line in lines)
+    return Content((Grid(f"{spec.model} {spec.shape}", ("repeat", *columns), rows),))
+
+
+_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {}
+"""By kind of measurement: what makes its tables."""
