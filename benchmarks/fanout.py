@@ -155,7 +155,10 @@ def apart_ms(instants: Sequence[float]) -> float:
 
 def payload() -> list[Path]:
     """Return the files that `orch deploy` brings to a node for PyTorch."""
-    return [HERE.parent / "remote" / name for name in ("noderun.py", "trainer.py", "train_pytorch.py", "loaders.py")]
+    return [
+        HERE.parent / "remote" / name
+        for name in ("noderun.py", "trainer.py", "torchranks.py", "train_pytorch.py", "loaders.py")
+    ]
 
 
 def deployed_afresh(bed: Bed) -> float:

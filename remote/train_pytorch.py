@@ -1,8 +1,8 @@
 """Train ResNet-50 v1.5 or VGG16 with DistributedDataParallel, and print one line per step.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer, with synthetic images nothing else. What it shares with its like is in
-trainer.py beside this file. One process per device; who it is, it reads from the environment (RANK, LOCAL_RANK, WORLD_SIZE,
-MASTER_ADDR, MASTER_PORT), which torchrun sets:
+trainer.py and torchranks.py beside this file. One process per device; who it is, it reads from the environment (RANK,
+LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which torchrun sets:
 
     torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
     torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
@@ -19,13 +19,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import platform
 import socket
 import sys
 import time
 from collections import deque
 from contextlib import nullcontext
-from datetime import timedelta
 from itertools import repeat
 from typing import Any, Iterator
 
@@ -35,6 +33,7 @@ import trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torchranks import device_name, gather, identity, join, memory_bytes, prove_world, versions
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -154,16 +153,6 @@ def unusable(asked: argparse.Namespace) -> str:
     return ""
 
 
-def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing."""
-    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this program with torchrun")
-    env = os.environ
-    node_rank = env.get("GROUP_RANK", env.get("NODE_RANK", "0"))
-    return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
-
-
 def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
     """Take this rank's device and set the arithmetic of its matrix units."""
     if asked.device == "cpu":
@@ -177,23 +166,6 @@ def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
     torch.backends.cudnn.allow_tf32 = asked.dtype == "tf32"
     torch.backends.cudnn.benchmark = asked.cudnn_benchmark == "true"
     return torch.device("cuda", local_rank)
-
-
-def device_name(device: torch.device) -> str:
-    """Return what the device calls itself."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return trainer.cpu_name()
-
-
-def join(asked: argparse.Namespace, device: torch.device) -> str:
-    """Meet the other ranks; return the backend."""
-    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if asked.backend == "auto" else asked.backend)
-    extra: dict[str, Any] = {}
-    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-        extra["device_id"] = device  # PyTorch 2.3: says which GPU is ours, and connects now instead of in the first step
-    dist.init_process_group(backend, timeout=timedelta(seconds=asked.timeout_s), **extra)
-    return backend
 
 
 # --- one step -------------------------------------------------------------------------------------------------------------
@@ -376,42 +348,6 @@ class DeviceClock:
 
 
 # --- what is said ---------------------------------------------------------------------------------------------------------
-
-
-def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
-    """Return what every rank says of itself, in order of rank. all_gather_object would need numpy on the node."""
-    mine = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
-    everyone = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(everyone, mine)
-    return [trainer.unpacked(one.tolist()) for one in everyone]
-
-
-def prove_world(me: Identity, device: torch.device) -> None:
-    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
-    total = torch.tensor([me.rank, 1], dtype=torch.int64, device=device)
-    dist.all_reduce(total)
-    trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
-
-
-def memory_bytes(device: torch.device) -> int:
-    """Return the most memory this rank held: of the GPU's, or resident."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return trainer.resident_bytes()
-
-
-def versions() -> dict[str, Any]:
-    """Return the versions that may change the speed; None for what is not there."""
-    # Asked before: torch.cuda.nccl.version() raises in a build without CUDA.
-    nccl = torch.cuda.nccl.version() if hasattr(torch._C, "_nccl_version") else None
-    return {
-        "framework": "pytorch",
-        "framework_version": torch.__version__,
-        "python": platform.python_version(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
-        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
-    }
 
 
 # --- from top to bottom ---------------------------------------------------------------------------------------------------

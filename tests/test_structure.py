@@ -64,7 +64,8 @@ EFFECTS = {
 # What a file that runs on nodes may import besides the standard library and its neighbours in the folder that travel with it.
 # The runner, the simulated trainer and what the other trainers have in common stand in no row: they need nothing but Python.
 FRAMEWORKS = {
-    "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "loaders"},
+    "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "torchranks", "loaders"},
+    "torchranks": {"torch", "trainer"},
     "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
     "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
     "loaders": {"nvidia", "PIL", "numpy"},

@@ -1,0 +1,81 @@
+"""What programs of PyTorch have in common that run as ranks: who they are, how they meet, what they tell of themselves.
+
+PyTorch 1.13 or newer, Python 3.8 or newer. The launch script puts this file's folder on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import platform
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import trainer
+from trainer import Identity
+
+
+def identity() -> Identity:
+    """Read the environment. Raises SystemExit naming what is missing."""
+    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this program with torchrun")
+    env = os.environ
+    node_rank = env.get("GROUP_RANK", env.get("NODE_RANK", "0"))
+    return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
+
+
+def device_name(device: torch.device) -> str:
+    """Return what the device calls itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return trainer.cpu_name()
+
+
+def join(asked: argparse.Namespace, device: torch.device) -> str:
+    """Meet the other ranks; return the backend."""
+    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if asked.backend == "auto" else asked.backend)
+    extra: dict[str, Any] = {}
+    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
+        extra["device_id"] = device  # PyTorch 2.3: says which GPU is ours, and connects now instead of in the first step
+    dist.init_process_group(backend, timeout=timedelta(seconds=asked.timeout_s), **extra)
+    return backend
+
+
+def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
+    """Return what every rank says of itself, in order of rank. all_gather_object would need numpy on the node."""
+    mine = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
+    everyone = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(everyone, mine)
+    return [trainer.unpacked(one.tolist()) for one in everyone]
+
+
+def prove_world(me: Identity, device: torch.device) -> None:
+    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
+    total = torch.tensor([me.rank, 1], dtype=torch.int64, device=device)
+    dist.all_reduce(total)
+    trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
+
+
+def memory_bytes(device: torch.device) -> int:
+    """Return the most memory this rank held: of the GPU's, or resident."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return trainer.resident_bytes()
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions that may change the speed; None for what is not there."""
+    # Asked before: torch.cuda.nccl.version() raises in a build without CUDA.
+    nccl = torch.cuda.nccl.version() if hasattr(torch._C, "_nccl_version") else None
+    return {
+        "framework": "pytorch",
+        "framework_version": torch.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
+        "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
+    }
