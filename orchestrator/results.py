@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
 
-from orchestrator import nccl, stats
+from orchestrator import collectives, nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.evidence import invalid
 from orchestrator.hardware import slowed
@@ -37,7 +37,9 @@ _TRANSPORT = {
     "transfer_corrupt", "node_lost", "node_rebooted",
 }  # fmt: skip
 _DATA = {"result_invalid", "state_damaged", "plan_changed"}
-_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {}
+_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
+    "collectives": collectives.points,
+}
 """By kind of measurement: what understands the lines of a run, given its spec and what the program said at its end."""
 
 
@@ -124,7 +126,7 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
         raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
     observed = _closing(planned, sampled)
     samples = chorus.samples() if chorus else next((one.samples for one in sampled if one.samples), ())
-    doubts += [text for one in sampled for text in one.warnings]
+    doubts += [text for one in sampled for text in one.warnings] + _remarks(observed)
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
     doubts += slowed(records)
@@ -180,6 +182,12 @@ def _networks(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, 
         if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
     )
     return nccl.networks(logs)
+
+
+def _remarks(observed: Mapping[str, Any]) -> list[str]:
+    """Return what the program itself says of its numbers: ``remarks`` of its last line."""
+    found = observed.get("remarks")
+    return [text[:300] for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _leftovers(outcome: Mapping[str, Any]) -> list[str]:

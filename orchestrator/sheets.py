@@ -6,37 +6,19 @@ stands for its kind in `_CONTENT`; whatever qualifies it comes from `orchestrato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import collectives
+from orchestrator.grids import Content, Grid, Repeats
 from orchestrator.hardware import hardware
 
 if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import Cell
 
-__all__ = ["Content", "Grid", "Repeats", "Sheet", "content_of", "sheet_of"]
-
-Value = str | int | float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table: names of columns with their units, and rows of numbers, unrounded, of texts, or of None where there is none."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What the good runs of a cell amount to: tables, lines that are said above them, and what qualifies them."""
-
-    grids: tuple[Grid, ...] = ()
-    said: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+__all__ = ["Sheet", "content_of", "sheet_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +87,6 @@ def sheet_of(
     )
 
 
-Repeats = Sequence[tuple[int, Sequence[Any]]]
-"""The number and the readings of each good repeat."""
-
-
 def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
     """Return the lines of all repeats as they are."""
     columns = tuple(repeats[0][1][0])
@@ -116,5 +94,5 @@ def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
     return Content((Grid(f"{spec.model} {spec.shape}", ("repeat", *columns), rows),))
 
 
-_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {}
+_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {"collectives": collectives.content}
 """By kind of measurement: what makes its tables."""

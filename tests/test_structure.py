@@ -26,12 +26,13 @@ LAYERS = {
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
-        summary sheets stopping beside diagnosis knownfailures differences comparison distinctions sealed redaction
+        summary grids sheets collectives stopping beside diagnosis knownfailures differences comparison distinctions sealed
+        redaction
     """,
     "shell": """
         foreign yamlfile library rundir evidence planned pool readlogs results account history project bench transport node
         runnercall cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign
-        ownership planrecord pace resume collect chronicle comparing sealedtar archive lab
+        ownership planrecord pace resume collect chronicle comparing curves sealedtar archive lab
     """,
     "edge": "report cli __main__",
 }
@@ -66,6 +67,7 @@ EFFECTS = {
 FRAMEWORKS = {
     "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "torchranks", "loaders"},
     "torchranks": {"torch", "trainer"},
+    "collectives": {"torch", "trainer", "torchranks"},
     "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
     "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
     "loaders": {"nvidia", "PIL", "numpy"},

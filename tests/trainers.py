@@ -91,8 +91,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> list[str]:
-    """Run the PyTorch trainer under torchrun; return what each rank printed."""
+def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: str = "train_pytorch.py") -> list[str]:
+    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
@@ -101,7 +101,7 @@ def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> list[str]:
     command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
-    command += [PYTHON, "-u", str(ROOT / "remote" / "train_pytorch.py"), *arguments]
+    command += [PYTHON, "-u", str(ROOT / "remote" / program), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors

@@ -6,9 +6,10 @@ import csv
 import io
 from collections.abc import Iterator
 
+from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.sheets import Grid, Sheet
+from orchestrator.sheets import Sheet
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 

@@ -17,6 +17,11 @@ __all__ = ["fitting", "render"]
 
 # What a narrow terminal can do without, first things first. Median, speedup and notes always stay.
 _DROPPED = (("min", "max"), ("average_speed",), ("efficiency",), ("speed 95%",), ("speedup 95%",))
+_DROPPED_OF_SHEETS = (
+    tuple(f"busbw {end} {form}" for end in ("low", "high") for form in ("out", "in")),
+    ("n out", "n in"),
+    ("algbw out", "algbw in"),
+)
 
 _WORDS = {"case", "notes", "when", "bench", "hardware"}
 _WRAPPED = {"notes", "hardware"}
@@ -40,7 +45,7 @@ def _drawn(table: Table, console: Console) -> Group:
     title = Text(table.title, style="bold")
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
-    drawn = fitting(table.columns, table.rows, _DROPPED, console)
+    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 

@@ -155,3 +155,29 @@ def test_a_real_network_on_two_nodes_with_torch(controller: Controller) -> None:
     assert not row["simulated"] and row["median_speed"] > 0 and "torch" in row["hardware"]
     facts = controller.manifest()["facts"]
     assert facts["node1"]["framework"]["torch"] == facts["node2"]["framework"]["torch"]
+
+
+def test_collectives_on_two_nodes_are_a_table_of_bandwidths(controller: Controller) -> None:
+    """No framework is named and no baseline made; JSON, table and evidence agree."""
+    pytest.importorskip("torch")
+    done = controller.orch(
+        "bench", "allreduce", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--set", "sizes=1024,65536",
+        "--set", "size_seconds=0.1", timeout_s=110,
+    )  # fmt: skip
+    assert done.code == 0, done
+    assert [run.name.split(".", 1)[1] for run in controller.runs] == [
+        "001-collectives-allreduce-2n1g-fp32-r1", "002-collectives-allreduce-2n1g-fp32-r2",
+    ]  # fmt: skip
+    document = controller.orch("summarize", "--json").json
+    (sheet,) = document["sheets"]
+    assert (document["rows"], sheet["n"], sheet["failed"], sheet["device"]) == ([], 2, 0, "cpu")
+    (grid,) = sheet["grids"]
+    assert [row[0] for row in grid["rows"]] == [1024, 65536] and grid["columns"][1:4] == ["time µs in", "algbw in", "busbw in"]
+    for size, time_us, algorithm, bus, *_ in grid["rows"]:
+        # Two ranks: 2 (n - 1) / n is 1, so both bandwidths are size over time.
+        assert algorithm == bus == pytest.approx(size / time_us / 1e3)
+    assert "out of place was not measured: gloo has no call from one buffer to another" in sheet["qualifications"]
+    for text in ("allreduce fp32 cpu 2n1g", "65536", "busbw in"):
+        assert text in done.out
+    refused = controller.orch("compare", controller.bench.name, controller.bench.name)
+    assert refused.code == 2 and "measured collectives" in refused.err

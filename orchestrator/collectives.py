@@ -1,0 +1,214 @@
+"""Collectives: what the lines of a run say, and bandwidths as nccl-tests defines them (its doc/PERFORMANCE.md).
+
+>>> point = CollectivePoint("allreduce", 536870912, True, time_s=0.002684354560, iterations=20)
+>>> round(algorithm_bandwidth(point), 3), round(bus_bandwidth(point, world_size=8), 3)
+(200.0, 350.0)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.grids import Content, Grid, Repeats
+from orchestrator.intervals import interval
+from orchestrator.spec import RunSpec
+from orchestrator.stats import median
+
+__all__ = ["COLLECTIVES", "CollectivePoint", "algorithm_bandwidth", "bus_bandwidth", "content", "factor", "medians", "points"]
+
+COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
+_ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+_ALIGNED_BYTES = 16
+_FORMS = {"both": (False, True), "out": (False,), "in": (True,)}
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,12})?")
+_SLOWEST = 1.1
+"""A rank whose mean is so many times that of all of them is told."""
+_FEW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePoint:
+    """One size in one form. ``size_bytes`` are those of the whole: of what is gathered or scattered, by all ranks together.
+    ``time_s`` is the mean of a call, over ``iterations`` and ranks; ``max_time_s`` that of the slowest rank, 0 if not told."""
+
+    collective: str
+    size_bytes: int
+    in_place: bool
+    time_s: float
+    iterations: int
+    max_time_s: float = 0.0
+
+
+def factor(collective: str, world_size: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth: how often a link carries each byte at best, whatever the algorithm.
+
+    >>> factor("allreduce", 4), factor("reduce_scatter", 4), factor("all_gather", 4), factor("broadcast", 4)
+    (1.5, 0.75, 0.75, 1.0)
+    """
+    share = (world_size - 1) / world_size
+    return {"allreduce": 2 * share, "reduce_scatter": share, "all_gather": share, "broadcast": 1.0}[collective]
+
+
+def algorithm_bandwidth(point: CollectivePoint) -> float:
+    """Return size over time, in GB/s of 10^9 bytes."""
+    return point.size_bytes / point.time_s / 1e9
+
+
+def bus_bandwidth(point: CollectivePoint, world_size: int) -> float:
+    """Return what can be held against the bandwidth of the hardware, in GB/s of 10^9 bytes; 0 for a rank alone."""
+    return algorithm_bandwidth(point) * factor(point.collective, world_size)
+
+
+# -- from the lines of a run
+
+
+def points(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[CollectivePoint, ...]:
+    """Return what a run measured, in order of size. ``observed`` is what the program said at its end.
+
+    Raises DataError (result_invalid) where a line is none, or where any size that was asked for is missing, doubled or neither
+    measured nor left out for a reason that was given.
+    """
+    found: dict[tuple[int, bool], CollectivePoint] = {}
+    for line in lines:
+        point = _point(spec, line)
+        if (point.size_bytes, point.in_place) in found:
+            raise _invalid(f"{_name(point.size_bytes, point.in_place)}: expected one line, got another")
+        found[point.size_bytes, point.in_place] = point
+    missing_forms = {form["in_place"] for form in _records(observed, "unsupported")}
+    left_out = {size for size in _whole_numbers(observed, "left_out_bytes")}
+    forms = [form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms]
+    expected = [(size, form) for size in planned_sizes(spec) if size not in left_out for form in forms]
+    if not expected:
+        raise _invalid("expected at least one size in one form, the program could measure none")
+    for size, form in expected:
+        if (size, form) not in found:
+            raise _invalid(f"{_name(size, form)}: expected a line, the log has none: {len(found)} of {len(expected)} are there")
+    stranger = next((key for key in found if key not in expected), None)
+    if stranger:
+        raise _invalid(f"{_name(*stranger)}: a size that was not asked for")
+    return tuple(found[key] for key in expected)
+
+
+def planned_sizes(spec: RunSpec) -> list[int]:
+    """Return the sizes of a run in bytes, rounded as nccl-tests does: multiples of 16 bytes for each rank, at least one."""
+    if text := spec.options.get("sizes"):
+        words = str(text).split(",")
+        if not all(word.isascii() and word.isdigit() and len(word) <= 15 for word in words):
+            raise _invalid(f"options.sizes: expected whole numbers with commas, got {str(text)[:40]!r}")
+        wanted = [int(word) for word in words]
+    else:
+        step, most = _option(spec, "factor", 2), _option(spec, "max_bytes", 1)
+        wanted = [_option(spec, "min_bytes", 1)]
+        while wanted[-1] * step <= most:
+            wanted.append(wanted[-1] * step)
+    ranks = spec.world_size if spec.model in ("reduce_scatter", "all_gather") else 1
+    unit = ranks * _ALIGNED_BYTES
+    usable = (size - size % _ITEM_BYTES[spec.dtype] for size in wanted)
+    return list(dict.fromkeys(max(unit, size // unit * unit) for size in usable))
+
+
+def _option(spec: RunSpec, name: str, least: int) -> int:
+    value = spec.options.get(name)
+    if type(value) is not int or value < least:
+        raise _invalid(f"options.{name}: expected a whole number ≥ {least}, got {str(value)[:40]!r}")
+    return value
+
+
+def _point(spec: RunSpec, line: Mapping[str, str]) -> CollectivePoint:
+    if line.get("collective") != spec.model:
+        raise _invalid(f"expected lines of {spec.model}, got one of {line.get('collective', 'none')[:40]!r}")
+    texts = [line.get(name, "") for name in ("size_bytes", "iterations", "time_s", "max_time_s")]
+    if not all(map(_NUMBER.fullmatch, texts)) or line.get("in_place") not in ("0", "1"):
+        raise _invalid(f"expected size, iterations and times of {spec.model}, got {', '.join(texts)[:120]!r}")
+    size, iterations, time_s, slowest = int(texts[0]), int(texts[1]), float(texts[2]), float(texts[3])
+    if not (time_s > 0 and iterations > 0 and slowest >= time_s * (1 - 1e-6) - 1e-9):
+        raise _invalid(f"{size} bytes: expected times above 0, the slowest rank's the longest, got {texts[2]} and {texts[3]} s")
+    return CollectivePoint(spec.model, size, line["in_place"] == "1", time_s, iterations, slowest)
+
+
+def _records(observed: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    value = observed.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, dict) and one.get("in_place") in (0, 1) for one in value):
+        raise _invalid(f"closing line: {name}: expected a list of forms")
+    return value
+
+
+def _whole_numbers(observed: Mapping[str, Any], name: str) -> list[int]:
+    value = observed.get(name, [])
+    if not isinstance(value, list) or not all(type(one) is int for one in value):
+        raise _invalid(f"closing line: {name}: expected a list of whole numbers")
+    return value
+
+
+def _name(size_bytes: int, in_place: bool) -> str:
+    return f"{size_bytes} bytes {'in place' if in_place else 'out of place'}"
+
+
+def _invalid(message: str) -> DataError:
+    return DataError(message, kind="result_invalid", phase="summarize")
+
+
+# -- over repeats
+
+
+def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
+    """Return the median over repeats of the time of each size (s), by size in bytes, of one form."""
+    found = {size: some for (size, form), some in sorted(_by_size(repeats).items()) if form == in_place}
+    return {size: median([point.time_s for point in some]) for size, some in found.items()}
+
+
+def content(spec: RunSpec, repeats: Repeats) -> Content:
+    """Return the table of a cell: a row for each size; times in µs, bandwidths in GB/s, of the medians over repeats.
+
+    The interval is that of the bus bandwidth, by the repeats, as `intervals.interval` has it.
+    """
+    by_size = _by_size(repeats)
+    sizes = sorted({size for size, _ in by_size})
+    forms = [form for form in (False, True) if any(one == form for _, one in by_size)]
+    columns = ["size B", *(f"{name}{_MARKS[form]}" for form in forms for name in _COLUMNS)]
+    rows = tuple((size, *(value for form in forms for value in _cells(spec, by_size.get((size, form), [])))) for size in sizes)
+    best = max((row[columns.index(f"busbw{_MARKS[form]}")] or 0.0 for row in rows for form in forms), default=0.0)
+    said = (f"best bus bandwidth {best:.2f} GB/s; busbw = algbw · {factor(spec.model, spec.world_size):.4g}, GB of 10^9 bytes",)
+    return Content((Grid("", tuple(columns), rows),), said, tuple(_doubts(by_size)))
+
+
+_COLUMNS = ("time µs", "algbw", "busbw", "busbw low", "busbw high", "n")
+_MARKS = {False: " out", True: " in"}
+
+
+def _by_size(repeats: Repeats) -> dict[tuple[int, bool], list[CollectivePoint]]:
+    found: dict[tuple[int, bool], list[CollectivePoint]] = {}
+    for _, readings in repeats:
+        for point in readings:
+            found.setdefault((point.size_bytes, point.in_place), []).append(point)
+    return found
+
+
+def _cells(spec: RunSpec, some: Sequence[CollectivePoint]) -> tuple[float | int | None, ...]:
+    if not some:
+        return (None,) * len(_COLUMNS)
+    middle = CollectivePoint(spec.model, some[0].size_bytes, some[0].in_place, median([point.time_s for point in some]), 0)
+    speeds = [bus_bandwidth(point, spec.world_size) for point in some]
+    reach = interval(speeds) if min(speeds) > 0 else None
+    ends = (reach.low, reach.high) if reach else (None, None)
+    return middle.time_s * 1e6, algorithm_bandwidth(middle), bus_bandwidth(middle, spec.world_size), *ends, len(some)
+
+
+def _doubts(by_size: Mapping[tuple[int, bool], Sequence[CollectivePoint]]) -> list[str]:
+    """Return what qualifies a table: ranks that took much longer than the mean, and sizes of which few calls were timed."""
+    most = max((point.iterations for some in by_size.values() for point in some), default=0)
+    uneven = {size for (size, _), some in by_size.items() if median([one.max_time_s / one.time_s for one in some]) > _SLOWEST}
+    few = {size for (size, _), some in by_size.items() if min(one.iterations for one in some) < min(_FEW, most)}
+    texts = {f"one rank took more than {_SLOWEST - 1:.0%} longer than the mean of all": uneven}
+    texts |= {f"fewer than {_FEW} calls of some runs were timed, as they take long": few}
+    return [f"{text}, at {_span(sizes)}" for text, sizes in texts.items() if sizes]
+
+
+def _span(sizes: Set[int]) -> str:
+    if len(sizes) == 1:
+        return f"{min(sizes)} bytes"
+    return f"{len(sizes)} sizes, {min(sizes)} to {max(sizes)} bytes"
