@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import RunResult
 
-__all__ = ["differing_facts", "hardware", "infiniband_bytes_per_s", "of_gpus", "slowed"]
+__all__ = ["differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed"]
 
 _WORTH = 0.05
 _SLOWDOWNS = {
@@ -35,14 +35,20 @@ def of_gpus(facts: Any, key: str) -> list[str]:
     return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
 
 
+def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return, by host, the rate of the active InfiniBand ports that preflight found, all together; None where it found none."""
+    rates = {host: found.get("infiniband_gbit") if isinstance(found, Mapping) else None for host, found in facts.items()}
+    return {host: float(rate) if isinstance(rate, (int, float)) and rate > 0 else None for host, rate in rates.items()}
+
+
 def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     """Return what the slowest node can send over InfiniBand, of the best run; None where NCCL spoke anything else, or where
     the rates of a node's ports are not known."""
     slowest = []
     for run in runs:
         networks = run.observed.get("networks") or ()
-        rates = [facts.get("infiniband_gbit") if isinstance(facts, Mapping) else None for facts in run.facts.values()]
-        known = [float(rate) for rate in rates if isinstance(rate, (int, float)) and rate > 0]
+        rates = infiniband_gbit(run.facts)
+        known = [rate for rate in rates.values() if rate]
         if not networks or not known or len(known) < len(rates) or not all(str(one).startswith("NET/IB") for one in networks):
             return None
         slowest.append(min(known))
@@ -79,10 +85,15 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
         else:
             versions = _found_versions(run)
         parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
-        parts |= dict.fromkeys(seen.get("networks") or ())
+        parts |= dict.fromkeys(_transport_words(seen) or seen.get("networks") or ())
         drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
         parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
     return " · ".join(parts)
+
+
+def _transport_words(seen: Mapping[str, Any]) -> list[str]:
+    found = seen.get("transport")
+    return [str(word) for word in found.get("words", ())] if isinstance(found, Mapping) else []
 
 
 def _found_devices(run: RunResult, device: str) -> list[str]:

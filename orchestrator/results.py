@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator import collectives, nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.evidence import invalid
-from orchestrator.hardware import slowed
+from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
 from orchestrator.planned import Planned, PlannedNode, planned_of
@@ -104,6 +104,7 @@ def store(run: RunDir, result: RunResult) -> None:
             "state": result.state,
             "throughput": values,
             "step_variation": result.step_variation,
+            "transport": result.observed.get("transport"),
             "qualifications": list(result.qualifications),
             "error": result.error.as_dict() if result.error else None,
         },
@@ -131,10 +132,9 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     doubts += _stragglers(planned.outcome)
     doubts += slowed(records)
     doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
-    networks = _networks(run, planned, records)
-    observed = {**observed, "networks": list(networks)}
-    if spec.nodes > 1:
-        doubts += [f"NCCL speaks {name} between nodes, not InfiniBand" for name in networks if name.startswith("NET/Socket")]
+    spoken = _transport(run, planned, records)
+    observed = {**observed, "networks": list(spoken.networks), "transport": {**asdict(spoken), "words": list(spoken.words())}}
+    doubts += nccl.fallbacks(spoken, spec.nodes, infiniband_gbit(planned.facts))
     result = replace(
         result,
         state="finished",
@@ -173,15 +173,15 @@ def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, An
     return tuple(lines)
 
 
-def _networks(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the networks that NCCL chose on all nodes, from its own logs; they were checked with all the others."""
+def _transport(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> nccl.Transport:
+    """Return what NCCL chose on all nodes, from its own logs; they were checked with all the others."""
     logs = (
         run.log_path(node.host, name).read_bytes()
         for node in planned.nodes
         for name in _mapping(records[node.host], "files", node.host)
         if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
     )
-    return nccl.networks(logs)
+    return nccl.transport(logs)
 
 
 def _remarks(observed: Mapping[str, Any]) -> list[str]:

@@ -152,6 +152,28 @@ def test_a_whole_run_has_its_speed(bench: BenchDir) -> None:
     assert result.spec is not None and result.spec.origins == {"steps": "command line"}
 
 
+def test_what_nccl_chose_on_all_nodes_is_kept_shown_and_doubted(bench: BenchDir) -> None:
+    """Both nodes have active InfiniBand, and NCCL took sockets: the log of each of them is read."""
+    spoken = "NCCL INFO NET/Socket : Using [0]eth0:10.11.0.2<0>\nNCCL INFO Using network Socket\n"
+    paths = ["Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00/0 : 3[1] -> 0[0] [send] via NET/Socket/0"]
+
+    def with_nccl(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["framework"]["log"] = {**LOG, "nccl_files": ["nccl-*.log"]}
+        planned["facts"] = {f"node{n}": {"kernel": "6.1", "infiniband_gbit": 200} for n in (1, 2)}
+        for node, path in enumerate(paths):
+            logs[node][f"nccl-node{node + 1}-7.log"] = f"{spoken}NCCL INFO {path}\n"
+
+    run = build(bench, "r1", with_nccl)
+    result = read_run(run)
+    store(run, result)
+    kept = json.loads((run.path / "results" / "throughput.json").read_text())["transport"]
+    assert (kept["paths"], kept["gdrdma"]) == ({"NET/Socket": 1, "P2P/CUMEM": 1}, False)
+    (row,) = summarize([result]).rows
+    assert "NET/Socket on eth0 · P2P/CUMEM" in row.hardware
+    told = "NCCL speaks NET/Socket on eth0 between nodes, not InfiniBand, of which node[1-2] have active ports"
+    assert told in row.qualifications
+
+
 @pytest.mark.parametrize(
     ("step_time_s", "told"),
     [

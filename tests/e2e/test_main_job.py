@@ -177,7 +177,7 @@ def test_collectives_on_two_nodes_are_a_table_of_bandwidths(controller: Controll
         # Two ranks: 2 (n - 1) / n is 1, so both bandwidths are size over time.
         assert algorithm == bus == pytest.approx(size / time_us / 1e3)
     assert "out of place was not measured: gloo has no call from one buffer to another" in sheet["qualifications"]
-    for text in ("allreduce fp32 cpu 2n1g", "65536", "busbw in"):
+    for text in ("collectives allreduce fp32 cpu size_seconds=0.1 sizes=1024,65536 2n1g", "busbw in"):
         assert text in done.out
     refused = controller.orch("compare", controller.bench.name, controller.bench.name)
     assert refused.code == 2 and "measured collectives" in refused.err
