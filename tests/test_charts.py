@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.beside import beside
 from orchestrator.foreign import published_files
+from orchestrator.grids import Grid
 from orchestrator.report.html import charts, svg
 from orchestrator.summary import Summary, summarize
 from tests.test_report import runs
@@ -104,3 +105,17 @@ def test_texts_that_mean_something_to_markup_or_to_matplotlib_are_shown_as_they_
     picture = ET.fromstring(svg.inline(figure, hostile, "x-"))
     assert words(picture) == [hostile] and picture.get("aria-label") == hostile
     assert {each.tag for each in picture.iter()} <= {"svg", "defs", "g", "path", "text"}
+
+
+def test_bandwidths_stand_over_their_sizes_a_line_for_each_form() -> None:
+    """Sizes are 1 Ki, 1 Mi and 1 Gi, so equally far apart; twice the bandwidth is twice as high; a missing form has no line."""
+    columns = ("size B", *(f"{name} in" for name in ("time µs", "algbw", "busbw", "busbw low", "busbw high", "n")))
+    rows = tuple((1 << power, 1.0, 1.0, value, None, None, 3) for power, value in ((10, 10.0), (20, 20.0), (30, 40.0)))
+    picture = ET.fromstring(charts.bandwidth(Grid("", columns, rows), "x-"))
+    dots = [each for each in picture.iter("use") if each.get("fill") == "var(--one)"]
+    places = sorted((float(each.get("x", "nan")), float(each.get("y", "nan"))) for each in dots)
+    (x1, y1), (x2, y2), (x3, y3) = places
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)
+    assert y2 - y3 == pytest.approx(2 * (y1 - y2), abs=0.4)
+    assert paths(picture, "two") == []
+    assert {"1 Ki", "1 Mi", "1 Gi"} & set(words(picture))

@@ -15,12 +15,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.account import RunAccount
 from orchestrator.beside import Beside
+from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.summary import Row, RunResult
 
-__all__ = ["PUBLISHED", "Turn", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
+__all__ = ["PUBLISHED", "Turn", "bandwidth", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 
 WIDTH, HEIGHT = 360, 236
 PUBLISHED = ("two", "three", "four", "five")
@@ -160,6 +161,31 @@ def ranks(turns: Sequence[Turn], prefix: str) -> str:
     axes.margins(x=0.08)
     _words(figure, "time of a step by rank, ms", below="" if shown else f"{len(logs)} logs, in order of node and rank")
     return inline(figure, f"Step time of {len(logs)} ranks", prefix)
+
+
+def bandwidth(grid: Grid, prefix: str) -> str:
+    """Draw the bus bandwidth of a collective over its size, a line for each form that was measured, with intervals."""
+    figure, axes = _axes()
+    for colour, form in (("two", "out"), ("one", "in")):
+        if f"busbw {form}" not in grid.columns:
+            continue
+        low, high, middle = (grid.columns.index(f"busbw {name}{form}") for name in ("low ", "high ", ""))
+        found = [[float(row[place] or 0.0) for place in (0, low, middle, high)] for row in grid.rows if row[middle] is not None]
+        for size, least, _, most in found:
+            axes.plot([size] * 2, [least or most, most], color=COLOURS[colour], linewidth=1.2, alpha=0.6)
+        points = [(size, value) for size, _, value, _ in found]
+        axes.plot(*_columns(points), color=COLOURS[colour], marker="o", markersize=4, linewidth=1.4)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _binary(size)))
+    axes.minorticks_off()
+    axes.set_ylim(0, None)
+    _words(figure, "bus bandwidth, GB/s", below="bytes")
+    return inline(figure, "Bus bandwidth against the size of the collective", prefix)
+
+
+def _binary(size: float) -> str:
+    power = min(3, max(0, int(size).bit_length() - 1) // 10)
+    return f"{size / 1024**power:g}{('', ' Ki', ' Mi', ' Gi')[power]}"
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:

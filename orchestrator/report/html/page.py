@@ -78,7 +78,7 @@ def render(
             account=account,
             columns=COLUMNS,
             series=series,
-            sheets=tuple(map(sheet_tables, summary.sheets)),
+            sheets=tuple(_sheets(summary)),
             notes=(*summary.notes, *account.notes, *beside_notes),
             failed=_failed(turns.values()),
             count=len(turns),
@@ -88,6 +88,14 @@ def render(
             variants=_VARIANTS,
         )
     )
+
+
+def _sheets(summary: Summary) -> Iterator[tuple[tuple[Table, ...], tuple[str, ...]]]:
+    """Yield the tables of each sheet, and its charts."""
+    with drawing():
+        for number, sheet in enumerate(summary.sheets, start=1):
+            drawn = sheet.grids if sheet.measures == "collectives" else ()
+            yield sheet_tables(sheet), tuple(charts.bandwidth(grid, f"m{number}g{i}-") for i, grid in enumerate(drawn))
 
 
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
