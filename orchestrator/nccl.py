@@ -139,6 +139,8 @@ def fallbacks(found: Transport, nodes: int, infiniband_gbit: Mapping[str, float 
     texts += [f"NCCL goes over {kind} between GPUs of one node" for kind in over if nodes == 1]
     if "NET/IB" in over and found.gdrdma is False:
         texts.append("NCCL speaks NET/IB without GDRDMA: what is sent goes through the memory of the host")
+    if found.settings.get("NCCL_NVLS_ENABLE") == "0":
+        texts.append("NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0")
     if "SHM" in found.paths and (found.p2p_refused or found.settings.get("NCCL_P2P_DISABLE") == "1"):
         why = "the driver forbids P2P between connected GPUs" if found.p2p_refused else "NCCL_P2P_DISABLE is 1"
         texts.append(f"NCCL goes through shared memory between GPUs of a node, not P2P: {why}")

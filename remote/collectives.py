@@ -189,7 +189,7 @@ class Library:
     def _loaded() -> Any:
         """Return the library that this process has mapped already; raises OSError where NCCL is linked into PyTorch."""
         with open("/proc/self/maps") as lines:
-            paths = sorted({line.split()[-1] for line in lines if "libnccl.so" in line})
+            paths = sorted({line.rstrip("\n").split(None, 5)[-1] for line in lines if "libnccl.so" in line})
         return ctypes.CDLL(paths[0] if paths else "libnccl.so.2")
 
     def _call(self, name: str, *values: Any) -> None:

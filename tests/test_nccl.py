@@ -107,6 +107,8 @@ NO_IB: dict[str, float | None] = {"node1": None, "node2": None}
      ["NCCL speaks NET/IB without GDRDMA: what is sent goes through the memory of the host"]),
     (("Using network IB", "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA"), 2, IB, []),
     (("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",), 1, NO_IB, []),
+    (("NCCL_NVLS_ENABLE set by environment to 0.",), 1, NO_IB, ["NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0"]),
+    (("NCCL_NVLS_ENABLE set by environment to 1.",), 1, NO_IB, []),
     (("NCCL_P2P_DISABLE set by environment to 1", "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"), 1, NO_IB,
      ["NCCL goes through shared memory between GPUs of a node, not P2P: NCCL_P2P_DISABLE is 1"]),
     (("P2P is disabled between connected GPUs 0 and 1. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
