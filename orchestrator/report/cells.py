@@ -41,7 +41,7 @@ def tables(summary: Summary) -> tuple[Table, ...]:
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
     """Return a table per grid of a sheet, the first with what is said of the whole, the last with what qualifies it."""
     repeats = f"n={sheet.n}" + (f", {sheet.failed} failed" if sheet.failed else "")
-    head = tuple(map(one_line, (f"{repeats}", *sheet.said, *([sheet.hardware] if sheet.hardware else []))))
+    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []))))
     grids = sheet.grids or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
