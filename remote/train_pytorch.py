@@ -12,11 +12,26 @@ Synthetic images are made once, on the device, in the type the first layer compu
 step. The other loaders read image folders, see loaders.py beside this file: `native` is torch's DataLoader over Pillow, whose
 pixels travel as bytes and are normalised on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI. Waiting for them is part of
 a step.
+
+The last line also holds what explains a speedup, each of it measured and none derived from the speed:
+
+    input_wait_s            for each rank: seconds of the window between the end of a step and the next one's images being there
+    gradient_buckets_bytes  what is all-reduced at once, in order, in bytes of gradient_dtype
+    solo_step_s             for each rank: a step without communication, after the last step, while all ranks do the same
+    solo_forward_s          of it: network and loss; solo_backward_s: the gradients
+    gradient_ready_s        on rank 0: when each bucket was complete, counted from the start of such a backward pass
+    solo_reduce_s           for each rank: all-reduces of all buckets, and nothing else
+    beside_reduce_s         the same begun together with a backward pass that does not wait for them
+    beside_backward_s       that backward pass; beside_forward_s: the forward pass before it
+
+From solo_step_s on these are medians of the later half of --solo-steps, null where there were none: the last four on one rank,
+and all but solo_step_s where a step is one CUDA graph, which cannot be looked into.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import os
 import socket
@@ -25,7 +40,8 @@ import time
 from collections import deque
 from contextlib import nullcontext
 from itertools import repeat
-from typing import Any, Iterator
+from statistics import median
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,6 +53,14 @@ from torchranks import device_name, gather, identity, join, memory_bytes, prove_
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+COMPILE_OPTIONS: dict[str, dict[str, bool]] = {
+    "default": {},
+    "tuned": {"coordinate_descent_tuning": True},
+    "max-autotune": {"coordinate_descent_tuning": True, "max_autotune": True},
+}
+"""What each value of --compile-level asks of inductor."""
+EAGER_STEPS = 11
+"""Steps before a step is captured as a CUDA graph. DDP times its first ten by events, which a capture does not allow."""
 
 
 # --- models ---------------------------------------------------------------------------------------------------------------
@@ -98,17 +122,61 @@ def vgg16(num_classes: int) -> nn.Sequential:
 
 
 MODELS = {"resnet50": resnet50, "vgg16": vgg16}
+CUTS = {"resnet50": (11, 17), "vgg16": (17, 31)}
+"""Layers before which a model is cut into stages. The last two hold nearly all gradients: of ResNet-50, the stages of 1024
+and of 2048 channels; of VGG16, the later convolutions and the head."""
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head."""
+    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head.
+
+    BatchNorm counts no batches: only an average without momentum reads the number, and each count is a kernel.
+    """
     for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.num_batches_tracked = None
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0.0, 0.01)
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+class Trained(nn.Module):
+    """A network and its loss, in the arithmetic that was asked for. ``half``: the type of autocast, None for none."""
+
+    def __init__(self, network: nn.Module, device_type: str, half: torch.dtype | None, label_smoothing: float) -> None:
+        super().__init__()
+        self.network = network
+        self.device_type, self.half, self.label_smoothing = device_type, half, label_smoothing
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss, and the network's output, which has no gradient."""
+        with torch.autocast(self.device_type, dtype=self.half, enabled=self.half is not None):
+            output = self.network(images)
+            return cross_entropy(output, labels, label_smoothing=self.label_smoothing), output.detach()
+
+
+def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> nn.Module:
+    """Return the model compiled as one graph or as several.
+
+    All gradients of a graph are there at its end, and only then. Of one graph nothing is reduced while it computes; cut into
+    ``stages``, the gradients of the last two travel while the first is still at work. ``buckets`` leaves the cuts to
+    PyTorch's DDPOptimizer, one graph for each bucket.
+    """
+    import torch._dynamo
+
+    torch._dynamo.config.optimize_ddp = split == "buckets"
+    how: dict[str, Any] = {"dynamic": False, "fullgraph": True, "options": COMPILE_OPTIONS[level]}
+    if split != "stages":
+        whole: nn.Module = torch.compile(model, **how)
+        return whole
+    layers = list(model.network.children())
+    edges = [0, *cuts, len(layers)]
+    stages = [nn.Sequential(*layers[start:end]) for start, end in zip(edges, edges[1:])]
+    model.network = nn.Sequential(*(torch.compile(stage, **how) for stage in stages))
+    return model
 
 
 # --- what is asked for, and who asks --------------------------------------------------------------------------------------
@@ -119,10 +187,18 @@ def arguments() -> argparse.Namespace:
     parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: autocast")
     parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, but for fp32")
+    parser.add_argument("--warmup-steps", type=int, default=0, help="of the steps, those before the window of input_wait_s")
+    parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
     parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
+    parser.add_argument("--compile-level", choices=list(COMPILE_OPTIONS), default="default", help="search of --compile")
+    parser.add_argument("--compile-split", choices=["stages", "whole", "buckets"], default="stages", help="graphs of --compile")
+    parser.add_argument("--cuda-graphs", default="false", help="replay each step as one CUDA graph", **trainer.SWITCH)
+    parser.add_argument("--optimizer", choices=["auto", "fused", "foreach", "plain"], default="auto", help="kernels of SGD")
     parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
+    parser.add_argument("--bucket-view", default="true", help="gradients live in the buckets that travel", **trainer.SWITCH)
+    parser.add_argument("--static-graph", choices=["auto", "on", "off"], default="auto", help="auto: on unless compiled")
     parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="type of gradients on the wire")
     parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
     parser.add_argument("--data-dir", default="", help="where class folders of JPEG files lie, in train/ or directly")
@@ -150,6 +226,23 @@ def unusable(asked: argparse.Namespace) -> str:
             return str(loaders.lacking(asked.loader))
     if asked.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
+    if not 0 <= asked.warmup_steps < asked.steps:
+        return f"--warmup-steps: expected 0 or more and below the {asked.steps} steps, got {asked.warmup_steps}"
+    if asked.solo_steps < 0:
+        return f"--solo-steps: expected 0 or more, got {asked.solo_steps}"
+    return unusable_graphs(asked) if asked.cuda_graphs == "true" else ""
+
+
+def unusable_graphs(asked: argparse.Namespace) -> str:
+    """Return why a step cannot be captured as one CUDA graph, or nothing."""
+    if asked.device == "cpu" or asked.backend == "gloo":
+        return f"--cuda-graphs: expected cuda and nccl, got {asked.device} and {asked.backend}"
+    if "capture_error_mode" not in inspect.signature(torch.cuda.graph.__init__).parameters:
+        return f"--cuda-graphs: expected PyTorch 2.1 or newer, got {torch.__version__}"
+    if asked.compress != "none":
+        return f"--compress: expected none with --cuda-graphs, got {asked.compress}: its hook waits in Python for each bucket"
+    if asked.steps <= EAGER_STEPS:
+        return f"--steps: expected more than the {EAGER_STEPS} that --cuda-graphs takes before its capture, got {asked.steps}"
     return ""
 
 
@@ -171,48 +264,74 @@ def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
 # --- one step -------------------------------------------------------------------------------------------------------------
 
 
-def arithmetic(asked: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
-    """Return the context of the forward pass and the loss scaler. Raises SystemExit where PyTorch lacks the type."""
-    if asked.dtype not in HALF_TYPES:
-        return nullcontext(), None
-    half = HALF_TYPES[asked.dtype]
-    context = torch.autocast(device.type, dtype=half)
+def refuse(asked: argparse.Namespace, device: torch.device) -> None:
+    """Raise SystemExit where this PyTorch lacks the type or the optimizer on this device, which is known only by trying."""
+    kind = sgd(asked, nn.Linear(1, 1).to(device))[1]
+    if asked.cuda_graphs == "true" and asked.dtype == "fp16" and kind != "fused":
+        raise SystemExit(
+            f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
+        )
+    half = HALF_TYPES.get(asked.dtype)
+    if half is None:
+        return
     try:
-        with context:
+        with torch.autocast(device.type, dtype=half):
             # Some versions without fp16 on cpu refuse it here, some only warn and go on in fp32.
             computed = (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).dtype
     except RuntimeError:
         computed = torch.float32
     if computed != half:
         raise SystemExit(f"--dtype: PyTorch {torch.__version__} computes no {asked.dtype} on {device.type}")
+
+
+def loss_scaler(asked: argparse.Namespace, device: torch.device) -> Any:
+    """Return what scales the loss, None where nothing does."""
     if asked.dtype != "fp16":
-        return context, None
+        return None
     newer = getattr(torch.amp, "GradScaler", None)  # PyTorch 2.3; before, there was one for CUDA only
     if newer is None:
-        return context, torch.cuda.amp.GradScaler(init_scale=asked.loss_scale)
-    return context, newer(device.type, init_scale=asked.loss_scale)
+        return torch.cuda.amp.GradScaler(init_scale=asked.loss_scale)
+    return newer(device.type, init_scale=asked.loss_scale)
 
 
 def sgd(asked: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
-    """Return the fastest SGD this PyTorch has, and its kind.
+    """Return SGD and the kind of its kernels: the fastest that there is, or the one asked for. Raises SystemExit without it.
 
-    A fused one also checks for overflow on the device, so that the loss scaler never waits for it.
+    A fused one also checks for overflow on the device. For the others the loss scaler waits in each step until the device
+    has come that far, and its queue runs empty.
     """
     options: dict[str, Any] = {"lr": asked.learning_rate, "momentum": asked.momentum, "weight_decay": asked.weight_decay}
-    for kind in ("fused", "foreach"):
+    for kind in ("fused", "foreach", "plain") if asked.optimizer == "auto" else (asked.optimizer,):
         try:
-            return torch.optim.SGD(model.parameters(), **{kind: True}, **options), kind
+            # Nothing at all would be foreach on a GPU.
+            return torch.optim.SGD(
+                model.parameters(), **({"foreach": False} if kind == "plain" else {kind: True}), **options
+            ), kind
         except (TypeError, RuntimeError):
             continue  # unknown to this version, or not for this device
-    return torch.optim.SGD(model.parameters(), **options), "plain"
+    raise SystemExit(f"--optimizer: PyTorch {torch.__version__} has no {asked.optimizer} SGD on {asked.device}")
 
 
-def replica(asked: argparse.Namespace, device: torch.device, layout: torch.memory_format) -> DistributedDataParallel:
-    """Return the model on its device, made alike on all ranks, with gradients averaged over them."""
+def channels_last(asked: argparse.Namespace) -> bool:
+    """Tell whether the channels of a pixel lie side by side in memory."""
+    return bool({"on": True, "off": False, "auto": asked.device == "cuda" and asked.dtype != "fp32"}[asked.channels_last])
+
+
+def static_graph(asked: argparse.Namespace) -> bool:
+    """Tell whether DDP relies on each step using the same parameters."""
+    # PyTorch 2.0 and 2.1 fail with both.
+    return bool({"on": True, "off": False, "auto": asked.compile == "false"}[asked.static_graph])
+
+
+def replica(asked: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
+    """Return the model and its loss on the device, made alike on all ranks, with gradients averaged over them."""
     torch.manual_seed(asked.seed)
-    model: Any = MODELS[asked.model](asked.num_classes)
-    initialise(model)
-    model.to(device, memory_format=layout)
+    network: Any = MODELS[asked.model](asked.num_classes)
+    initialise(network)
+    network.to(device, memory_format=torch.channels_last if channels_last(asked) else torch.contiguous_format)
+    model: Any = Trained(network, device.type, HALF_TYPES.get(asked.dtype), asked.label_smoothing)
+    if asked.compile == "true":
+        model = compiled(model, asked.compile_level, asked.compile_split, CUTS[asked.model])
     # Statistics of BatchNorm stay each rank's own. PyTorch 2.13 renamed the switch.
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
@@ -221,8 +340,8 @@ def replica(asked: argparse.Namespace, device: torch.device, layout: torch.memor
         device_ids=[device.index] if device.type == "cuda" else None,
         **buffers,
         bucket_cap_mb=asked.bucket_cap_mb,
-        gradient_as_bucket_view=True,
-        static_graph=asked.compile == "false",  # PyTorch 2.0 and 2.1 fail with both
+        gradient_as_bucket_view=asked.bucket_view == "true",
+        static_graph=static_graph(asked),
     )
     if asked.compress == "fp16":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -231,14 +350,93 @@ def replica(asked: argparse.Namespace, device: torch.device, layout: torch.memor
     return parallel
 
 
-def synthetic(
-    asked: argparse.Namespace, device: torch.device, layout: torch.memory_format, rank: int
+class Learner(NamedTuple):
+    """All that a step of training needs but its images."""
+
+    parallel: DistributedDataParallel
+    optimizer: torch.optim.Optimizer
+    kind: str
+    scaler: Any
+
+
+def learner(asked: argparse.Namespace, device: torch.device) -> Learner:
+    """Return a model before its first step."""
+    parallel = replica(asked, device)
+    return Learner(parallel, *sgd(asked, parallel), loss_scaler(asked, device))
+
+
+def unheard(_: str) -> None:
+    """Note no moment."""
+
+
+def taken(
+    learner: Learner, model: Any, images: torch.Tensor, labels: torch.Tensor, stamp: Callable[[str], None] = unheard
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take a step; return its loss and the network's output.
+
+    ``model`` is `learner.parallel`, or `learner.parallel.module` for a step without communication: DDP reduces in those
+    backward passes only that its own forward pass prepared. ``stamp`` is called behind the forward and the backward pass.
+    """
+    loss, output = model(images, labels)
+    stamp("forward")
+    learner.optimizer.zero_grad(set_to_none=True)
+    if learner.scaler is None:
+        loss.backward()
+        stamp("backward")
+        learner.optimizer.step()
+    else:
+        learner.scaler.scale(loss).backward()
+        stamp("backward")
+        learner.scaler.step(learner.optimizer)
+        learner.scaler.update()
+    return loss.detach(), output
+
+
+class Replayed:
+    """A step that is captured as a CUDA graph after some that are not, and replayed from then on.
+
+    It must be called on the stream on which the model was made, and that must not be the default one: gradients are added up
+    on the stream of their parameters. Images are copied into the graph's own, unless they are the very tensor as before. What
+    it returns is overwritten by the next call.
+    """
+
+    def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], Any], eager_steps: int) -> None:
+        self.step, self.eager_steps = step, eager_steps
+        self.graph: Any = None
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> Any:
+        """Take the step."""
+        if self.eager_steps > 0:
+            self.eager_steps -= 1
+            return self.step(images, labels)
+        if self.graph is None:
+            self._capture(images, labels)
+        for held, given in ((self.images, images), (self.labels, labels)):
+            if held is not given:
+                held.copy_(given)
+        self.graph.replay()
+        return self.result
+
+    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images, labels
+        self.graph = torch.cuda.CUDAGraph()
+        # Only this thread: NCCL's watchdog asks for events meanwhile.
+        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            self.result = self.step(self.images, self.labels)
+
+
+def synthetic(asked: argparse.Namespace, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images and labels that never change, other ones on each rank."""
     torch.manual_seed(asked.seed + 1 + rank)
     images = torch.randn(asked.batch_size, 3, asked.image_size, asked.image_size, device=device)
     labels = torch.randint(asked.num_classes, (asked.batch_size,), device=device)
-    return images.to(HALF_TYPES.get(asked.dtype, torch.float32)).contiguous(memory_format=layout), labels
+    return laid_out(asked, images), labels
+
+
+def laid_out(asked: argparse.Namespace, images: torch.Tensor) -> torch.Tensor:
+    """Return images in the type and layout of the first layer."""
+    layout = torch.channels_last if channels_last(asked) else torch.contiguous_format
+    return images.to(HALF_TYPES.get(asked.dtype, torch.float32)).contiguous(memory_format=layout)
 
 
 # --- images from disk -----------------------------------------------------------------------------------------------------
@@ -293,15 +491,26 @@ def dali(asked: argparse.Namespace, device: torch.device, me: Identity) -> Itera
             yield batch["images"].to(device, non_blocking=True), labels
 
 
-def batches(
-    asked: argparse.Namespace, device: torch.device, layout: torch.memory_format, me: Identity
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield this rank's images, in the type and layout of the first layer, and labels, without end."""
+def batches(asked: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield this rank's images, in the type and layout of the first layer, and labels, without end.
+
+    On a GPU, copies and conversions have a stream of their own: they run beside the step that still computes.
+    """
     if asked.loader == "synthetic":
-        yield from repeat(synthetic(asked, device, layout, me.rank))
-    half = HALF_TYPES.get(asked.dtype, torch.float32)
-    for images, labels in {"native": native}.get(asked.loader, dali)(asked, device, me):
-        yield images.to(half).contiguous(memory_format=layout), labels
+        yield from repeat(synthetic(asked, device, me.rank))
+    source = {"native": native}.get(asked.loader, dali)(asked, device, me)
+    if device.type == "cpu":
+        yield from ((laid_out(asked, images), labels) for images, labels in source)
+    stream = torch.cuda.Stream(device)
+    while True:
+        with torch.cuda.stream(stream):
+            images, labels = next(source)
+            images = laid_out(asked, images)
+        computes = torch.cuda.current_stream(device)
+        computes.wait_stream(stream)
+        for tensor in (images, labels):
+            tensor.record_stream(computes)  # its memory is not given to the next batch before the step has read it
+        yield images, labels
 
 
 # --- time -----------------------------------------------------------------------------------------------------------------
@@ -311,12 +520,13 @@ class DeviceClock:
     """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
 
     Behind step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own
-    time since then. The loss travels behind its step into pinned memory: `.item()` would wait for all that is queued.
+    time since then. The loss travels behind its step into pinned memory: `.item()` would wait for all that is queued. What the
+    device waits for its input is the time between two events of its own: a host that waits while it computes costs nothing.
     """
 
     def __init__(self, steps: int) -> None:
         self.losses = torch.zeros(steps + 1, pin_memory=True)
-        self.queued: deque[tuple[int, torch.cuda.Event]] = deque()
+        self.queued: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def start(self) -> float:
         """Wait until the device is idle; return the monotonic clock."""
@@ -327,12 +537,17 @@ class DeviceClock:
         self.t = time.monotonic()
         return self.t
 
+    def begin(self) -> None:
+        """Note that the images of the next step are there, or will be when the device comes to this."""
+        self.begun = torch.cuda.Event(enable_timing=True)
+        self.begun.record()
+
     def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
         """Note the end of a step, to come; return the steps that are over by now."""
         self.losses[number].copy_(loss, non_blocking=True)
         event = torch.cuda.Event(enable_timing=True)
         event.record()
-        self.queued.append((number, event))
+        self.queued.append((number, self.begun, event))
         return [self._oldest()] if len(self.queued) > 2 else []
 
     def rest(self) -> list[Step]:
@@ -340,29 +555,192 @@ class DeviceClock:
         return [self._oldest() for _ in range(len(self.queued))]
 
     def _oldest(self) -> Step:
-        number, event = self.queued.popleft()
+        number, begun, event = self.queued.popleft()
         event.synchronize()
-        seconds = self.last.elapsed_time(event) / 1000.0
+        waited, seconds = (self.last.elapsed_time(each) / 1000.0 for each in (begun, event))
         self.last, self.t = event, self.t + seconds
-        return Step(number, self.t, seconds, float(self.losses[number]))
+        return Step(number, self.t, seconds, float(self.losses[number]), waited)
 
 
 # --- what is said ---------------------------------------------------------------------------------------------------------
 
 
+# --- what explains a speedup ----------------------------------------------------------------------------------------------
+
+
+def buckets(parallel: DistributedDataParallel) -> tuple[list[int], list[int]]:
+    """Return the bytes of DDP's buckets in order of reduction, and of each the parameter whose gradient came last.
+
+    DDP forms them anew by the order in which gradients came in the first backward pass, and tells of it some steps later;
+    a shorter run has those it began with, and no order.
+    """
+    told = parallel._get_ddp_logging_data()
+    sizes = told.get("rebuilt_bucket_sizes", "") or told.get("bucket_sizes", "")
+    orders = told.get("rebuilt_per_bucket_param_indices", "")
+    last = [int(order.split()[-1]) for order in orders.split(",") if order.strip()]
+    return [int(size) for size in sizes.split(",") if size.strip()], last
+
+
+class Stamps:
+    """Moments of steps, each by the name of what it is the end of: on the device's own clock, or on the host's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.steps: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        """Begin a step, whose first moment is `start`."""
+        self.steps.append({})
+        self("start")
+
+    def __call__(self, name: str) -> None:
+        """Note a moment."""
+        if self.device.type == "cpu":
+            self.steps[-1][name] = time.monotonic()
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.steps[-1][name] = event
+
+    def reduced(self, buffers: list[torch.Tensor], aside: Any) -> Callable[[], Any]:
+        """All-reduce the buffers and note the end as `reduced`; return what waits for it.
+
+        ``aside``: a stream that nothing else uses. On a CPU the end is noted by the thread that comes to it.
+        """
+        works = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
+        if self.device.type == "cuda":
+            with torch.cuda.stream(aside):
+                for work in works:
+                    work.wait()  # the stream waits, not the host
+                self("reduced")
+            return lambda: torch.cuda.current_stream().wait_stream(aside)
+        futures = [work.get_future().then(lambda _: self("reduced")) for work in works]
+        return torch.futures.collect_all(futures).wait
+
+    def between(self, start: str, end: str) -> float | None:
+        """Return the median seconds of the later half of the steps. None where a moment was not noted."""
+        later = self.steps[len(self.steps) // 2 :]
+        if not later or not all(start in step and end in step for step in later):
+            return None
+        if self.device.type == "cpu":
+            return round(median(step[end] - step[start] for step in later), 9)
+        torch.cuda.synchronize(self.device)
+        return round(median(step[start].elapsed_time(step[end]) for step in later) / 1000.0, 9)
+
+
+def solo(
+    asked: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+) -> dict[str, Any]:
+    """Take steps without communication; return their seconds. The ranks' models part here, so nothing is trained after it.
+
+    Without room for another set of gradients a rank has no such numbers; what the run measured before stands.
+    """
+    stamps = Stamps(device)
+    last = buckets(learner.parallel)[1]
+    parameters = [parameter for parameter in learner.parallel.parameters() if parameter.requires_grad]
+    hooked = [
+        parameters[which].register_post_accumulate_grad_hook(lambda _, at=at: stamps(f"bucket {at}"))
+        for at, which in enumerate(last)
+        if asked.cuda_graphs == "false" and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
+    ]
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        taken(learner, learner.parallel.module, images, labels, unheard if asked.cuda_graphs == "true" else stamps)
+
+    alone: Any = Replayed(step, eager_steps=1) if asked.cuda_graphs == "true" else step
+    try:
+        for _ in range(asked.solo_steps):
+            images, labels = next(data)
+            stamps.begin()
+            alone(images, labels)
+            stamps("end")
+    except torch.cuda.OutOfMemoryError:
+        stamps.steps.clear()
+    for hook in hooked:
+        hook.remove()
+    return {
+        "solo_step_s": stamps.between("start", "end"),
+        "solo_forward_s": stamps.between("start", "forward"),
+        "solo_backward_s": stamps.between("forward", "backward"),
+        "gradient_ready_s": [stamps.between("forward", f"bucket {at}") for at in range(len(hooked))] if stamps.steps else [],
+    }
+
+
+def beside(
+    asked: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], buffers: list[torch.Tensor]
+) -> dict[str, Any]:
+    """All-reduce the buffers, alone and then beside backward passes that neither feed them nor wait; return the seconds."""
+    device = buffers[0].device
+    aside = torch.cuda.Stream(device) if device.type == "cuda" else None
+    alone, both = Stamps(device), Stamps(device)
+    for _ in range(asked.solo_steps):
+        alone.begin()
+        alone.reduced(buffers, aside)()
+    ends: list[Callable[[], Any]] = []
+
+    def stamp(name: str) -> None:
+        both(name)
+        if name == "forward":
+            ends.append(both.reduced(buffers, aside))
+        else:
+            ends.pop()()
+
+    for _ in range(asked.solo_steps):
+        images, labels = next(data)
+        both.begin()
+        taken(learner, learner.parallel.module, images, labels, stamp)
+    return {
+        "solo_reduce_s": alone.between("start", "reduced"),
+        "beside_forward_s": both.between("start", "forward"),
+        "beside_backward_s": both.between("forward", "backward"),
+        "beside_reduce_s": both.between("forward", "reduced"),
+    }
+
+
+def parts(
+    asked: argparse.Namespace,
+    learner: Learner,
+    data: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    device: torch.device,
+    me: Identity,
+) -> dict[str, Any]:
+    """Return what steps without communication, and all-reduces without and beside them, take on this rank."""
+    wire = torch.float16 if asked.compress == "fp16" else torch.float32
+    wanted = me.world_size > 1 and asked.solo_steps > 0 and asked.cuda_graphs == "false"
+    try:
+        # Before the steps: where these find room, those beside all-reduces will.
+        buffers = [torch.zeros(size // 4, dtype=wire, device=device) for size in buckets(learner.parallel)[0]] if wanted else []
+    except torch.cuda.OutOfMemoryError:
+        buffers = []
+    found = solo(asked, learner, data, device)
+    found.update(dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")))
+    if not wanted:
+        return found
+    ready = torch.tensor([bool(buffers) and found["solo_step_s"] is not None], dtype=torch.int32, device=device)
+    dist.all_reduce(ready)
+    return {**found, **beside(asked, learner, data, buffers)} if int(ready) == me.world_size else found
+
+
 # --- from top to bottom ---------------------------------------------------------------------------------------------------
 
 
-def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward: Any, scaler: Any) -> dict[str, Any]:
-    """Take all steps, rank 0 printing them; return what was found out on the way."""
-    channels_last = {"on": True, "off": False, "auto": device.type == "cuda" and asked.dtype != "fp32"}[asked.channels_last]
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    parallel = replica(asked, device, layout)
-    model: Any = torch.compile(parallel) if asked.compile == "true" else parallel
-    optimizer, kind = sgd(asked, parallel)
-    data = batches(asked, device, layout, me)
+def train(asked: argparse.Namespace, me: Identity, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take all steps, rank 0 printing them; return what this rank says of itself, and what holds for all."""
+    model = learner(asked, device)
+    data = batches(asked, device, me)
     samples = asked.batch_size * me.world_size
     clock = DeviceClock(asked.steps) if device.type == "cuda" else trainer.HostClock()
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return taken(model, model.parallel, images, labels)
+
+    take: Any = Replayed(step, EAGER_STEPS) if asked.cuda_graphs == "true" else step
+    input_wait_s = 0.0
+
+    def tell(finished: list[Step]) -> float:
+        if me.rank == 0:
+            trainer.say_steps(finished, samples)
+        return sum(each.input_wait_s for each in finished if each.number > asked.warmup_steps)
 
     prove_world(me, device)  # also the barrier before the first step: from here on, all ranks are ready
     start = clock.start()
@@ -370,32 +748,29 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device, forward
         trainer.say_start(start)
     for number in range(1, asked.steps + 1):
         images, labels = next(data)
-        with forward:
-            output = model(images)
-            loss = cross_entropy(output, labels, label_smoothing=asked.label_smoothing)
-        optimizer.zero_grad(set_to_none=True)
-        if scaler is None:
-            loss.backward()
-            optimizer.step()
-        else:
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        finished = clock.mark(number, loss.detach())
-        if me.rank == 0:
-            trainer.say_steps(finished, samples)
-    finished = clock.rest()
-    if me.rank == 0:
-        trainer.say_steps(finished, samples)
+        clock.begin()
+        loss, output = take(images, labels)
+        input_wait_s += tell(clock.mark(number, loss))
+    input_wait_s += tell(clock.rest())
 
-    parameters = sum(p.numel() for p in parallel.parameters())
-    return {
+    held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]
+    del take, loss, output  # and with them the memory of a graph
+    prove_world(me, device)  # also the barrier before the steps without communication
+    alone = parts(asked, model, data, device, me)
+    wire = 2 if asked.compress == "fp16" else 4
+    parameters = sum(p.numel() for p in model.parallel.parameters())
+    ready = alone.pop("gradient_ready_s")
+    return {"memory_bytes": held, "input_wait_s": round(input_wait_s, 6), **alone}, {
         "parameters": parameters,
-        "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
-        "channels_last": channels_last,
-        "optimizer": f"sgd {kind}",
-        "output_dtype": str(output.dtype).split(".")[-1],
-        "loss_scale": float(scaler.get_scale()) if scaler else None,
+        "gradient_bytes": parameters * wire,
+        "gradient_buckets_bytes": [size * wire // 4 for size in buckets(model.parallel)[0]],
+        "gradient_dtype": {2: "float16", 4: "float32"}[wire],
+        "gradient_ready_s": ready,
+        "channels_last": channels_last(asked),
+        "static_graph": static_graph(asked),
+        "optimizer": f"sgd {model.kind}",
+        "output_dtype": output_dtype,
+        "loss_scale": float(model.scaler.get_scale()) if model.scaler else None,
     }
 
 
@@ -404,17 +779,21 @@ def main() -> None:
     asked = arguments()
     me = identity()
     device = claim_device(asked, me.local_rank)
-    forward, scaler = arithmetic(asked, device)
+    refuse(asked, device)
     backend = join(asked, device)
     name, host = device_name(device), socket.gethostname()
     trainer.say_rank(*me, host, name)
-    found = train(asked, me, device, forward, scaler)
-    prove_world(me, device)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(device)}, device, me.world_size)
+    # A capture cannot be made on the default stream, nor of parameters that were made there.
+    with torch.cuda.stream(torch.cuda.Stream(device)) if asked.cuda_graphs == "true" else nullcontext():
+        said, more = train(asked, me, device)
+    ranks = gather({"rank": me.rank, "host": host, "device": name, **said}, device, me.world_size)
     if me.rank == 0:
-        found = {"backend": backend, **versions(), **found}
-        trainer.say_done(trainer.closing(asked, ranks, found, switches=("compile", "cudnn_benchmark")))
+        of_ranks = {key: [one[key] for one in ranks] for key in said if key.endswith("_s")}
+        found = {"backend": backend, **versions(), **of_ranks, **more}
+        switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
+        trainer.say_done(trainer.closing(asked, ranks, found, switches))
     if backend == "nccl":
+        gc.collect()  # a graph that holds NCCL's kernels must go before its group
         dist.destroy_process_group()
 
 

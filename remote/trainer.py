@@ -136,12 +136,16 @@ def unpacked(values: Iterable[float]) -> dict[str, Any]:
 
 
 class Step(NamedTuple):
-    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss."""
+    """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss.
+
+    ``input_wait_s``: of the seconds, those before its images were there, where a trainer notes it.
+    """
 
     number: int
     t: float
     seconds: float
     loss: float
+    input_wait_s: float = 0.0
 
 
 class HostClock:
@@ -149,13 +153,18 @@ class HostClock:
 
     def start(self) -> float:
         """Return the monotonic clock before the first step."""
-        self.t = time.monotonic()
+        self.t = self.begun = time.monotonic()
         return self.t
+
+    def begin(self) -> None:
+        """Note that the images of the next step are there. Whoever does not ask has no wait."""
+        self.begun = time.monotonic()
 
     def mark(self, number: int, loss: Any) -> list[Step]:
         """Note the end of a step; return the steps that are over by now."""
-        before, self.t = self.t, time.monotonic()
-        return [Step(number, self.t, self.t - before, float(loss))]
+        before, begun = self.t, self.begun
+        self.t = self.begun = time.monotonic()
+        return [Step(number, self.t, self.t - before, float(loss), begun - before)]
 
     def rest(self) -> list[Step]:
         """Return the steps not yet returned."""

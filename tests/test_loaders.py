@@ -209,6 +209,7 @@ def test_pytorch_trains_from_disk(tmp_path: Path, data_set: Path, loader: str) -
     assert [step["step"] for step in samples("pytorch", texts[0])] == list(range(8))
     facts = closing("pytorch", texts[0])
     assert (facts["loader"], facts["workers"], facts["ranks"]) == (loader, 1, [0, 1])
+    assert len(facts["input_wait_s"]) == 2 and min(facts["input_wait_s"]) > 0
 
 
 def batches_of(trainer: str, code: str, data_set: Path, *arguments: str) -> Any:
@@ -227,7 +228,7 @@ def test_what_pytorch_reads_is_normalised_and_an_epoch_holds_every_label(data_se
     needs("torch", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
     code = """
 import torch
-data = t.batches(a, torch.device("cpu"), torch.contiguous_format, t.Identity(0, 0, 1, 0))
+data = t.batches(a, torch.device("cpu"), t.Identity(0, 0, 1, 0))
 seen, sizes = [], set()
 for _ in range(5):
     images, labels = next(data)

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -274,6 +275,18 @@ def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -
     }
 
 
+def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(shared: ModuleType) -> None:
+    clock = shared.HostClock()
+    clock.start()
+    time.sleep(0.05)
+    clock.begin()
+    (fed,) = clock.mark(1, 0.5)
+    time.sleep(0.02)
+    (unasked,) = clock.mark(2, 0.5)
+    assert 0.05 <= fed.input_wait_s <= fed.seconds
+    assert unasked.seconds >= 0.02 and unasked.input_wait_s == 0.0
+
+
 # --- pytorch --------------------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +337,10 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"dtype": "tf32"}, "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
         ({"backend": "nccl"}, "--backend: expected gloo on cpu, got nccl"),
         ({"timeout_s": 0.0}, "--timeout-s: expected more than 0, got 0"),
+        ({"warmup_steps": 120}, "--warmup-steps: expected 0 or more and below the 120 steps, got 120"),
+        ({"warmup_steps": -1}, "--warmup-steps: expected 0 or more and below the 120 steps, got -1"),
+        ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
+        ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
         ({}, ""),
     ],
 )
@@ -336,6 +353,108 @@ def test_what_cannot_run_is_refused_before_anything_starts(
         setattr(asked, name, value)
     assert trainer.unusable(asked).startswith(message)
     assert bool(trainer.unusable(asked)) is bool(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"backend": "gloo"}, "--cuda-graphs: expected cuda and nccl, got cuda and gloo"),
+        ({"compress": "fp16"}, "--compress: expected none with --cuda-graphs, got fp16"),
+        ({"steps": 11}, "--steps: expected more than the 11 that --cuda-graphs takes before its capture, got 11"),
+        ({}, ""),
+    ],
+)
+def test_what_cannot_be_one_cuda_graph_is_refused(trainer: ModuleType, change: dict[str, Any], message: str) -> None:
+    asked = argparse.Namespace(**{"device": "cuda", "backend": "auto", "compress": "none", "steps": 120} | change)
+    assert trainer.unusable_graphs(asked).startswith(message)
+    assert bool(trainer.unusable_graphs(asked)) is bool(message)
+
+
+@pytest.fixture
+def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argparse.Namespace]:
+    """A group of one rank, a small model with the name of ResNet-50 and three stages, and what is asked of it."""
+    import torch.distributed as dist
+    from torch import nn
+
+    def small(num_classes: int) -> nn.Sequential:
+        layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
+
+    monkeypatch.setitem(trainer.MODELS, "resnet50", small)
+    monkeypatch.setitem(trainer.CUTS, "resnet50", (3, 6))
+    monkeypatch.setattr(sys, "argv", ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "4"])
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    try:
+        yield trainer.arguments()
+    finally:
+        dist.destroy_process_group()
+
+
+def losses(trainer: ModuleType, asked: argparse.Namespace) -> tuple[list[float], list[int]]:
+    """The losses of three steps with and three without communication, and how many buckets each had reduced."""
+    import torch
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    device = torch.device("cpu")
+    model = trainer.learner(asked, device)
+    counts: list[int] = []
+
+    def counted(_: Any, bucket: Any) -> Any:
+        counts[-1] += 1
+        return allreduce_hook(None, bucket)
+
+    counted.__annotations__.clear()  # DDP refuses what is not its own type, and knows no name of one
+    model.parallel.register_comm_hook(None, counted)
+    batch = trainer.synthetic(asked, device, 0)
+    found = []
+    for network in [model.parallel] * 3 + [model.parallel.module] * 3:
+        counts.append(0)
+        found.append(float(trainer.taken(model, network, *batch)[0]))
+    return found, counts
+
+
+def test_a_step_of_the_module_alone_trains_and_reduces_nothing(trainer: ModuleType, alone: argparse.Namespace) -> None:
+    found, counts = losses(trainer, alone)
+    assert all(count > 0 for count in counts[:3]) and counts[3:] == [0, 0, 0]
+    assert len(set(found)) == 6
+
+
+@pytest.mark.parametrize(("option", "values"), [("static_graph", ["on", "off"]), ("bucket_view", ["true", "false"]),
+                                                ("optimizer", ["fused", "foreach", "plain"])])  # fmt: skip
+def test_options_of_speed_leave_the_losses_as_they_are(
+    trainer: ModuleType, alone: argparse.Namespace, option: str, values: list[str]
+) -> None:
+    every = [losses(trainer, argparse.Namespace(**vars(alone) | {option: value}))[0] for value in values]
+    assert all(one == pytest.approx(every[0], rel=1e-4) for one in every[1:])
+
+
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # PyTorch deprecates what its own compiler imports, and reads .grad where it warns of that
+@pytest.mark.parametrize("split", ["whole", "stages", "buckets"])
+def test_a_compiled_model_has_the_losses_of_an_eager_one(trainer: ModuleType, alone: argparse.Namespace, split: str) -> None:
+    import torch
+    import torch._dynamo
+
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    eager = losses(trainer, alone)[0]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(optimize_ddp=True):
+        found, counts = losses(trainer, argparse.Namespace(**vars(alone) | {"compile": "true", "compile_split": split}))
+    assert found == pytest.approx(eager, rel=1e-3) and counts[3:] == [0, 0, 0]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (3 if split == "stages" else 1)
+
+
+@pytest.mark.parametrize(("asked_for", "kind"), [("auto", "fused"), ("foreach", "foreach"), ("plain", "plain")])
+def test_the_optimizer_is_the_kind_that_was_asked_for(trainer: ModuleType, asked_for: str, kind: str) -> None:
+    import torch
+
+    asked = argparse.Namespace(optimizer=asked_for, learning_rate=0.1, momentum=0.9, weight_decay=0.0, device="cpu")
+    optimizer, found = trainer.sgd(asked, torch.nn.Linear(2, 2))
+    chosen = {name for name in ("fused", "foreach") if optimizer.param_groups[0][name]}
+    assert (found, chosen) == (kind, {kind} - {"plain"})
 
 
 def test_ranks_come_from_the_environment_only(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,20 +487,20 @@ def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed in a run of two ranks with gloo."""
     pytest.importorskip("torch")
-    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "3", "--num-classes", "10"]
-    folder = torchrun(arguments, tmp_path_factory.mktemp("torchrun"), nproc=2)
+    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "4", "--num-classes", "10"]
+    folder = torchrun([*arguments, "--warmup-steps", "1"], tmp_path_factory.mktemp("torchrun"), nproc=2)
     assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
     return [path.read_text() for path in sorted(folder.glob("*.out"))]
 
 
 def test_every_pytorch_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
     assert [rank_lines("pytorch", text) for text in two_ranks] == [[(0, 2)], [(1, 2)]]
-    assert [[step["step"] for step in samples("pytorch", text)] for text in two_ranks] == [[0, 1, 2, 3], []]
+    assert [[step["step"] for step in samples("pytorch", text)] for text in two_ranks] == [[0, 1, 2, 3, 4], []]
 
 
 def test_pytorch_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -> None:
     steps = samples("pytorch", two_ranks[0])
-    assert [step["samples"] for step in steps] == [0, 4, 4, 4]
+    assert [step["samples"] for step in steps] == [0, 4, 4, 4, 4]
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
         assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
@@ -400,15 +519,44 @@ def test_the_last_line_of_a_pytorch_run_is_complete(two_ranks: list[str]) -> Non
     assert facts["parameters"] == 25_557_032 - 990 * 2049
     assert facts["gradient_bytes"] == 4 * facts["parameters"]
     assert facts["output_dtype"] == "float32"
+    assert (facts["static_graph"], facts["bucket_view"], facts["cuda_graphs"], facts["optimizer"]) == (
+        *(True, True, False),
+        "sgd fused",
+    )
+
+
+def test_the_buckets_are_those_that_ddp_reduces(two_ranks: list[str]) -> None:
+    """A bucket is closed by the gradient with which it has 25 MiB, and only the last may have less."""
+    facts = closing("pytorch", two_ranks[0])
+    *full, rest = facts["gradient_buckets_bytes"]
+    assert sum(full) + rest == facts["gradient_bytes"]
+    assert len(full) == 3 and all(25 << 20 <= size < 36 << 20 for size in full)
+    assert facts["gradient_dtype"] == "float32"
+
+
+def test_each_rank_measures_a_step_that_waits_for_nobody(two_ranks: list[str]) -> None:
+    facts = closing("pytorch", two_ranks[0])
+    names = ("input_wait_s", "solo_step_s", "solo_forward_s", "solo_backward_s")
+    assert [len(facts[name]) for name in names] == [2] * 4
+    assert all(0 < waited < 0.1 for waited in facts["input_wait_s"]), "synthetic images are always there"
+    for step_s, forward_s, backward_s in zip(*(facts[name] for name in names[1:]), strict=True):
+        assert 0 < forward_s < step_s and 0 < backward_s < step_s
+    for reduce_s, beside_s, step_s in zip(facts["solo_reduce_s"], facts["beside_reduce_s"], facts["solo_step_s"], strict=True):
+        assert 0 < reduce_s < 100 * step_s and 0 < beside_s < 100 * step_s
+    assert all(each > 0 for name in ("beside_forward_s", "beside_backward_s") for each in facts[name])
+    ready = facts["gradient_ready_s"]
+    assert len(ready) == len(facts["gradient_buckets_bytes"])
+    assert ready[0] > 0 and sorted(ready) == ready and ready[-1] <= facts["solo_backward_s"][0] * 1.5
 
 
 @pytest.mark.parametrize(("dtype", "output"), [("fp16", "float16"), ("bf16", "bfloat16")])
 def test_pytorch_computes_half_types_on_a_cpu(tmp_path: Path, dtype: str, output: str) -> None:
     pytest.importorskip("torch")
     arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "2", "--num-classes", "10"]
-    folder = torchrun([*arguments, "--dtype", dtype], tmp_path, nproc=1)
+    folder = torchrun([*arguments, "--dtype", dtype, "--solo-steps", "0"], tmp_path, nproc=1)
     facts = closing("pytorch", next(folder.glob("*.out")).read_text())
     assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, output == "bfloat16")
+    assert (facts["solo_step_s"], facts["beside_reduce_s"], facts["gradient_ready_s"]) == ([None], [None], [])
 
 
 def test_a_rank_that_counts_itself_wrongly_is_found(trainer: ModuleType) -> None:
@@ -456,6 +604,22 @@ def test_pytorch_trains_on_a_gpu(tmp_path: Path, dtype: str) -> None:
     facts = closing("pytorch", text)
     assert facts["channels_last"] is (dtype != "fp32")
     assert facts["output_dtype"] == {"fp16": "float16", "bf16": "bfloat16"}.get(dtype, "float32")
+
+
+@pytest.mark.parametrize("compile_", [[], ["--compile"]])
+def test_a_step_is_one_cuda_graph_and_trains_all_the_same(tmp_path: Path, compile_: list[str]) -> None:
+    if not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("no GPU here")
+    found = []
+    for graphs in ("false", "true"):
+        folder = tmp_path / graphs
+        folder.mkdir()
+        arguments = ["--device", "cuda", "--dtype", "fp16", "--batch-size", "16", "--steps", "20", "--image-size", "64"]
+        text = next(torchrun([*arguments, *compile_, "--cuda-graphs", graphs], folder, nproc=1).glob("*.out")).read_text()
+        found.append([float(loss) for loss in re.findall(r"step_time_s=.* loss=([\d.]+)", text)])
+        facts = closing("pytorch", text)
+        assert facts["cuda_graphs"] is (graphs == "true") and facts["solo_step_s"][0] > 0
+    assert len(found[0]) == 20 and found[1] == pytest.approx(found[0], rel=0.2, abs=0.2)
 
 
 # --- both -----------------------------------------------------------------------------------------------------------------
