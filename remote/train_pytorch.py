@@ -33,6 +33,7 @@ from __future__ import annotations
 import argparse
 import gc
 import inspect
+import json
 import os
 import socket
 import sys
@@ -61,6 +62,8 @@ COMPILE_OPTIONS: dict[str, dict[str, bool]] = {
 """What each value of --compile-level asks of inductor."""
 EAGER_STEPS = 11
 """Steps before a step is captured as a CUDA graph. DDP times its first ten by events, which a capture does not allow."""
+HELD_BACK = 0.05
+"""Share of a GPU's memory that a search for the largest batch leaves free: NCCL and cuDNN may take more in a longer run."""
 
 
 # --- models ---------------------------------------------------------------------------------------------------------------
@@ -189,6 +192,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, but for fp32")
     parser.add_argument("--warmup-steps", type=int, default=0, help="of the steps, those before the window of input_wait_s")
     parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
+    parser.add_argument("--find-batch-size", type=int, default=0, metavar="MOST", help="say the largest that fits, at first")
     parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
     parser.add_argument("--compile-level", choices=list(COMPILE_OPTIONS), default="default", help="search of --compile")
     parser.add_argument("--compile-split", choices=["stages", "whole", "buckets"], default="stages", help="graphs of --compile")
@@ -228,8 +232,11 @@ def unusable(asked: argparse.Namespace) -> str:
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     if not 0 <= asked.warmup_steps < asked.steps:
         return f"--warmup-steps: expected 0 or more and below the {asked.steps} steps, got {asked.warmup_steps}"
-    if asked.solo_steps < 0:
-        return f"--solo-steps: expected 0 or more, got {asked.solo_steps}"
+    for name in ("solo_steps", "find_batch_size"):
+        if getattr(asked, name) < 0:
+            return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(asked, name)}"
+    if asked.find_batch_size and asked.device == "cpu":
+        return f"--find-batch-size: expected 0 on cpu, got {asked.find_batch_size}: the system ends processes where memory ends"
     return unusable_graphs(asked) if asked.cuda_graphs == "true" else ""
 
 
@@ -721,6 +728,61 @@ def parts(
     return {**found, **beside(asked, learner, data, buffers)} if int(ready) == me.world_size else found
 
 
+# --- the largest batch ----------------------------------------------------------------------------------------------------
+
+
+def attempt(asked: argparse.Namespace, learner: Learner, device: torch.device, batch_size: int) -> str:
+    """Take steps of a size without communication; return why that did not work, or nothing. Memory is given back."""
+    why = ""
+    try:
+        images, labels = synthetic(argparse.Namespace(**{**vars(asked), "batch_size": batch_size}), device, 0)
+        for _ in range(2):
+            taken(learner, learner.parallel.module, images, labels)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have words of their own for it
+        why = str(error).strip().split("\n")[0][:200] or type(error).__name__
+    images = labels = None  # type: ignore[assignment]
+    learner.optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return why
+
+
+def largest_batch(asked: argparse.Namespace, me: Identity, device: torch.device) -> int:
+    """Return the largest batch size up to ``asked.find_batch_size`` that all ranks can train with, a part of memory held back.
+
+    Steps of a model of its own, with DDP's buckets and the optimizer's state. Where one rank finds no memory, all hear of it:
+    no step that may fail communicates. Raises RuntimeError where nothing fits.
+    """
+    held = learner(asked, device)
+    first = synthetic(asked, device, me.rank)
+    for _ in range(3):
+        taken(held, held.parallel, *first)  # DDP forms its buckets anew behind the first
+    del first
+    ballast = torch.empty(
+        int(HELD_BACK * torch.cuda.get_device_properties(device).total_memory), dtype=torch.uint8, device=device
+    )
+    reasons: dict[int, str] = {}
+
+    def fits(batch_size: int) -> bool:
+        if asked.compile == "true":
+            torch._dynamo.reset()  # each size is compiled anew, and after some PyTorch would go on without
+        reasons[batch_size] = attempt(asked, held, device, batch_size)
+        failed = torch.tensor([bool(reasons[batch_size])], dtype=torch.int32, device=device)
+        dist.all_reduce(failed)
+        if me.rank == 0:
+            trainer.say(f"tried batch_size={batch_size} ranks_without_room={int(failed)} {reasons[batch_size]}".rstrip())
+        return not int(failed)
+
+    found = trainer.largest(fits, asked.batch_size, asked.find_batch_size)
+    if not found:
+        raise RuntimeError(f"--find-batch-size: no size fits, on rank {me.rank} because of: {reasons}")
+    del ballast
+    return found
+
+
 # --- from top to bottom ---------------------------------------------------------------------------------------------------
 
 
@@ -774,6 +836,19 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device) -> tupl
     }
 
 
+def searched(asked: argparse.Namespace, me: Identity, device: torch.device) -> dict[str, Any]:
+    """Look for the largest batch size where that is wanted, and say it; leave memory as it was."""
+    if not asked.find_batch_size:
+        return {}
+    found = {"largest_batch_size": largest_batch(asked, me, device)}
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    if me.rank == 0:
+        trainer.say(f"batch_size={found['largest_batch_size']} " + json.dumps({"held_back": HELD_BACK, **found}))
+    return found
+
+
 def main() -> None:
     """Join, train, prove, report."""
     asked = arguments()
@@ -783,13 +858,14 @@ def main() -> None:
     backend = join(asked, device)
     name, host = device_name(device), socket.gethostname()
     trainer.say_rank(*me, host, name)
+    found = searched(asked, me, device)
     # A capture cannot be made on the default stream, nor of parameters that were made there.
     with torch.cuda.stream(torch.cuda.Stream(device)) if asked.cuda_graphs == "true" else nullcontext():
         said, more = train(asked, me, device)
     ranks = gather({"rank": me.rank, "host": host, "device": name, **said}, device, me.world_size)
     if me.rank == 0:
         of_ranks = {key: [one[key] for one in ranks] for key in said if key.endswith("_s")}
-        found = {"backend": backend, **versions(), **of_ranks, **more}
+        found = {"backend": backend, **versions(), **of_ranks, **found, **more}
         switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
         trainer.say_done(trainer.closing(asked, ranks, found, switches))
     if backend == "nccl":

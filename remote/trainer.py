@@ -148,6 +148,27 @@ class Step(NamedTuple):
     input_wait_s: float = 0.0
 
 
+def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
+    """Return the largest size up to ``most`` that fits, to a sixteenth; 0 where none does.
+
+    It doubles from ``first`` until a size does not fit, then halves the distance. Sizes from 64 on are multiples of 8.
+    """
+    low, high = 0, min(first, most)
+    while fits(high):
+        low, high = high, 2 * high
+        if high > most:
+            high = most + 1
+            break
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        middle -= middle % 8 if middle >= 64 else 0
+        middle += 8 if middle <= low else 0
+        if middle >= high:
+            break
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 class HostClock:
     """Time of steps that are over when their end is noted, as on a CPU."""
 

@@ -287,6 +287,31 @@ def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(sh
     assert unasked.seconds >= 0.02 and unasked.input_wait_s == 0.0
 
 
+def test_the_search_for_the_largest_size_doubles_and_then_halves(shared: ModuleType) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= 300
+
+    # 256 fits and 512 does not; in between 384, 320, 288, 304. From 288 to 304 is less than a sixteenth.
+    assert shared.largest(fits, 128, 4096) == 288
+    assert tried == [128, 256, 512, 384, 320, 288, 304]
+    assert shared.largest(fits, 128, 280) == 272
+    assert shared.largest(fits, 4096, 64) == 64
+    assert shared.largest(lambda _: False, 128, 4096) == 0
+
+
+@pytest.mark.parametrize("first", [1, 2, 24, 128, 1000])
+def test_the_largest_size_fits_and_a_tenth_more_does_not(shared: ModuleType, first: int) -> None:
+    for room in range(1, 1200, 7):
+        for most in (room - 1, room + 1, 4000):
+            if most < 1:
+                continue
+            found = shared.largest(lambda size, room=room: size <= room, first, most)
+            assert found <= min(room, most) <= max(found + 8, found * 1.1), (room, most)
+
+
 # --- pytorch --------------------------------------------------------------------------------------------------------------
 
 
@@ -340,6 +365,7 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"warmup_steps": 120}, "--warmup-steps: expected 0 or more and below the 120 steps, got 120"),
         ({"warmup_steps": -1}, "--warmup-steps: expected 0 or more and below the 120 steps, got -1"),
         ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
+        ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: the system ends processes where memory ends"),
         ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
         ({}, ""),
     ],
@@ -455,6 +481,19 @@ def test_the_optimizer_is_the_kind_that_was_asked_for(trainer: ModuleType, asked
     optimizer, found = trainer.sgd(asked, torch.nn.Linear(2, 2))
     chosen = {name for name in ("fused", "foreach") if optimizer.param_groups[0][name]}
     assert (found, chosen) == (kind, {kind} - {"plain"})
+
+
+def test_a_batch_that_memory_does_not_hold_is_a_reason_and_the_next_one_trains(
+    trainer: ModuleType, alone: argparse.Namespace
+) -> None:
+    import torch
+
+    device = torch.device("cpu")
+    model = trainer.learner(alone, device)
+    assert trainer.attempt(alone, model, device, 8) == ""
+    assert "memory" in trainer.attempt(alone, model, device, 1 << 40)
+    assert trainer.attempt(alone, model, device, 8) == ""
+    assert all(parameter.grad is None for parameter in model.parallel.parameters())
 
 
 def test_ranks_come_from_the_environment_only(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,6 +659,19 @@ def test_a_step_is_one_cuda_graph_and_trains_all_the_same(tmp_path: Path, compil
         facts = closing("pytorch", text)
         assert facts["cuda_graphs"] is (graphs == "true") and facts["solo_step_s"][0] > 0
     assert len(found[0]) == 20 and found[1] == pytest.approx(found[0], rel=0.2, abs=0.2)
+
+
+def test_the_largest_batch_is_found_on_a_gpu_before_the_first_step(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    arguments = ["--device", "cuda", "--batch-size", "16", "--steps", "2", "--image-size", "224", "--find-batch-size", "40000"]
+    text = next(torchrun(arguments, tmp_path, nproc=1).glob("*.out")).read_text()
+    facts = closing("pytorch", text)
+    # ResNet-50 keeps about 90 MB of activations of an image in fp32: fewer fit than 30 MB an image would let.
+    assert 16 < facts["largest_batch_size"] < torch.cuda.get_device_properties(0).total_memory / 30e6
+    assert facts["max_memory_bytes"] < 0.5 * torch.cuda.get_device_properties(0).total_memory
+    assert re.search(rf"^orch batch_size={facts['largest_batch_size']} \{{", text, re.MULTILINE)
 
 
 # --- both -----------------------------------------------------------------------------------------------------------------
