@@ -1,0 +1,166 @@
+"""How long a step of data-parallel training takes when gradients are all-reduced while the backward pass still goes on.
+
+It knows a device by its undisturbed step, the network by a measured curve, and the gradients by the buckets in which they are
+reduced: one after the other, each as soon as its gradients are there (S. Li et al., "PyTorch Distributed: Experiences on
+Accelerating Data Parallel Training", 2020). It knows nothing of runs and of what was measured of a whole step.
+
+>>> curve = Curve.of({1_000_000: 0.001, 2_000_000: 0.002})
+>>> f"{curve.time_s(1_500_000):.4f} {curve.time_s(4_000_000):.4f}"
+'0.0015 0.0040'
+>>> f"{step_s(Device(0.030, 0.020), (Bucket(1_000_000, 0.5), Bucket(2_000_000, 1.0)), curve):.3f}"
+'0.032'
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from orchestrator.errors import DataError
+
+__all__ = ["ALONE", "BLOCKS", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "sharing_of", "step_s"]
+
+BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "resnet50": (
+        (2_049_000, 0),
+        *((parameters, 1) for parameters in (4_462_592, 4_462_592, 6_039_552, *[1_117_184] * 5, 1_512_448)),
+        *((parameters, 1) for parameters in (*[280_064] * 3, 379_392, 70_400, 70_400, 75_008, 9_536)),
+    )
+}
+"""By model: parameters of its blocks in the order of the backward pass, and the share of time of each. The classifier of
+ResNet-50 takes next to no time, each of its 16 residual blocks and the stem about as long as any other (He et al., 2015:
+every stage halves the pixels and doubles the channels). Of other models parameters are taken for time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of an all-reduce by its size: ``points`` are (bytes, seconds), sizes ascending, seconds never falling."""
+
+    points: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, times: Mapping[int, float]) -> Curve:
+        """Return the curve through measured times (s) by size (bytes). Raises DataError where they make none.
+
+        A size that took longer than a larger one takes the larger one's time: it could have been padded.
+        """
+        if len(times) < 2:
+            raise _unfit(f"expected two sizes or more, got {len(times)}")
+        for size, time_s in times.items():
+            if not (0 < size < math.inf and 0 < time_s < math.inf):
+                raise _unfit(f"expected sizes and times above 0, got {size} bytes in {time_s} s")
+        descending = sorted(times.items(), reverse=True)
+        least = accumulate((time_s for _, time_s in descending), min)
+        return cls(tuple(reversed([(size, time_s) for (size, _), time_s in zip(descending, least, strict=True)])))
+
+    def time_s(self, size_bytes: float) -> float:
+        """Return the seconds of an all-reduce of any size.
+
+        Between two measured sizes it is a power of the size. Below the smallest it is a latency and a bandwidth, those of the
+        two smallest (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994); above the largest
+        it has the bandwidth of that.
+        """
+        (least, time_s), (second, later_s) = self.points[:2]
+        if size_bytes < least:
+            latency_s = max(0.0, time_s - (later_s - time_s) / (second - least) * least)
+            return latency_s + (time_s - latency_s) * size_bytes / least
+        largest, longest_s = self.points[-1]
+        if size_bytes >= largest:
+            return longest_s * size_bytes / largest
+        place = bisect_left(self.points, (size_bytes, math.inf))
+        (below, shorter_s), (above, longer_s) = self.points[place - 1 : place + 1]
+        share = math.log(size_bytes / below) / math.log(above / below)
+        return shorter_s * math.exp(share * math.log(longer_s / shorter_s))
+
+    def scaled(self, factor: float) -> Curve:
+        """Return the curve of a network that takes ``factor`` times as long."""
+        return Curve(tuple((size, time_s * factor) for size, time_s in self.points))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A step of one device that waits for nobody: all of it, and the backward pass, the part that may hide an all-reduce."""
+
+    step_s: float
+    backward_s: float
+
+    def scaled(self, factor: float) -> Device:
+        """Return the device when it takes ``factor`` times as long."""
+        return Device(self.step_s * factor, self.backward_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Gradients that are reduced at once. ``ready`` is the share of the backward pass that is over when they are there."""
+
+    size_bytes: int
+    ready: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What computing and reducing take from each other: the share of its speed, 0 to 1, that each loses while both go on."""
+
+    compute: float
+    reduce: float
+
+
+ALONE = Sharing(0.0, 0.0)
+
+
+def buckets_of(sizes_bytes: Sequence[int], model: str = "") -> tuple[Bucket, ...]:
+    """Return buckets of these sizes, in the order in which they are reduced, each ready when `BLOCKS` of the model say so."""
+    blocks = BLOCKS.get(model, ((1, 1),))
+    scale = sum(sizes_bytes) / sum(parameters for parameters, _ in blocks)
+    all_time = sum(weight for _, weight in blocks)
+    found = []
+    for end in accumulate(sizes_bytes):
+        begins, time = 0.0, 0.0
+        for parameters, weight in blocks:
+            time += weight * min(1.0, max(0.0, (end - begins) / (parameters * scale)))
+            begins += parameters * scale
+        found.append(time / all_time)
+    found[-1:] = [1.0] * bool(found)  # not a rounding error less: the last gradients are the last work of the pass
+    return tuple(Bucket(size, share) for size, share in zip(sizes_bytes, found, strict=True))
+
+
+def step_s(device: Device, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
+    """Return the seconds of a step in which the buckets are reduced in turn beside the backward pass, and the rest after it."""
+    done_s = now_s = 0.0
+    for bucket in buckets:
+        wait_s = max(0.0, bucket.ready * device.backward_s - done_s)
+        took_s, computed_s = _reduced(curve.time_s(bucket.size_bytes), device.backward_s - done_s - wait_s, sharing)
+        now_s, done_s = now_s + wait_s + took_s, done_s + wait_s + computed_s
+    return device.step_s - device.backward_s + now_s + (device.backward_s - done_s)
+
+
+def _reduced(reduce_s: float, backward_s: float, sharing: Sharing) -> tuple[float, float]:
+    """Return how long an all-reduce takes beside so much computing that is left, and how much of that is done meanwhile."""
+    computing = 1 - sharing.compute
+    reducing = (1 - sharing.reduce) or float(not computing)  # where each stands still for the other they take turns
+    if not reducing or backward_s * reducing < reduce_s * computing:
+        beside_s = backward_s / computing
+        return beside_s + reduce_s - beside_s * reducing, backward_s
+    return reduce_s / reducing, reduce_s / reducing * computing
+
+
+def sharing_of(backward_s: float, reduce_s: float, backward_beside_s: float, reduce_beside_s: float) -> Sharing:
+    """Return what computing and reducing take from each other, from a backward pass and all-reduces that began at once.
+
+    The first two times are of each alone, the others until each was over when both had begun together; all in seconds.
+
+    >>> sharing_of(2.0, 1.0, 2.5, 1.0)
+    Sharing(compute=0.5, reduce=0.0)
+    """
+    if reduce_beside_s <= backward_beside_s:
+        lost, late = (backward_beside_s - backward_s) / reduce_beside_s, 1 - reduce_s / reduce_beside_s
+    else:
+        lost, late = 1 - backward_s / backward_beside_s, (reduce_beside_s - reduce_s) / backward_beside_s
+    return Sharing(min(1.0, max(0.0, lost)), min(1.0, max(0.0, late)))
+
+
+def _unfit(message: str) -> DataError:
+    return DataError(f"all-reduce curve: {message}", kind="result_invalid")

@@ -1,0 +1,125 @@
+"""What a training program tells of the parts of its steps in its last line, and what several runs of a cell tell together.
+
+A line comes from a node: what is no number where one should stand is as if it had not been said, and what was not said is None.
+
+>>> parts = told({"solo_step_s": [0.042, 0.044], "input_wait_s": [0.1, 0.2], "gradient_bytes": 30_000_000}, window_steps=100)
+>>> parts.solo_mean_s, parts.solo_max_s, parts.input_s, parts.buckets_bytes
+(0.043, 0.044, 0.002, (26214400, 3785600))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.overlap import Sharing, sharing_of
+from orchestrator.stats import mean, median
+
+__all__ = ["StepParts", "told", "typical"]
+
+_MIB = 1 << 20
+_ABSURD = 1e13
+"""Neither bytes of gradients nor seconds."""
+_MOST_BUCKETS = 10_000
+_BUCKET_CAP_MIB = 25
+"""What DistributedDataParallel takes where it is not told."""
+_ALONE_AND_BESIDE = ("solo_backward_s", "solo_reduce_s", "beside_backward_s", "beside_reduce_s")
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """What is known of the parts of a step, in seconds of one step; empty or None where nothing is.
+
+    ``buckets_bytes`` stand in the order in which they are reduced; ``is_cut_here`` where only their sum was told; ``ready`` are
+    the shares of the backward pass after which each is complete.
+    ``solo_mean_s`` and ``solo_max_s`` are over the ranks, of steps without communication that all of them take at once.
+    ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
+    pass takes; ``sharing`` is what it and all-reduces beside it take from each other, and ``slowed`` how many times as long
+    the forward pass of such a step takes.
+    """
+
+    buckets_bytes: tuple[int, ...] = ()
+    is_cut_here: bool = False
+    ready: tuple[float, ...] = ()
+    solo_mean_s: float | None = None
+    solo_max_s: float | None = None
+    input_s: float | None = None
+    backward: float | None = None
+    slowed: float | None = None
+    sharing: Sharing | None = None
+
+
+def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
+    """Return what a program's last line tells; ``window_steps`` are the steps over which it added up its waits for data.
+
+    Where it tells the bytes of its gradients but not the buckets, these are cut in pieces of ``bucket_cap_mb``.
+    """
+    buckets = _numbers(observed.get("gradient_buckets_bytes"))
+    cut = () if buckets else _cut(observed, bucket_cap_mb)
+    solo, waits = _numbers(observed.get("solo_step_s")), _numbers(observed.get("input_wait_s"), least=0.0)
+    slowed, sharing = _probed(observed)
+    backward, ready = _numbers(observed.get("solo_backward_s")), _numbers(observed.get("gradient_ready_s"))
+    if len(ready) != len(buckets) or not backward:
+        ready = ()
+    return StepParts(
+        buckets_bytes=tuple(int(size) for size in buckets) or cut,
+        is_cut_here=bool(cut),
+        ready=tuple(min(1.0, each_s / backward[0]) for each_s in ready),
+        solo_mean_s=mean(solo) if solo else None,
+        solo_max_s=max(solo, default=None),
+        input_s=max(waits) / window_steps if waits else None,
+        backward=min(1.0, median(backward) / median(solo)) if backward and solo else None,
+        slowed=slowed,
+        sharing=sharing,
+    )
+
+
+def typical(runs: Sequence[StepParts]) -> StepParts:
+    """Return what several runs tell: of each number the median over the runs that tell it; the buckets of one."""
+    first = max(runs, key=lambda run: (bool(run.buckets_bytes), bool(run.ready)), default=StepParts())
+    compute = _median(runs, lambda run: run.sharing.compute if run.sharing else None)
+    reduce = _median(runs, lambda run: run.sharing.reduce if run.sharing else None)
+    return StepParts(
+        buckets_bytes=first.buckets_bytes,
+        is_cut_here=first.is_cut_here,
+        ready=first.ready,
+        solo_mean_s=_median(runs, lambda run: run.solo_mean_s),
+        solo_max_s=_median(runs, lambda run: run.solo_max_s),
+        input_s=_median(runs, lambda run: run.input_s),
+        backward=_median(runs, lambda run: run.backward),
+        slowed=_median(runs, lambda run: run.slowed),
+        sharing=None if compute is None or reduce is None else Sharing(compute, reduce),
+    )
+
+
+def _cut(observed: Mapping[str, Any], bucket_cap_mb: Any) -> tuple[int, ...]:
+    total = sum(_numbers(observed.get("gradient_bytes"))[:1])
+    cap = int(next(iter(_numbers(bucket_cap_mb)), _BUCKET_CAP_MIB)) * _MIB
+    whole, rest = divmod(int(total), cap)
+    return (*[cap] * whole, *[rest] * bool(rest)) if whole < _MOST_BUCKETS else ()
+
+
+def _probed(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | None]:
+    """Return what steps with all-reduces beside them tell: how much slower a forward pass is, and what is taken in a backward
+    pass that is no slower by itself than that."""
+    forward, beside = _numbers(observed.get("solo_forward_s")), _numbers(observed.get("beside_forward_s"))
+    times = [_numbers(observed.get(name)) for name in _ALONE_AND_BESIDE]
+    if not forward or len({len(forward), len(beside), *map(len, times)}) != 1:
+        return None, None
+    slowed = max(1.0, median(beside) / median(forward))
+    shared = [sharing_of(alone * slowed, *others) for alone, *others in zip(*times, strict=True)]
+    return slowed, Sharing(median([one.compute for one in shared]), median([one.reduce for one in shared]))
+
+
+def _median(runs: Sequence[StepParts], value: Callable[[StepParts], float | None]) -> float | None:
+    found = [one for run in runs if (one := value(run)) is not None]
+    return median(found) if found else None
+
+
+def _numbers(value: Any, least: float = math.ulp(0.0)) -> tuple[float, ...]:
+    """Return a number, or a list of them, as floats; nothing where any of it is none, or out of bounds."""
+    values = value if isinstance(value, list) else [value]
+    good = all(type(one) in (int, float) and least <= one < _ABSURD for one in values)
+    return tuple(float(one) for one in values) if good else ()
