@@ -147,16 +147,19 @@ def explanation(
 # -- parts
 
 
+_NO_SOLO = "steps without communication were not measured, here or in the baseline"
+
+
 def _straggler(here: StepParts) -> Part:
     if here.solo_mean_s is None or here.solo_max_s is None:
-        return Part("straggler", None, "no step without communication was measured")
+        return Part("straggler", None, _NO_SOLO)
     behind = f"steps without communication: {_ms(here.solo_max_s)} on the slowest rank, {_ms(here.solo_mean_s)} on the average"
     return Part("straggler", here.solo_max_s - here.solo_mean_s, behind)
 
 
 def _contention(here: StepParts, there: StepParts) -> Part:
     if here.solo_mean_s is None or there.solo_mean_s is None:
-        return Part("contention", None, "no step without communication was measured, here or of the baseline")
+        return Part("contention", None, _NO_SOLO)
     one, all_ = _ms(there.solo_mean_s), _ms(here.solo_mean_s)
     behind = f"steps without communication: {all_} with all ranks at once, {one} in the baseline"
     return Part("contention", here.solo_mean_s - there.solo_mean_s, behind)
@@ -221,7 +224,7 @@ def _interval(
     below, above = [min(low, 0.0)], [max(high, 0.0)]
     if model and collective:
         usual = model.step_s()
-        others = [replace(model, curve=model.curve.scaled(1 + sign * collective.uncertain)) for sign in (1, -1)]
+        others = [replace(model, curve=model.curve.scaled((1 + collective.uncertain) ** sign)) for sign in (1, -1)]
         others += [] if here.sharing else [replace(model, sharing=_ALL_TAKEN)]
         changes = [math.log(usual / other.step_s()) for other in others]
         below += [change for change in changes if change < 0]

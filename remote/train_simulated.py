@@ -450,6 +450,7 @@ def closing(asked: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) 
         global_batch=asked.batch_size * len(ranks),
         parameters=PARAMETERS[asked.model],
         gradient_bytes=len(ring.buffer),
+        gradient_buckets_bytes=[len(ring.buffer)],
         bytes_sent=[one["sent_bytes"] for one in ranks],
         compute_s=compute_s(asked),
         max_memory_bytes=max(one["memory_bytes"] for one in ranks),

@@ -66,7 +66,7 @@ def test_nothing_to_reduce_leaves_the_step_as_it_is(device: Device, sharing: Sha
 def test_a_network_without_end_leaves_the_step_as_it_is(
     device: Device, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
 ) -> None:
-    assert step_s(device, some, curve.scaled(1e-15), sharing) == pytest.approx(device.step_s, abs=1e-9)
+    assert step_s(device, some, curve.scaled(1e-30), sharing) == pytest.approx(device.step_s, abs=1e-9)
 
 
 @given(devices, buckets, sharings, curves, st.floats(1, 100))

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.report import jsonout
-from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
+from tests.test_explaining import bench_of
 from tests.test_report import EVIL, example, runs, with_text
 from tests.test_results import build
 
@@ -29,12 +29,11 @@ def document(summary: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the program prints of a bench on disk, with published tables beside its own."""
-    bench = BenchDir.create(tmp_path_factory.mktemp("runs"), {"bench_id": "b1", "runs": ["r1", "r2", "r3"]})
-    build(bench, "r1")
+    """What the program prints of a bench on disk, with published tables beside its own, and explained."""
+    bench = bench_of(tmp_path_factory.mktemp("runs"), "r2", "r3")
     build(bench, "r2", repeat=2, seconds=0.51)
     build(bench, "r3", lambda planned, logs: planned["spec"].update(batch_size=128), repeat=1)
-    done = CliRunner().invoke(program(), ["summarize", str(bench.path), "--json", "--against", "published"])
+    done = CliRunner().invoke(program(), ["summarize", str(bench.path), "--json", "--against", "published", "--explain"])
     return json.loads(done.stdout)
 
 
@@ -58,7 +57,7 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
     assert problems(document(example())) == []
     assert problems(document(summarize(runs("1n1g", [1.0, 2.0], spec=chosen)))) == []
     assert problems(document(summarize([]))) == []
-    assert problems(beside) == [] and beside["published_notes"]
+    assert problems(beside) == [] and beside["published_notes"] and beside["explained"][1]["startup"]
 
 
 def objects(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -82,7 +81,7 @@ def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
         changed = deepcopy(whole)
         at(changed, place)["unknown"] = 1
         assert problems(changed), place
-        for key in at(whole, place):
+        for key in at(whole, place).keys() - {"explained"}:  # which stands alone
             changed = deepcopy(whole)
             del at(changed, place)[key]
             assert problems(changed), (*place, key)

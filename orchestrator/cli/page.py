@@ -16,7 +16,7 @@ __all__ = ["show"]
 _NAME = "report.html"
 
 
-def show(bench: BenchDir, *, against: bool, templates: Path | None, opened: bool) -> None:
+def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | None, opened: bool) -> None:
     """Print the page, or write it into the bench directory and open it; a machine without a browser is told the path alone.
 
     Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
@@ -24,6 +24,7 @@ def show(bench: BenchDir, *, against: bool, templates: Path | None, opened: bool
     from orchestrator.account import account_of
     from orchestrator.beside import beside
     from orchestrator.errors import DataError, Faults
+    from orchestrator.explaining import explain_bench
     from orchestrator.foreign import published_files
     from orchestrator.report.html import render
     from orchestrator.results import notes_of, read_bench
@@ -33,7 +34,9 @@ def show(bench: BenchDir, *, against: bool, templates: Path | None, opened: bool
     results = read_bench(bench, each_rank=True)
     summary = summarize(results, notes_of(bench))
     near = beside(summary, published_files(templates).values()) if against else ((), ())
-    text = render(summary, results, account_of(bench, results), *near)
+    account = account_of(bench, results)
+    explained = explain_bench(bench, summary, results, account) if explain else ()
+    text = render(summary, results, account, *near, explained)
     if opened:
         path = (bench.path / _NAME).absolute()
         write_atomic(path, text.encode())

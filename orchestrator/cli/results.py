@@ -6,22 +6,23 @@ import os
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AcceptNew, Json, Templates, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
     from orchestrator.errors import ConfigError, DataError
+    from orchestrator.explain import Explanation
     from orchestrator.rundir import BenchDir, RunDir
-    from orchestrator.summary import Summary
+    from orchestrator.summary import RunResult, Summary
 
 _RENDERED = {
     "markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus",
@@ -155,23 +156,31 @@ def summarize(
         int | None, typer.Option("--images", min=0, help="Images of the data set behind --from-logs; 0 for unknown.")
     ] = None,
     against: Annotated[str, typer.Option("--against", help="published: set published tables beside these.")] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Predict each shape from 1n1g and measured all-reduces, and divide what it loses.")
+    ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Write report.html into the bench, and show it in a browser.")] = False,
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
     form = "json" if as_json else form
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
+    _check_explain(explain, form, rule, from_logs)
     if form == "html" or open_:
         from orchestrator.cli.page import show
 
-        return show(find_bench(bench), against=bool(against), templates=templates, opened=open_)
-    summary, damaged = _summary(bench, rule, from_logs, framework, images, templates)
+        return show(find_bench(bench), against=bool(against), explain=explain, templates=templates, opened=open_)
+    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, templates)
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
             summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
         )
-    if form == "json" and against:
-        typer.echo(_with_published(summary, templates), nl=False)
+    if explain:
+        from orchestrator.report import explained
+    if form == "json" and (against or explain):
+        more = _published(summary, templates) if against else {}
+        more |= {"explained": explained.documents(_explained(bench, summary, results))} if explain else {}
+        typer.echo(_with_more(summary, more), nl=False)
     elif form in _RENDERED:
         typer.echo(import_module(f"orchestrator.report.{_RENDERED[form]}").render(summary), nl=False)
     elif form == "dlperf":
@@ -183,6 +192,8 @@ def summarize(
 
         console = Console()
         terminal.render(summary, console)
+        if explain:
+            explained.render(_explained(bench, summary, results), console)
         if against:
             _print_beside(summary, templates, console)
         if from_logs:
@@ -219,15 +230,24 @@ def _check_options(
         raise ConfigError("it belongs to --from-logs", where="--images")
 
 
+def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) -> None:
+    from orchestrator.errors import ConfigError
+
+    if explain and form not in ("table", "html", "json"):
+        raise ConfigError(f"expected table, html or json beside --explain, got {form}", where="--format")
+    if explain and (from_logs or rule):
+        raise ConfigError("it explains a bench, by its own window", where="--explain")
+
+
 def _summary(
     bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None
-) -> tuple[Summary, list[DataError]]:
-    """Return the summary, and what is wrong with the evidence of runs that have no number because of it."""
+) -> tuple[Summary, list[RunResult], list[DataError]]:
+    """Return the summary, the runs of a bench, and what is wrong with the evidence of those that have no number for it."""
     if from_logs:
         from orchestrator.foreign import summary_of_tree
         from orchestrator.library import open_framework
 
-        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), []
+        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
     from orchestrator.errors import DataError
     from orchestrator.results import notes_of, read_bench
     from orchestrator.summary import summarize as summary_of
@@ -242,8 +262,8 @@ def _summary(
             if not result.measure.has_speed:
                 raise _no_speed(result.measure.name, "--rule", "leave it out")
 
-        return by_rule(directory, results, templates), damaged
-    return summary_of(results, notes_of(directory)), damaged
+        return by_rule(directory, results, templates), results, damaged
+    return summary_of(results, notes_of(directory)), results, damaged
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
@@ -267,16 +287,29 @@ def _print_beside(summary: Summary, templates: Path | None, console: Console) ->
     published.beside(*beside(summary, published_files(templates).values()), console)
 
 
-def _with_published(summary: Summary, templates: Path | None) -> str:
-    """Return the summary's JSON with the published rows under ``published``."""
-    import json
+def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
+    """Return the published rows beside a summary, for its JSON."""
     from dataclasses import asdict
 
     from orchestrator.beside import beside
     from orchestrator.foreign import published_files
-    from orchestrator.report import jsonout
 
     found, notes = beside(summary, published_files(templates).values())
-    document = json.loads(jsonout.render(summary))
-    document |= {"published": [asdict(each) for each in found], "published_notes": list(notes)}
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+    return {"published": [asdict(each) for each in found], "published_notes": list(notes)}
+
+
+def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:
+    from orchestrator.account import account_of
+    from orchestrator.explaining import explain_bench
+
+    directory = find_bench(bench)
+    return explain_bench(directory, summary, results, account_of(directory, results))
+
+
+def _with_more(summary: Summary, more: dict[str, Any]) -> str:
+    """Return the summary's JSON with further keys."""
+    import json
+
+    from orchestrator.report import jsonout
+
+    return json.dumps(json.loads(jsonout.render(summary)) | more, indent=2, allow_nan=False) + "\n"

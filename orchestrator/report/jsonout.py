@@ -13,7 +13,7 @@ from orchestrator.summary import Summary
 __all__ = ["SCHEMA", "render"]
 
 SCHEMA = 3
-"""1: first version. 2: intervals. 3: sheets."""
+"""1: first version. 2: intervals. 3: sheets, explanations."""
 
 
 def render(summary: Summary) -> str:

@@ -15,17 +15,20 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.account import RunAccount
 from orchestrator.beside import Beside
+from orchestrator.explain import Explanation
 from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.summary import Row, RunResult
 
-__all__ = ["PUBLISHED", "Turn", "bandwidth", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
+__all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 
 WIDTH, HEIGHT = 360, 236
 PUBLISHED = ("two", "three", "four", "five")
 """Colours of published tables, in turn."""
+PARTS = {"communication": "one", "input": "three", "straggler": "four", "contention": "two", "unexplained": "wait"}
+"""Colours of the parts of a gap."""
 _MARKERS = ("s", "^", "D", "v")
 _LOGARITHMIC = 16
 """World sizes further apart than this share a chart better on logarithmic axes."""
@@ -228,6 +231,25 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     _words(figure, "timeline of each run, by its place", below="seconds from go")
     return inline(figure, f"Phases of {len(turns)} runs, and of each node in them", prefix)
+
+
+def gap(explanations: Sequence[Explanation], prefix: str) -> str:
+    """Draw what a step of each shape takes beyond the ideal, part after part; parts below zero to the left."""
+    figure, axes = _axes(height=24 * len(explanations) + 66)
+    for place, each in enumerate(explanations):
+        ends = {True: 0.0, False: 0.0}
+        for part in each.parts:
+            begin = ends[(part.seconds or 0.0) > 0]
+            end = ends[(part.seconds or 0.0) > 0] = begin + 1e3 * (part.seconds or 0.0)
+            colour = COLOURS[PARTS[part.name]]
+            axes.plot([begin, end], [place, place], color=colour, linewidth=14, solid_capstyle="butt")
+        axes.plot([1e3 * (each.step_s - each.ideal_s)], [place], color=COLOURS["ink"], marker="|", markersize=16)
+    axes.set_yticks(range(len(explanations)), [each.case for each in explanations])
+    axes.set_ylim(len(explanations) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+    axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
+    _words(figure, "beyond the ideal step", below="ms of a step")
+    return inline(figure, f"What a step takes beyond the ideal in {len(explanations)} shapes, by part", prefix)
 
 
 def _order(turns: Sequence[Turn], place: float) -> str:

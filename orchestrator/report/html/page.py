@@ -19,8 +19,10 @@ from jinja2 import Environment, StrictUndefined
 
 from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
+from orchestrator.explain import Explanation
 from orchestrator.hostset import fold
 from orchestrator.pool import shared_out
+from orchestrator.report import explained as explanations
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
@@ -64,8 +66,9 @@ def render(
     account: BenchAccount,
     beside: Sequence[Beside] = (),
     beside_notes: Sequence[str] = (),
+    explained: Sequence[Explanation] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order, ``beside`` published tables to draw as well."""
+    """Return the page. ``results`` are all runs in execution order, ``beside`` and ``explained`` what to show as well."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
     series = tuple(_series(summary, turns, beside))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -84,6 +87,8 @@ def render(
             count=len(turns),
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
+            explained=_explained(explained),
+            parts=charts.PARTS,
             placed=_placements(account.placed),
             variants=_VARIANTS,
         )
@@ -163,6 +168,13 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
 def _drawn(jobs: Sequence[_Job]) -> list[str]:
     with drawing():
         return [draw(*about) for draw, about in jobs]
+
+
+def _explained(found: Sequence[Explanation]) -> list[tuple[Table, str]]:
+    """Return the table of each series that is explained, and the picture of it."""
+    series = [[each for each in found if each.series == name] for name in dict.fromkeys(each.series for each in found)]
+    drawn = _drawn([(charts.gap, (some, f"e{number}-")) for number, some in enumerate(series, start=1)])
+    return list(zip(explanations.tables(found), drawn, strict=True))
 
 
 def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:

@@ -1,0 +1,80 @@
+"""A bench explained: what its runs tell of their steps, and the newest all-reduces that were measured on the same hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from orchestrator.account import BenchAccount, RunAccount
+from orchestrator.curves import newest_curve
+from orchestrator.explain import Collective, Explanation, Startup, explanation
+from orchestrator.overlap import Curve
+from orchestrator.rundir import BenchDir
+from orchestrator.stats import median
+from orchestrator.stepparts import StepParts, told
+from orchestrator.summary import Row, RunResult, Summary
+
+__all__ = ["explain_bench"]
+
+
+def explain_bench(
+    bench: BenchDir, summary: Summary, results: Sequence[RunResult], account: BenchAccount
+) -> tuple[Explanation, ...]:
+    """Return why each row that has a speed and a baseline is as fast as it is.
+
+    All-reduces are looked for in the benches beside this one.
+    """
+    good = {result.run_id: result for result in results if result.is_good}
+    found = []
+    for row in summary.rows:
+        baseline = summary.baseline.get(row.series)
+        runs, one = ([good[run_id] for run_id in each.run_ids if run_id in good] if each else [] for each in (row, baseline))
+        if baseline is None or not runs:
+            continue
+        collective = _collective(bench, row, runs[-1].run_id)
+        found.append(
+            explanation(
+                row,
+                baseline,
+                [_told(run) for run in runs],
+                [_told(run) for run in one],
+                collective,
+                sockets=any(_speaks_sockets(run) for run in runs),
+                startup=_startup(runs, account.runs),
+                missing=[_command(row)] if collective is None and row.world_size > 1 else [],
+            )
+        )
+    return tuple(each for each in found if each)
+
+
+def _collective(bench: BenchDir, row: Row, run_id: str) -> Collective | None:
+    if row.world_size == 1:
+        return None
+    slots = bench.run(run_id).manifest()["placement"]["slots"]
+    found = newest_curve(bench.path.absolute().parent, row.shape, [slot["host"] for slot in slots], device=row.device)
+    return Collective(Curve.of(found.times_s), found.bench_id, found.uncertain) if found else None
+
+
+def _command(row: Row) -> str:
+    return f"orch bench allreduce --shape {row.shape}"
+
+
+def _told(run: RunResult) -> StepParts:
+    spec = run.spec
+    assert spec is not None and run.throughput is not None  # it is of a row, and good
+    window = run.throughput.last_step - run.throughput.first_step + 1
+    return told(run.observed, window, spec.options.get("bucket_cap_mb"))
+
+
+def _speaks_sockets(run: RunResult) -> bool:
+    networks = run.observed.get("networks", ())
+    return run.spec is not None and run.spec.nodes > 1 and any(str(name).startswith("NET/Socket") for name in networks)
+
+
+def _startup(runs: Sequence[RunResult], accounts: Mapping[str, RunAccount]) -> Startup | None:
+    """Return how long runs took until their window began, and in all: medians of those that tell both."""
+    both = []
+    for run in runs:
+        account = accounts.get(run.run_id)
+        if account and account.first_step_s is not None and run.tempo and account.nodes:
+            both.append((account.first_step_s - run.tempo.first_s, max(node.began_s + node.took_s for node in account.nodes)))
+    return Startup(*(median(times) for times in zip(*both, strict=True))) if both else None
