@@ -193,9 +193,10 @@ def _model(row: Row, here: StepParts, busy_s: float, collective: Collective | No
     reduce_s = math.fsum(collective.curve.time_s(bucket.size_bytes) for bucket in buckets)
     backward, megabytes = device.backward_s / device.step_s, sum(bucket.size_bytes for bucket in buckets) / 1e6
     ready = "ready as measured" if here.ready else "ready as assumed"
+    own = f" ({_ms(here.reduce_s)} in these runs)" if here.reduce_s else ""
     told = [
         f"{len(buckets)} bucket{'s' * (len(buckets) > 1)} of {megabytes:.1f} MB {ready}{', sizes assumed' * here.is_cut_here}",
-        f"all-reduced in {_ms(reduce_s)} by {collective.source}",
+        f"all-reduced in {_ms(reduce_s)} by {collective.source}{own}",
         f"beside a backward pass of {backward:.0%} of a step{' by assumption' * (here.backward is None)}",
         _taken(here, slowed, assumed),
     ]

@@ -35,6 +35,7 @@ class StepParts:
     ``buckets_bytes`` stand in the order in which they are reduced; ``is_cut_here`` where only their sum was told; ``ready`` are
     the shares of the backward pass after which each is complete.
     ``solo_mean_s`` and ``solo_max_s`` are over the ranks, of steps without communication that all of them take at once.
+    ``reduce_s`` is how long all buckets take to reduce, one after the other, while nothing is computed.
     ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
     pass takes; ``sharing`` is what it and all-reduces beside it take from each other, and ``slowed`` how many times as long
     the forward pass of such a step takes.
@@ -45,6 +46,7 @@ class StepParts:
     ready: tuple[float, ...] = ()
     solo_mean_s: float | None = None
     solo_max_s: float | None = None
+    reduce_s: float | None = None
     input_s: float | None = None
     backward: float | None = None
     slowed: float | None = None
@@ -60,6 +62,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
     cut = () if buckets else _cut(observed, bucket_cap_mb)
     solo, waits = _numbers(observed.get("solo_step_s")), _numbers(observed.get("input_wait_s"), least=0.0)
     slowed, sharing = _probed(observed)
+    reduce = _numbers(observed.get("solo_reduce_s"))
     backward, ready = _numbers(observed.get("solo_backward_s")), _numbers(observed.get("gradient_ready_s"))
     if len(ready) != len(buckets) or not backward:
         ready = ()
@@ -69,6 +72,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
         ready=tuple(min(1.0, each_s / backward[0]) for each_s in ready),
         solo_mean_s=mean(solo) if solo else None,
         solo_max_s=max(solo, default=None),
+        reduce_s=median(reduce) if reduce else None,
         input_s=max(waits) / window_steps if waits else None,
         backward=min(1.0, median(backward) / median(solo)) if backward and solo else None,
         slowed=slowed,
@@ -87,6 +91,7 @@ def typical(runs: Sequence[StepParts]) -> StepParts:
         ready=first.ready,
         solo_mean_s=_median(runs, lambda run: run.solo_mean_s),
         solo_max_s=_median(runs, lambda run: run.solo_max_s),
+        reduce_s=_median(runs, lambda run: run.reduce_s),
         input_s=_median(runs, lambda run: run.input_s),
         backward=_median(runs, lambda run: run.backward),
         slowed=_median(runs, lambda run: run.slowed),
