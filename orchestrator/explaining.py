@@ -51,7 +51,8 @@ def _collective(bench: BenchDir, row: Row, run_id: str) -> Collective | None:
         return None
     slots = bench.run(run_id).manifest()["placement"]["slots"]
     found = newest_curve(bench.path.absolute().parent, row.shape, [slot["host"] for slot in slots], device=row.device)
-    return Collective(Curve.of(found.times_s), found.bench_id, found.uncertain) if found else None
+    # One size is no curve: the command that is named then measures more.
+    return Collective(Curve.of(found.times_s), found.bench_id, found.uncertain) if found and len(found.times_s) > 1 else None
 
 
 def _command(row: Row) -> str:

@@ -104,6 +104,12 @@ def test_without_all_reduces_there_is_the_command_that_measures_them(tmp_path: P
     assert four.parts[-1].seconds == pytest.approx(0.04)
 
 
+def test_all_reduces_of_one_size_are_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(TIMES, 1_000_000)
+    _, four = explained(bench_of(tmp_path))
+    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g",)
+
+
 def test_repeats_of_all_reduces_tell_how_far_their_times_may_be_off(tmp_path: Path) -> None:
     other = BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["r1", "r2", "r3"]})
     for repeat, times in enumerate((0.99, 1.0, 1.01), start=1):
