@@ -143,8 +143,8 @@ def enough() -> int:
 def spec_fields(cell: Cell) -> dict[str, Any]:
     """Return the fields of a cell's spec by name, options as ``options.<name>``, and whether it was simulated."""
     fields = cell.spec.as_dict()
-    options = fields.pop("options")
-    return {"simulated": cell.simulated, **fields, **{f"options.{name}": value for name, value in options.items()}}
+    within = {f"{kind}.{name}": value for kind in ("options", "env") for name, value in fields.pop(kind, {}).items()}
+    return {"simulated": cell.simulated, **fields, **within}
 
 
 def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> Pair:

@@ -22,7 +22,7 @@ __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", 
 
 RANKING = (
     # Other work was asked for: each of these changes what a step computes, moves or waits for.
-    "simulated", "framework", "model", "device", "options.*", "dtype", "batch_size", "loader", "nodes", "gpus",
+    "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader", "nodes", "gpus",
     # Other code did it.
     "payload.train*", "template.*", "program.output_dtype",
     # On another machine, or over another network: factors, where versions are percents.

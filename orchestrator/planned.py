@@ -72,10 +72,11 @@ def planned_of(manifest: Mapping[str, Any], where: str, run_id: str) -> Planned:
 
 
 def _spec(manifest: Mapping[str, Any]) -> RunSpec:
-    names = {field.name for field in fields(RunSpec)} - {"origins"}
-    spec = RunSpec(**{name: manifest["spec"][name] for name in names}, origins=manifest.get("origins") or {})
+    names = {field.name for field in fields(RunSpec)} - {"origins", "env"}
+    values, env = {name: manifest["spec"][name] for name in names}, manifest["spec"].get("env", {})
+    spec = RunSpec(**values, env=env, origins=manifest.get("origins") or {})
     numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
-    words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values())
+    words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values(), *spec.env.values())
     if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
         raise TypeError("spec")
     if not all(isinstance(word, str) for word in words) or not isinstance(spec.options, dict):

@@ -95,7 +95,7 @@ def render(
         host = hosts[slot.host]
         _check_requirements(framework, host)
         context = _context(framework, spec, placement, slot, host, run_id, payload)
-        files = [RenderedFile("env.sh", env_file(framework, host), 0o600)]
+        files = [RenderedFile("env.sh", env_file(framework, host, spec.env), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             files.append(RenderedFile("launch.sh", _WAITING, 0o700))
         else:
@@ -107,13 +107,13 @@ def render(
     return Plan(run_id, repeat, spec, placement, dict(payload), tuple(nodes), launch)
 
 
-def env_file(framework: Framework, host: Host) -> str:
-    """Return the shell file with the run's variables: ours, then the framework's, then the host's."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _environment(framework, host).items())
+def env_file(framework: Framework, host: Host, chosen: Mapping[str, str]) -> str:
+    """Return the shell file with the run's variables: ours, the framework's, the host's, then those of the experiment."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _environment(framework, host, chosen).items())
 
 
-def _environment(framework: Framework, host: Host) -> dict[str, str]:
-    return _BASE_ENV | dict(framework.env) | dict(host.env)
+def _environment(framework: Framework, host: Host, chosen: Mapping[str, str]) -> dict[str, str]:
+    return _BASE_ENV | dict(framework.env) | dict(host.env) | dict(chosen)
 
 
 def _check_requirements(framework: Framework, host: Host) -> None:
@@ -156,7 +156,7 @@ def _context(
         "runner_python": variables.get("runner_python", "python3"),
         "host_vars": variables,
         # What a launcher has to hand on to the processes that it starts on other nodes.
-        "env_names": [*_environment(framework, host), "ORCH_RUN_ID"],
+        "env_names": [*_environment(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
         # Relative, because a launch script runs in runs/<run id> of the work directory, wherever a node has that.
         "payload": {name: f"../../{payload_path(name, digest)}" for name, digest in payload.items()},

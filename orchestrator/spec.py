@@ -1,7 +1,8 @@
 """What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command line.
 
 Precedence is one straight line, framework defaults < run file < command line, and every value remembers where it came from.
-Facts of the cluster are no part of it; they live in `orchestrator.inventory`.
+Facts of the cluster are no part of it; they live in `orchestrator.inventory`. A variable of the environment is a fact of its
+hosts, until an experiment is about it: then it stands here, and wins.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One experiment. ``gpus`` counts ranks on each node, ``batch_size`` samples per device and step."""
+    """One experiment. ``gpus`` counts ranks on each node, ``batch_size`` samples per device and step.
+
+    ``env`` holds the variables that this experiment sets on all nodes, over those of the hosts.
+    """
 
     framework: str
     model: str
@@ -36,6 +40,7 @@ class RunSpec:
     warmup_steps: int
     timeout_s: float
     options: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
@@ -54,10 +59,15 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """The spec without origins, ready for JSON."""
+        """The spec without origins, and without an ``env`` that is empty, ready for JSON."""
         values = asdict(self)
         values.pop("origins")
-        return values
+        return values if self.env else {name: value for name, value in values.items() if name != "env"}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Options and variables by name."""
+        return {**self.options, **self.env}
 
 
 def resolve(

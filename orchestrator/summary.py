@@ -208,7 +208,7 @@ def _order(cell: Cell) -> tuple[Any, ...]:
 def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return the names of options and lengths that are not the same in all cells, and of options that somebody chose."""
     values: dict[str, set[str]] = {}
-    names = {name for cell in cells for name in cell.spec.options}
+    names = {name for cell in cells for name in cell.spec.settings}
     for cell in cells:
         for name in (*names, *_LENGTH):
             values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
@@ -218,7 +218,7 @@ def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 
 def _choice(spec: RunSpec, name: str) -> Any:
-    return getattr(spec, name) if name in _LENGTH else spec.options.get(name)
+    return getattr(spec, name) if name in _LENGTH else spec.settings.get(name)
 
 
 def _series(cell: Cell, differing: Sequence[str]) -> str:
@@ -227,7 +227,7 @@ def _series(cell: Cell, differing: Sequence[str]) -> str:
     words = [spec.framework, spec.model, spec.dtype]
     words += [f"b{spec.batch_size}", spec.loader] * cell.measure.has_speed
     words += [spec.device] * (spec.device != "cuda")
-    words += [f"{name}={as_written(spec.options[name])}" for name in differing if name in spec.options]
+    words += [f"{name}={as_written(spec.settings[name])}" for name in differing if name in spec.settings]
     return " ".join(words + ["simulated"] * cell.simulated)
 
 
@@ -247,6 +247,8 @@ def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
 
 
 def _no_baseline(series: str, cell: Cell) -> str:
+    if cell.spec.env:
+        return f"{series}: no speedup, as there is no good 1n1g run with these variables"
     return f"{series}: no speedup, as there is no good 1n1g run; this makes one: {_baseline_command(cell.spec)}"
 
 

@@ -75,9 +75,15 @@ def test_a_value_reaches_the_program_unchanged_through_a_shell_script(tmp_path: 
 @FAST
 def test_the_environment_of_a_host_reaches_the_program_unchanged(tmp_path: Path, values: dict[str, str]) -> None:
     values = {f"MY_{name}": value for name, value in values.items()}
-    script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values)) + "printf '%s\\0'"
+    script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {}) + "printf '%s\\0'"
     script += "".join(f' "${{{name}}}"' for name in values)
     assert words_of(script, tmp_path) == (list(values.values()) or [""])
+
+
+def test_a_variable_of_the_experiment_wins_over_that_of_the_host_which_wins_over_the_framework(tmp_path: Path) -> None:
+    host = Host("n", "10.0.0.1", env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
+    script = env_file(replace(FRAMEWORK, env={"NCCL_PROTO": "Simple", "A": "a"}), host, {"NCCL_ALGO": "Tree"})
+    assert words_of(script + "printf '%s\\0' $NCCL_ALGO $NCCL_PROTO $A", tmp_path) == ["Tree", "LL", "a"]
 
 
 @with_examples

@@ -219,6 +219,14 @@ def test_halving_the_speed_of_steps_halves_the_result(bench: BenchDir) -> None:
     assert slow.throughput.samples_per_s == pytest.approx(fast.throughput.samples_per_s / 2)
 
 
+@pytest.mark.parametrize("env", [{"NCCL_ALGO": 1}, "NCCL_ALGO", None])
+def test_variables_of_the_experiment_are_read_and_have_to_be_text(bench: BenchDir, env: Any) -> None:
+    read = read_run(build(bench, "r1", before=lambda planned, _: planned["spec"].update(env={"NCCL_ALGO": "Tree"})))
+    assert read.throughput and read.spec and read.spec.env == {"NCCL_ALGO": "Tree"}
+    forged = read_run(build(bench, "r2", before=lambda planned, _: planned["spec"].update(env=env)))
+    assert forged.state == "damaged" and isinstance(forged.error, DataError)
+
+
 def test_one_bad_run_never_prevents_the_others(bench: BenchDir) -> None:
     build(bench, "r1")
     build(bench, "r2", repeat=2)
