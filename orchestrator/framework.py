@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
 from orchestrator.measures import MEASURES, TRAINING, Measure
 
-__all__ = ["ConfigFile", "Framework", "LogGrammar", "Option"]
+__all__ = ["ConfigFile", "Framework", "Knob", "LogGrammar", "Option"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,28 @@ class Option:
             "str": "a text without NUL and carriage return",
         }[self.type]
         return kind if self.minimum is None else f"{kind} ≥ {self.minimum:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What `orch tune` may turn: some variables of the environment together, or one option of the framework.
+
+    ``values`` are to be tried besides what holds without one (``default``, in words), the most promising first; each has a text
+    for every variable of ``env``, or one value of ``option``. ``networks`` are those of NCCL under which it makes sense,
+    ``Socket`` or ``IB``, or ``any`` where NCCL speaks at all; empty: always. ``numerics``: it changes what is computed.
+    """
+
+    env: tuple[str, ...]
+    option: str
+    values: tuple[tuple[Any, ...], ...]
+    networks: tuple[str, ...] = ()
+    numerics: bool = False
+    default: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its variables, or its option."""
+        return self.option or "+".join(self.env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +137,7 @@ class Framework:
     ``distributions`` are names of which one, as installed, tells without starting it whether the framework is there.
     ``dtype_reasons`` says for a device why its table of types is short,
     ``caveats`` what qualifies every number that the program prints on it. ``measures`` is a name of `measures.MEASURES`.
+    ``tunes`` is what `orch tune` may turn, what is likely to matter most first.
     """
 
     name: str
@@ -143,6 +166,7 @@ class Framework:
     ports: Mapping[str, int | str] = field(default_factory=lambda: {"first_node": 1})
     published: Mapping[str, Any] = field(default_factory=dict)
     measures: str = TRAINING
+    tunes: tuple[Knob, ...] = ()
 
     @property
     def measure(self) -> Measure:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.framework import ConfigFile, Framework, LogGrammar, Option
+from orchestrator.framework import ConfigFile, Framework, Knob, LogGrammar, Option
+from orchestrator.inventory_values import PLACED
 from orchestrator.measures import MEASURES, TRAINING
 
 __all__ = ["parse"]
@@ -78,6 +79,15 @@ class _Published(_Strict):
     statistic: Literal["median", "mean"]
 
 
+class _Knob(_Strict):
+    env: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = []
+    option: str = ""
+    values: Annotated[list[Scalar | list[Scalar]], Field(min_length=1)]
+    networks: list[Literal["Socket", "IB", "any"]] = []
+    numerics: bool = False
+    default: str = ""
+
+
 class _Framework(_Strict):
     title: str
     measures: Literal["training", "collectives", "pairs"] = "training"
@@ -102,6 +112,7 @@ class _Framework(_Strict):
     distributions: list[str] = []
     log: _Log
     published: _Published | None = None
+    tunes: list[_Knob] = []
 
     @model_validator(mode="after")
     def _whole(self) -> _Framework:
@@ -127,6 +138,11 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
             faults.append(ConfigError(message, where=f"{folder}/framework.yaml:{line_of(path)}"))
         raise Faults(faults) from None
     fixed = MEASURES[model.measures].fixed
+    options = {key: _option(option) for key, option in model.options.items()}
+    knobs = [_knob(knob) for knob in model.tunes]
+    wrong = [ConfigError(text, where=f"{folder}/framework.yaml:{line_of(('tunes', at))}") for at, text in _ill(knobs, options)]
+    if wrong:
+        raise Faults(wrong)
     return Framework(
         name=name,
         title=model.title,
@@ -139,7 +155,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         loaders=(fixed["loader"],) if "loader" in fixed else tuple(model.loaders),
         defaults={**model.defaults, **fixed},
         device_defaults={str(device): values for device, values in model.device_defaults.items()},
-        options={key: _option(option) for key, option in model.options.items()},
+        options=options,
         env=model.env,
         files=tuple(ConfigFile(file.template, file.path, file.target, int(file.mode, 8)) for file in model.files),
         payload=tuple(model.payload),
@@ -168,6 +184,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         ports={str(where): count for where, count in model.ports.items()},
         published=model.published.model_dump() if model.published else {},
         measures=model.measures,
+        tunes=tuple(knobs),
     )
 
 
@@ -180,3 +197,38 @@ def _option(option: _Option) -> Option:
         minimum=option.minimum,
         device_default={str(device): value for device, value in option.device_default.items()},
     )
+
+
+def _knob(knob: _Knob) -> Knob:
+    """Return the knob, the values of variables as text."""
+    rows = [tuple(value) if isinstance(value, list) else (value,) for value in knob.values]
+    values = tuple(rows if knob.option else [tuple(map(_as_text, row)) for row in rows])
+    return Knob(tuple(knob.env), knob.option, values, tuple(knob.networks), knob.numerics, knob.default)
+
+
+def _as_text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _ill(knobs: list[Knob], options: dict[str, Option]) -> Iterator[tuple[int, str]]:
+    """Yield the place of each knob that cannot be turned, and what is wrong with it."""
+    seen: set[str] = set()
+    for place, knob in enumerate(knobs):
+        names = knob.env or (knob.option,)
+        if bool(knob.env) == bool(knob.option):
+            yield place, "expected either env: or option:"
+        elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
+            yield place, f"expected each name in one place, got {', '.join(sorted(twice))} again"
+        elif placed := PLACED & set(names):
+            yield place, f"expected variables that a host may set, got {', '.join(sorted(placed))}"
+        elif knob.option and knob.option not in options:
+            yield place, f"expected an option of this framework, got {knob.option!r}"
+        elif short := [value for value in knob.values if len(value) != len(names)]:
+            yield place, f"expected values of {' and '.join(names)}, got {short[0]!r}"
+        elif knob.option:
+            for (value,) in knob.values:
+                try:
+                    options[knob.option].parse(knob.option, _as_text(value))
+                except ConfigError as error:
+                    yield place, f"{knob.option}: {error.message}"
+        seen |= set(names)

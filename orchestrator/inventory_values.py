@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
 
-__all__ = ["HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
+__all__ = ["PLACED", "HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -26,7 +26,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 # The placement decides these; an inventory that set them too would make every rank believe the wrong thing.
-_PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 def _takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
@@ -66,7 +66,7 @@ _Path = Annotated[str, _takes("a path", _is_path, "without control characters, n
 _VarName = Annotated[str, _takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
 _EnvName = Annotated[
     str,
-    _takes("a variable that the inventory may set", lambda value: value not in _PLACED, "the placement of a run sets it"),
+    _takes("a variable that the inventory may set", lambda value: value not in PLACED, "the placement of a run sets it"),
     _takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
 ]
 _EnvText = Annotated[str, _takes("text", _is_text, "put quotes around it")]

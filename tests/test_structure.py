@@ -26,7 +26,7 @@ LAYERS = {
         __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
-        summary overlap stepparts explain grids sheets collectives stopping beside diagnosis knownfailures differences
+        summary overlap stepparts explain grids sheets collectives stopping tuning beside diagnosis knownfailures differences
         comparison distinctions sealed redaction
     """,
     "shell": """

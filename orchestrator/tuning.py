@@ -1,0 +1,346 @@
+"""What `orch tune` tries, for how long, and what it may claim of it: successive halving, as pure functions.
+
+A candidate says for each knob which of its values it takes; 0 is none, so ``(0, 0, …)`` is the default, what holds without a
+tune. The first rung tries many candidates in short runs. Each further one tries half as many in runs of twice the window: the
+better half of those that it keeps, and in the other half new ones made of the best (K. Jamieson and A. Talwalkar,
+"Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new ones). The default runs along
+in every rung. The best of many noisy speeds is too high, so nothing is claimed of what was measured on the way: the last
+candidate and the default are run again, in turns, and the gain is that of these runs alone.
+
+>>> knobs = (Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",))), Knob((), "bucket_cap_mb", ((50,), (100,))))
+>>> design(knobs, seed=1, count=3)
+((1, 0), (1, 1), (2, 1))
+>>> settings(knobs, (2, 1))
+({'NCCL_ALGO': 'Tree'}, {'bucket_cap_mb': 50})
+>>> stages(8, warmup_steps=20, steps=120, times=Times(20.0, 0.07), left_s=420.0)
+(Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70), Stage(candidates=2, repeats=1, steps=120))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
+from typing import Any
+
+from orchestrator.framework import Knob
+from orchestrator.intervals import Interval, ratio_interval
+from orchestrator.spec import RunSpec
+
+__all__ = [
+    "CONFIRMING",
+    "Candidate",
+    "Course",
+    "Gain",
+    "Measured",
+    "Rung",
+    "Stage",
+    "Times",
+    "applicable",
+    "applied",
+    "children",
+    "confirming",
+    "design",
+    "following",
+    "gain",
+    "least_s",
+    "ranked",
+    "settings",
+    "stages",
+    "survivors",
+]
+
+Candidate = tuple[int, ...]
+CONFIRMING = 5
+"""Runs of the default, and of the best candidate, of which a gain is computed, at least."""
+_MOST_CONFIRMING = 8
+_MOST_CANDIDATES = 64
+_ENOUGH_PAIRS = 3
+_MOST_REPEATS = 4
+_LEAST_WINDOW = 10
+"""Steps. A run costs its start before it measures anything, so shorter windows save next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What runs take: seconds before and after the steps of one, and seconds of a step."""
+
+    start_s: float
+    step_s: float
+
+    def run_s(self, steps: int) -> float:
+        """Return the seconds of a run of so many steps."""
+        return self.start_s + steps * self.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A rung: so many candidates, and the default, each run so often, for so many steps, warm-up included."""
+
+    candidates: int
+    repeats: int
+    steps: int
+
+    def seconds(self, times: Times) -> float:
+        """Return what the rung takes."""
+        return (self.candidates + 1) * self.repeats * times.run_s(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """Candidates to run, and the default beside them; ``confirms``: the last one, of the best candidate alone."""
+
+    candidates: tuple[Candidate, ...]
+    repeats: int
+    steps: int
+    confirms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rung that is over: samples/s of each candidate, the default among them, by repeat, None for a run that failed."""
+
+    rung: Rung
+    speeds: Mapping[Candidate, Mapping[int, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What decides a tune besides what it measures: knobs, seed, and the steps of a whole run, warm-up included."""
+
+    knobs: tuple[Knob, ...]
+    seed: int
+    warmup_steps: int
+    steps: int
+
+    @property
+    def default(self) -> Candidate:
+        """The candidate that turns no knob."""
+        return (0,) * len(self.knobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The typical speed of a candidate over that of the default, from ``pairs`` of runs made one after the other.
+
+    ``sure``: the whole 95 % interval lies above 1, and there are three pairs or more.
+    """
+
+    ratio: float
+    interval: Interval
+    pairs: int
+
+    @property
+    def sure(self) -> bool:
+        """Claim that the candidate is faster."""
+        return self.pairs >= _ENOUGH_PAIRS and self.interval.low > 1
+
+
+# --- what comes next ------------------------------------------------------------------------------------------------------
+
+
+def following(course: Course, done: Sequence[Measured], times: Times, left_s: float) -> Rung | None:
+    """Return the rung that follows those that are over, in the time that is left; None where the tune is at its end.
+
+    Time for the confirmation is kept back from the start. There is none where the default came out first.
+    """
+    if done and done[-1].rung.confirms:
+        return None
+    order = ranked(done[-1].speeds) if done else []
+    size = math.ceil(len(done[-1].rung.candidates) / 2) if done else _MOST_CANDIDATES
+    if not done or (size > 1 and any(map(any, order))):
+        if not done:
+            size = len(design(course.knobs, course.seed, size))
+        for_search_s = left_s - 2 * CONFIRMING * times.run_s(course.steps)
+        rungs = stages(size, warmup_steps=course.warmup_steps, steps=course.steps, times=times, left_s=for_search_s)
+        if rungs:
+            tried = [candidate for measured in done for candidate in measured.speeds]
+            size = rungs[0].candidates
+            new = survivors(course.knobs, order, tried, size) if done else design(course.knobs, course.seed, size)
+            return Rung(tuple(new), rungs[0].repeats, rungs[0].steps)
+    repeats = confirming(times, course.steps, left_s)
+    return Rung((order[0],), repeats, course.steps, confirms=True) if repeats and order and any(order[0]) else None
+
+
+def least_s(times: Times, steps: int) -> float:
+    """Return the seconds in which one candidate can be tried and confirmed."""
+    return (2 + 2 * CONFIRMING) * times.run_s(steps)
+
+
+# --- candidates -----------------------------------------------------------------------------------------------------------
+
+
+def applicable(knobs: Iterable[Knob], networks: Iterable[str], numerics: bool) -> tuple[Knob, ...]:
+    """Return the knobs that make sense where NCCL chose ``networks``, as `nccl.networks` names them; none: NCCL did not speak.
+
+    Knobs that change what is computed are among them only where that is allowed.
+    """
+    spoken = {name.removeprefix("NET/").split(" ")[0] for name in networks}
+    spoken |= {"any"} if spoken else set()
+    return tuple(
+        knob for knob in knobs if (not knob.networks or spoken & set(knob.networks)) and (numerics or not knob.numerics)
+    )
+
+
+def settings(knobs: Sequence[Knob], candidate: Candidate) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the variables and the options that a candidate sets."""
+    env: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    for knob, taken in zip(knobs, candidate, strict=True):
+        if taken:
+            (env if knob.env else options).update(zip(knob.env or (knob.option,), knob.values[taken - 1], strict=True))
+    return env, options
+
+
+def applied(spec: RunSpec, knobs: Sequence[Knob], candidate: Candidate) -> RunSpec:
+    """Return the spec of a candidate: ``spec`` with what the candidate sets, which it calls its origin."""
+    env, options = settings(knobs, candidate)
+    origins = {f"env.{name}": "tune" for name in env} | {f"options.{name}": "tune" for name in options}
+    return replace(spec, env={**spec.env, **env}, options={**spec.options, **options}, origins={**spec.origins, **origins})
+
+
+def design(knobs: Sequence[Knob], seed: int, count: int) -> tuple[Candidate, ...]:
+    """Return the first ``count`` candidates, fewer where there are no more: each knob alone, then several at once by chance.
+
+    A quarter of them turn one knob, the first value of each knob before the second of any, so what is likely to matter is tried
+    in however little time. The others turn each knob with the chance of a coin, to any of its values: a run costs as much
+    whatever it turns, and tells of several knobs at once. (By simulation a quarter finds more than a half, or all.)
+    """
+    alone = list(_alone(knobs))
+    return tuple(islice(_new(chain(alone[: math.ceil(count / 4)], _mixed(knobs, seed), alone), set()), count))
+
+
+def children(knobs: Sequence[Knob], best: Sequence[Candidate], tried: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Yield new candidates made of the best ones, which come in order.
+
+    In turns: the very best, with what others of the best turn and it leaves alone; the very best, with one knob turned
+    otherwise, or not at all.
+    """
+    seen = {(0,) * len(knobs), *tried}
+    merges = []
+    for place, other in enumerate(best[1:], start=2):
+        merges += [_over([best[0], other]), _over(best[:place])]
+    sources = (_new(source, seen) for source in (merges, _neighbours(knobs, best[0]) if best else ()))
+    for turn in zip_longest(*sources):
+        yield from (candidate for candidate in turn if candidate is not None)
+
+
+def _alone(knobs: Sequence[Knob]) -> Iterator[Candidate]:
+    for taken in range(1, max((len(knob.values) for knob in knobs), default=0) + 1):
+        for place, knob in enumerate(knobs):
+            if taken <= len(knob.values):
+                yield tuple(taken if place == other else 0 for other in range(len(knobs)))
+
+
+def _mixed(knobs: Sequence[Knob], seed: int) -> Iterator[Candidate]:
+    """Yield candidates by chance, but none with fewer than two knobs turned; the same one may come again."""
+    for number in range(1000 if len(knobs) > 1 else 0):
+        turned = [_drawn(2, seed, number, place) for place in range(len(knobs))]
+        if sum(turned) > 1:
+            values = [1 + _drawn(len(knob.values), seed, number, place, "value") for place, knob in enumerate(knobs)]
+            yield tuple(value * turn for value, turn in zip(values, turned, strict=True))
+
+
+def _drawn(below: int, *path: int | str) -> int:
+    """Return a whole number below another by chance: always the same one at the same path."""
+    return int.from_bytes(hashlib.sha256(repr(path).encode()).digest()[:8], "big") % below
+
+
+def _neighbours(knobs: Sequence[Knob], candidate: Candidate) -> Iterator[Candidate]:
+    """Yield the candidates that differ in one knob, by the value that it takes there."""
+    for taken in range(max((len(knob.values) for knob in knobs), default=0) + 1):
+        for place, knob in enumerate(knobs):
+            if taken <= len(knob.values):
+                yield (*candidate[:place], taken, *candidate[place + 1 :])
+
+
+def _over(candidates: Sequence[Candidate]) -> Candidate:
+    """Return what these turn together; of two that turn one knob, the first says how."""
+    return tuple(next(filter(None, values), 0) for values in zip(*candidates, strict=True))
+
+
+def _new(candidates: Iterable[Candidate], seen: set[Candidate]) -> Iterator[Candidate]:
+    """Yield those that nobody has seen, and note that they have been."""
+    for candidate in candidates:
+        if candidate not in seen:
+            seen.add(candidate)
+            yield candidate
+
+
+# --- time -----------------------------------------------------------------------------------------------------------------
+
+
+def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: float) -> tuple[Stage, ...]:
+    """Return the rungs with as many candidates, ``most`` at most, as time allows, and then as many repeats; none: no time.
+
+    The last rung, of two candidates, has the whole window; each before it half of the next one's, ten steps at least.
+    """
+    for first in range(most, 0, -1):
+        found = _halving(first, warmup_steps, steps)
+        if sum(stage.seconds(times) for stage in found) <= left_s:
+            return _repeated(found, times, left_s)
+    return ()
+
+
+def confirming(times: Times, steps: int, left_s: float) -> int:
+    """Return how often the best candidate and the default are run at the end: 5 times, up to 8 where there is time; else 0."""
+    fits = int(left_s / (2 * times.run_s(steps)))
+    return min(fits, _MOST_CONFIRMING) if fits >= CONFIRMING else 0
+
+
+def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
+    sizes = [first]
+    while sizes[-1] > 2:
+        sizes.append(math.ceil(sizes[-1] / 2))
+    window = steps - warmup_steps
+    windows = [max(min(window, _LEAST_WINDOW), math.ceil(window / 2**left)) for left in range(len(sizes))]
+    return [Stage(size, 1, warmup_steps + part) for size, part in zip(sizes, reversed(windows), strict=True)]
+
+
+def _repeated(found: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
+    """Give what time is left to repeats, of the later rungs first, where the best are hard to tell apart."""
+    rungs = list(found)
+    grown = True
+    while grown:
+        grown = False
+        for place in reversed(range(len(rungs))):
+            more = [*rungs[:place], replace(rungs[place], repeats=rungs[place].repeats + 1), *rungs[place + 1 :]]
+            if more[place].repeats <= _MOST_REPEATS and sum(stage.seconds(times) for stage in more) <= left_s:
+                rungs, grown = more, True
+    return tuple(rungs)
+
+
+# --- what was measured ----------------------------------------------------------------------------------------------------
+
+
+def ranked(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> list[Candidate]:
+    """Return the candidates of one rung, the fastest first, by the mean of the logarithms of their speeds.
+
+    Without those of which a run failed, and those that were not run. Of equals the one that turns fewer knobs comes first.
+    """
+    means = {}
+    for candidate, found in speeds.items():
+        logs = [math.log(speed) for speed in found.values() if speed]
+        if logs and len(logs) == len(found):
+            means[candidate] = math.fsum(logs) / len(logs)
+    return sorted(means, key=lambda candidate: (-means[candidate], sum(map(bool, candidate)), candidate))
+
+
+def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable[Candidate], size: int) -> list[Candidate]:
+    """Return the candidates of a rung of that size after one that ended in this order: the better ones, and new ones."""
+    best = [candidate for candidate in order if any(candidate)]
+    kept = best[: math.ceil(size / 2)]
+    new = list(islice(children(knobs, kept, tried), size - len(kept)))
+    return [*kept, *new, *best[len(kept) : size - len(new)]]
+
+
+def gain(measured: Measured) -> Gain | None:
+    """Return what the candidate of a confirmation gains over the default; None for fewer than two pairs of good runs."""
+    (best,) = measured.rung.candidates
+    default = (0,) * len(best)
+    one, other = ({at: speed for at, speed in measured.speeds[who].items() if speed} for who in (best, default))
+    logs = [math.log(speed / other[repeat]) for repeat, speed in one.items() if repeat in other]
+    found = ratio_interval(one, other)
+    return Gain(math.exp(math.fsum(logs) / len(logs)), found, len(logs)) if found else None
