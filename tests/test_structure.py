@@ -23,7 +23,8 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py"))
 # Every module of the package, or the package a module lies in, stands in exactly one layer; imports point downwards only.
 LAYERS = {
     "core": """
-        __init__ errors hostset inventory inventory_schema inventory_formats inventory_values inventory_ansible inventory_groups
+        __init__ errors hostset inventory inventory_schema inventory_base inventory_formats inventory_values inventory_ansible
+        inventory_groups
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
         summary overlap stepparts explain grids sheets collectives stopping tuning beside diagnosis knownfailures differences
