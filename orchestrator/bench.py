@@ -47,14 +47,15 @@ class Bench:
         count = len(self.cells)
         order = ordered(count, repeat, self.course.order, self.course.seed)[-count:]
         return tuple(
-            self._run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
+            self.run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
         )
 
     def planned(self) -> tuple[PlannedRun, ...]:
         """Return the runs that are planned from the start."""
         return tuple(run for repeat in range(1, self.course.repeats + 1) for run in self.block(repeat))
 
-    def _run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
+    def run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
+        """Return one run of a cell; ``index``: its place among all, from 1."""
         return PlannedRun(
             run_name(self.bench_id, index, spec, repeat), repeat, spec, self.folders[spec.framework], self.bench_id
         )

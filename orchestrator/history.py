@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,36 @@ from orchestrator.library import FrameworkFolder
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.spec import RunSpec
+from orchestrator.summary import RunResult
 
-__all__ = ["expected", "longest", "spent_s", "usable_baseline"]
+__all__ = ["Tally", "durations", "expected", "longest", "spent_s", "usable_baseline"]
+
+
+class Tally:
+    """What a bench has used and come to so far: seconds since its start, and results of runs that are over, each read once."""
+
+    def __init__(self, bench: BenchDir, clock: Callable[[], float]) -> None:
+        self._bench = bench
+        self._clock = clock
+        self._began = clock() - spent_s(bench.events())
+        self._read: dict[str, RunResult] = {}
+
+    def used_s(self) -> float:
+        """Return the seconds that all controllers of the bench have spent on it."""
+        return self._clock() - self._began
+
+    def result(self, run_id: str) -> RunResult | None:
+        """Return the result of a run, None where it is not over."""
+        if run_id not in self._read:
+            run = self._bench.run(run_id)
+            if not run.path.is_dir() or not run.manifest().get("outcome"):
+                return None
+            self._read[run_id] = read_run(run)
+        return self._read[run_id]
+
+    def results(self) -> list[RunResult]:
+        """Return the results of all runs that are over, in execution order."""
+        return [found for run in self._bench.runs() if (found := self.result(run.run_id))]
 
 
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
@@ -61,7 +89,7 @@ def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
     """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
-    record, took = bench.bench(), _durations(bench.events())
+    record, took = bench.bench(), durations(bench.events())
     by_cell: dict[int, float] = {}
     try:
         for run_id, seconds in took.items():
@@ -83,7 +111,7 @@ def spent_s(events: Sequence[Mapping[str, Any]]) -> float:
     return sum(max(0.0, last - first) for first, last in spans[:-1])
 
 
-def _durations(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def durations(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the seconds of each run that one controller has seen from its plan to its end, failed ones as well."""
     planned: dict[str, float] = {}
     found = {}

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.bench import Bench, PlannedRun
-from orchestrator.errors import RunError
-from orchestrator.history import longest, spent_s
+from orchestrator.errors import OrchError, RunError
+from orchestrator.history import Tally, longest
 from orchestrator.planrecord import add_block, leave_out
-from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import decide, end_words, given_up, left_out_words, widest
-from orchestrator.summary import RunResult
 
 __all__ = ["Pace"]
 
@@ -44,14 +42,16 @@ class Pace:
         self.errors: list[RunError] = []
         self._expected = expected
         self._observe = observe
-        self._clock = clock
-        self._began = clock() - spent_s(bench.events())
-        self._results: dict[str, RunResult] = {}
+        self._tally = Tally(bench, clock)
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return runs of all kinds that may come: the owed ones, and a block where further ones may follow."""
         return [*owed, *(self.plan.block(1) if self.plan.course.until_ci is not None else ())]
+
+    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
+        """Return the errors of the bench: those of its runs, and of cells that time did not suffice for."""
+        return [*errors, *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield the runs that are owed, then those of further blocks; each is over when the next one is asked for."""
@@ -79,10 +79,10 @@ class Pace:
             self._end("planned", [])
             return []
         blocks = max(entry["repeat"] for entry in record["plan"].values())
-        lost = given_up(self._measured())
+        lost = given_up(self._tally.results())
         block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost]
-        used_s, block_s = self._used_s(), self._time_of(block)
-        decision = decide(course, widest(self._measured()), blocks=blocks, used_s=used_s, block_s=block_s)
+        used_s, block_s = self._tally.used_s(), self._time_of(block)
+        decision = decide(course, widest(self._tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
         if not decision.goes_on:
             self._end(decision.reason, [])
             return []
@@ -93,34 +93,24 @@ class Pace:
         return block
 
     def _in_time(self, runs: Sequence[PlannedRun]) -> bool:
-        return self.plan.course.budget_s is None or self.plan.course.fits(self._used_s(), self._time_of(runs))
-
-    def _used_s(self) -> float:
-        return self._clock() - self._began
+        return self.plan.course.budget_s is None or self.plan.course.fits(self._tally.used_s(), self._time_of(runs))
 
     def _time_of(self, runs: Sequence[PlannedRun]) -> float:
         """Return what the runs are expected to take: each as the longest of its cell here, else in an earlier bench, else 0."""
         own = longest(self.bench)
         return sum(next((took for spec, took in (*own, *self._expected) if spec == run.spec), 0.0) for run in runs)
 
-    def _measured(self) -> list[RunResult]:
-        """Return the results of all runs that are over, each read once."""
-        for run in self.bench.runs():
-            if run.run_id not in self._results and run.manifest().get("outcome"):
-                self._results[run.run_id] = read_run(run)
-        return [self._results[run.run_id] for run in self.bench.runs() if run.run_id in self._results]
-
     def _tell(self, repeat: int) -> None:
         course = self.plan.course
-        left_s = None if course.budget_s is None else max(0.0, course.budget_s - self._used_s())
-        self._observe("block", {"repeat": repeat, "width": widest(self._measured()), "course": course, "left_s": left_s})
+        left_s = None if course.budget_s is None else max(0.0, course.budget_s - self._tally.used_s())
+        self._observe("block", {"repeat": repeat, "width": widest(self._tally.results()), "course": course, "left_s": left_s})
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
         """Write down why a bench that adapts ends here, and the runs that it leaves out."""
         course = self.plan.course
         if not course.adapts:
             return
-        measured = self._measured()
+        measured = self._tally.results()
         blocks = max((run.repeat for run in measured), default=0)
         words = [end_words(course, reason, widest(measured), blocks)]
         words += [left_out_words(course, [run.spec.shape for run in waiting])]
@@ -132,12 +122,12 @@ class Pace:
 
     def _note(self, reason: str, blocks: int, **fields: Any) -> None:
         """Write a decision into the journal, with what it rests on."""
-        width = widest(self._measured())
+        width = widest(self._tally.results())
         share = width.share if width and math.isfinite(width.share) else None
-        self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self._used_s(), 3), **fields)
+        self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self._tally.used_s(), 3), **fields)
 
     def _note_unmeasured(self) -> None:
-        course, measured = self.plan.course, self._measured()
+        course, measured = self.plan.course, self._tally.results()
         for spec in self.plan.cells:
             if not any(run.spec == spec for run in measured):
                 message = f"the budget of {course.budget_s:g} s was over before the first run of {spec.shape} {spec.dtype}"

@@ -22,7 +22,7 @@ from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import Course
 
-__all__ = ["Reopened", "add_block", "bench_record", "leave_out", "reopen", "supersede"]
+__all__ = ["Reopened", "add_block", "add_rung", "bench_record", "leave_out", "reopen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def bench_record(
         "runs": [*borrowed, *(run.run_id for run in planned)],
         "borrowed": dict(borrowed),
         "superseded": {},
-        "cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in plan.cells],
+        "cells": _cells(plan),
         "plan": _entries(plan, planned),
         "course": asdict(plan.course),
         "limits": asdict(limits),
@@ -115,6 +115,19 @@ def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
     bench.update_bench(runs=[*record["runs"], *names], plan={**record["plan"], **_entries(plan, runs)})
 
 
+def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: Mapping[str, Any]) -> None:
+    """Write down the next rung of a tune, all cells of the bench with those that it brings, and the runs that it owes."""
+    record = bench.bench()
+    tune, names = record["tune"], [run.run_id for run in runs]
+    marked = {name: {**entry, "rung": len(tune["rungs"])} for name, entry in _entries(plan, runs).items()}
+    bench.update_bench(
+        cells=_cells(plan),
+        runs=[*record["runs"], *names],
+        plan={**record["plan"], **marked},
+        tune={**tune, "rungs": [*tune["rungs"], rung]},
+    )
+
+
 def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:
     """Write down that a bench ends without these runs, and what its tables say of that."""
     record = bench.bench()
@@ -135,6 +148,10 @@ def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
     )
     bench.event("superseded", run=run.run_id, by=name)
     return replace(run, run_id=name)
+
+
+def _cells(plan: Bench) -> list[dict[str, Any]]:
+    return [{"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in plan.cells]
 
 
 def _entries(plan: Bench, runs: Sequence[PlannedRun]) -> dict[str, dict[str, int]]:

@@ -28,6 +28,7 @@ from typing import Any
 from orchestrator.framework import Knob
 from orchestrator.intervals import Interval, ratio_interval
 from orchestrator.spec import RunSpec
+from orchestrator.summary import as_written
 
 __all__ = [
     "CONFIRMING",
@@ -50,6 +51,7 @@ __all__ = [
     "settings",
     "stages",
     "survivors",
+    "written",
 ]
 
 Candidate = tuple[int, ...]
@@ -133,9 +135,14 @@ class Gain:
     pairs: int
 
     @property
+    def decides(self) -> bool:
+        """Claim that there are pairs enough to say whether the candidate is faster."""
+        return self.pairs >= _ENOUGH_PAIRS
+
+    @property
     def sure(self) -> bool:
         """Claim that the candidate is faster."""
-        return self.pairs >= _ENOUGH_PAIRS and self.interval.low > 1
+        return self.decides and self.interval.low > 1
 
 
 # --- what comes next ------------------------------------------------------------------------------------------------------
@@ -172,16 +179,30 @@ def least_s(times: Times, steps: int) -> float:
 # --- candidates -----------------------------------------------------------------------------------------------------------
 
 
-def applicable(knobs: Iterable[Knob], networks: Iterable[str], numerics: bool) -> tuple[Knob, ...]:
-    """Return the knobs that make sense where NCCL chose ``networks``, as `nccl.networks` names them; none: NCCL did not speak.
+def applicable(
+    knobs: Iterable[Knob], networks: Sequence[str], spec: RunSpec, env: Mapping[str, str], *, numerics: bool
+) -> tuple[Knob, ...]:
+    """Return the knobs that make sense for a spec, with the values that are none of what holds already.
 
-    Knobs that change what is computed are among them only where that is allowed.
+    ``networks`` are those that NCCL chose, as `nccl.networks` names them; none: it did not speak. One node uses none of them.
+    ``env`` holds the variables that are alike on all hosts. Knobs that change what is computed come where that is allowed only.
     """
-    spoken = {name.removeprefix("NET/").split(" ")[0] for name in networks}
-    spoken |= {"any"} if spoken else set()
-    return tuple(
-        knob for knob in knobs if (not knob.networks or spoken & set(knob.networks)) and (numerics or not knob.numerics)
-    )
+    between = networks if spec.nodes > 1 else ()
+    spoken = {name.removeprefix("NET/").split(" ")[0] for name in between} | ({"any"} if networks else set())
+    held = {**spec.options, **env, **spec.env}
+    found = []
+    for knob in knobs:
+        now = tuple(held.get(name) for name in knob.env or (knob.option,))
+        values = tuple(value for value in knob.values if value != now)
+        if values and (not knob.networks or spoken & set(knob.networks)) and (numerics or not knob.numerics):
+            found.append(replace(knob, values=values))
+    return tuple(found)
+
+
+def written(knobs: Sequence[Knob], candidate: Candidate) -> str:
+    """Return what a candidate sets, in words."""
+    env, options = settings(knobs, candidate)
+    return " ".join(f"{name}={as_written(value)}" for name, value in {**env, **options}.items()) or "the default"
 
 
 def settings(knobs: Sequence[Knob], candidate: Candidate) -> tuple[dict[str, str], dict[str, Any]]:

@@ -33,7 +33,7 @@ LAYERS = {
     "shell": """
         foreign yamlfile library rundir evidence planned pool readlogs results account history project bench transport node
         runnercall cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign
-        ownership planrecord pace resume collect chronicle comparing curves explaining sealedtar archive lab
+        ownership planrecord pace search tuned resume collect chronicle comparing curves explaining sealedtar archive lab
     """,
     "edge": "report cli __main__",
 }

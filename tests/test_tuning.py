@@ -6,6 +6,7 @@ import doctest
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator import tuning
 from orchestrator.errors import Faults
 from orchestrator.framework import Knob
 from orchestrator.library import open_framework
+from orchestrator.spec import resolve
 from orchestrator.tuning import Candidate, Course, Measured, Rung, Stage, Times, children, design, following, stages
 
 PYTORCH = open_framework("pytorch").framework
@@ -25,6 +27,7 @@ KNOBS = (
     Knob((), "bucket_cap_mb", ((50,), (100,), (200,))),
     Knob(("ALGO",), "", (("Ring",), ("Tree",)), ("any",)),
 )
+SPEC = resolve(PYTORCH, "resnet50", device="cuda", choices={"nodes": 4, "gpus": 2})
 COURSE = Course(KNOBS, seed=3, warmup_steps=20, steps=120)
 TIMES = Times(20.0, 0.1)
 """A whole run takes 32 s."""
@@ -46,19 +49,30 @@ def test_no_knob_of_the_pytorch_folder_asks_nccl_for_more_sockets_than_it_takes(
 
 
 @pytest.mark.parametrize(
-    ("networks", "numerics", "names"),
+    ("networks", "nodes", "numerics", "names"),
     [
-        (["NET/Socket on eth1"], False, ["THREADS+SOCKETS", "BUFFER", "bucket_cap_mb", "ALGO"]),
-        (["NET/IB on mlx5_0"], False, ["BUFFER", "bucket_cap_mb", "ALGO", "QPS"]),
-        ([], False, ["bucket_cap_mb"]),
-        ([], True, ["bucket_cap_mb", "compress"]),
+        (["NET/Socket on eth1"], 2, False, ["THREADS+SOCKETS", "BUFFER", "bucket_cap_mb", "ALGO"]),
+        (["NET/Socket on eth1"], 1, False, ["BUFFER", "bucket_cap_mb", "ALGO"]),
+        (["NET/IB on mlx5_0"], 2, False, ["BUFFER", "bucket_cap_mb", "ALGO", "QPS"]),
+        ([], 2, False, ["bucket_cap_mb"]),
+        ([], 2, True, ["bucket_cap_mb", "compress"]),
     ],
 )
 def test_knobs_of_another_network_and_those_that_change_numbers_stay_where_they_are(
-    networks: list[str], numerics: bool, names: list[str]
+    networks: list[str], nodes: int, numerics: bool, names: list[str]
 ) -> None:
     knobs = (*KNOBS, Knob(("QPS",), "", (("4",),), ("IB",)), Knob((), "compress", (("fp16",),), numerics=True))
-    assert [knob.name for knob in tuning.applicable(knobs, networks, numerics)] == names
+    found = tuning.applicable(knobs, networks, replace(SPEC, nodes=nodes), {}, numerics=numerics)
+    assert [knob.name for knob in found] == names
+
+
+def test_a_value_that_holds_already_is_not_tried() -> None:
+    held = {"THREADS": "8", "SOCKETS": "8", "BUFFER": "64", "ALGO": "Ring"}
+    spec = replace(SPEC, options={**SPEC.options, "bucket_cap_mb": 100}, env={"ALGO": "Tree"})
+    found = tuning.applicable(KNOBS, ["NET/Socket on eth1"], spec, held, numerics=False)
+    assert [knob.values for knob in found] == [
+        (("4", "4"), ("2", "8")), (("8",), ("16",)), ((50,), (200,)), (("Ring",),),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -118,17 +132,14 @@ def test_children_join_what_is_good_and_turn_one_knob_of_the_best() -> None:
 
 
 def test_what_a_candidate_sets_stands_in_its_spec_with_its_origin() -> None:
-    from orchestrator.spec import resolve
-
-    spec = resolve(PYTORCH, "resnet50", device="cuda", choices={"nodes": 4, "gpus": 2})
-    made = tuning.applied(spec, KNOBS, (2, 0, 1, 0))
-    assert made.env == {"THREADS": "8", "SOCKETS": "8"} and made.options == {**spec.options, "bucket_cap_mb": 50}
+    made = tuning.applied(SPEC, KNOBS, (2, 0, 1, 0))
+    assert made.env == {"THREADS": "8", "SOCKETS": "8"} and made.options == {**SPEC.options, "bucket_cap_mb": 50}
     assert (made.origins["env.THREADS"], made.origins["options.bucket_cap_mb"], made.origins["model"]) == (
         "tune",
         "tune",
         "command line",
     )
-    assert tuning.applied(spec, KNOBS, COURSE.default) == spec
+    assert tuning.applied(SPEC, KNOBS, COURSE.default) == SPEC
 
 
 # --- time

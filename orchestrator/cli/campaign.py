@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import typer
 from orchestrator.bench import Bench, PlannedRun
 from orchestrator.campaign import Campaign, borrow, ports
 from orchestrator.cli.options import Selection
-from orchestrator.cli.progress import progress
+from orchestrator.cli.progress import Observer, progress
 from orchestrator.cluster import Cluster
 from orchestrator.errors import DataError, Faults, OrchError, RunError
 from orchestrator.headroom import disk_room
@@ -35,6 +35,7 @@ from orchestrator.report.text import visible
 from orchestrator.results import notes_of, read_bench, recorded_error
 from orchestrator.resume import remaining
 from orchestrator.rundir import BenchDir
+from orchestrator.search import Search
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import course_words
 from orchestrator.transport import Trust
@@ -59,14 +60,15 @@ def conduct(
     accept_new: bool,
     as_json: bool,
     detach: bool,
+    tune: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run a planned bench and print its table. Raises what the first failed run failed of."""
+    """Run a planned bench and print its table, or what came of a tune. Raises what the first failed run failed of."""
     hosts = selection.hosts[: max(spec.nodes for spec in plan.cells)]
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.course.most, len(hosts))
     record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
-    bench = BenchDir.create(selection.project.runs, record)
+    bench = BenchDir.create(selection.project.runs, record | ({"tune": tune} if tune else {}))
     conductor = _Conductor(bench, plan, hosts, selection.trust(accept_new), secrets, limits)
 
     def owes(_: Campaign) -> Sequence[PlannedRun]:
@@ -144,24 +146,31 @@ class _Conductor:
     def conduct(self, owes: Callable[[Campaign], Sequence[PlannedRun]], log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
         """Run what the bench owes; write down and return the errors, and the results of all its runs."""
         interrupt = Interrupt()
-        known = earlier_times(self.bench.path.parent, self.plan)
         with _signals(interrupt, self.bench), progress(log) as observe:
-            if words := plan_words(self.plan, known):
-                observe("plan", {"words": words})
+            pace = self._pace(observe)
+            errors: list[OrchError]
             try:
                 with Cluster(self.hosts, self.trust) as cluster:
                     choose = ports(random.SystemRandom().choice)
                     campaign = Campaign(self.bench, self.hosts, cluster, self.limits, interrupt, observe, choose, self.secrets)
-                    pace = Pace(self.bench, self.plan, known, observe)
                     owed = owes(campaign)
-                    errors = [*campaign.execute(pace.runs(owed), pace.needs(owed)), *pace.errors]
+                    errors = campaign.execute(pace.runs(owed), pace.needs(owed))
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench)
-        errors += _unproven(results, {error.run_id for error in errors})
+        errors = pace.counted([*errors, *_unproven(results, {error.run_id for error in errors})])
         code = errors[0].exit_code if errors else 0
         self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
+
+    def _pace(self, observe: Observer) -> Pace | Search:
+        """Return what says which run comes next: of a bench, or of a tune."""
+        if "tune" in self.bench.bench():
+            return Search(self.bench, self.plan, observe)
+        known = earlier_times(self.bench.path.parent, self.plan)
+        if words := plan_words(self.plan, known):
+            observe("plan", {"words": words})
+        return Pace(self.bench, self.plan, known, observe)
 
 
 def _unproven(results: Sequence[RunResult], known: set[str]) -> list[OrchError]:
@@ -254,6 +263,11 @@ def plan_words(plan: Bench, known: Sequence[tuple[RunSpec, float]]) -> str:
 
 
 def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
+    if "tune" in bench.bench():
+        from orchestrator.cli.tune import show
+
+        show(bench, as_json)
+        return
     from rich.console import Console
 
     from orchestrator.report import jsonout, terminal

@@ -18,6 +18,7 @@ __all__ = ["main", "program"]
 MODULES = {
     "deploy": ("deploy", "check"),
     "bench": ("bench",),
+    "tune": ("tune",),
     "resume": ("resume", "attach"),
     "live": ("status", "logs", "cancel"),
     "results": ("collect", "summarize"),

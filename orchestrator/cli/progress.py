@@ -18,7 +18,7 @@ from orchestrator.logparse import parse
 from orchestrator.report.text import visible
 from orchestrator.stopping import block_words
 
-__all__ = ["progress"]
+__all__ = ["Observer", "progress"]
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 

@@ -1,0 +1,189 @@
+"""`orch tune`: search settings of network and framework for one shape, and write what is proven to be faster."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import (
+    AcceptNew,
+    Exclude,
+    Hosts,
+    Json,
+    Templates,
+    assignments,
+    print_json,
+    seconds,
+    select,
+    shapes,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.framework import Knob
+    from orchestrator.rundir import BenchDir
+    from orchestrator.spec import RunSpec
+    from orchestrator.tuned import Tuned
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("tune")(tune)
+
+
+def tune(
+    model: Annotated[str, typer.Argument(help="What to train, such as resnet50 or vgg16.")],
+    shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node; all if not given.")] = "",
+    budget: Annotated[str, typer.Option("--budget", metavar="20m", help="Time for all: 90s, 30m, 2h.")] = "20m",
+    dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Samples per device and step.")] = None,
+    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME", help="A framework folder.")] = "pytorch",
+    loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Where samples come from.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a whole run, warm-up included.")] = None,
+    warmup_steps: Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds after which a run is stopped.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A knob that stays as it is.")] = None,
+    allow: Annotated[str, typer.Option("--allow", metavar="numerics", help="Try what changes the computed numbers.")] = "",
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the candidates and their order.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The inventory to write; beside the bench if not given."),
+    ] = None,
+    lease: Annotated[
+        float, typer.Option("--lease", min=2, max=86400, help="Seconds a node runs on without a controller.")
+    ] = 60.0,
+    grace: Annotated[float, typer.Option("--stop-grace", min=0, max=600, help="Seconds from terminate to kill.")] = 5.0,
+    stall: Annotated[float, typer.Option("--stall-timeout", min=1, help="Seconds without a further line.")] = 600.0,
+    detach: Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")] = False,
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    accept_new: AcceptNew = False,
+    templates: Templates = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what may be turned, contact nobody.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Search settings of network and framework for one shape, by successive halving on real short runs.
+
+    The best is run against the default at the end, in turns; only what that shows is claimed, and written as an inventory.
+    """
+    import secrets
+    import time
+
+    from orchestrator.bench import Bench, Request, specs
+    from orchestrator.errors import ConfigError
+    from orchestrator.library import open_framework
+    from orchestrator.peer import Limits
+    from orchestrator.search import tune_record
+    from orchestrator.stopping import Course
+
+    if allow not in ("", "numerics"):
+        raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
+    if len(shapes(shape)) > 1:
+        raise ConfigError(
+            f"expected one shape, got {shape}", where="--shape", hint="settings of one shape may not suit another"
+        )
+    folder = open_framework(framework, templates)
+    if not folder.framework.tunes:
+        raise ConfigError(f"{framework} names nothing to turn", where="--framework", hint="tunes: in its framework.yaml does")
+    single = {"dtype": dtype, "batch_size": batch_size, "loader": loader, "steps": steps, "warmup_steps": warmup_steps}
+    request = Request(model=model, shapes=shapes(shape), single={**single, "timeout_s": timeout}, sets=assignments(sets or []))
+    selection = select(hosts, exclude)
+    (spec,) = specs(request, [folder], selection.hosts)
+    knobs = [knob for knob in folder.framework.tunes if not {knob.option} & set(request.sets)]
+    target = output.absolute() if output else None
+    if target and (target.exists() or _options_path(target).exists()):
+        raise ConfigError("expected a new file", kind="unsafe_path", where=str(output), hint="nothing is overwritten")
+    budget_s = seconds(budget, "--budget")
+    if dry_run:
+        _show_space(spec, knobs, allow == "numerics", as_json)
+        return
+    from orchestrator.cli.campaign import conduct
+
+    chosen = int.from_bytes(secrets.token_bytes(4), "big") if seed is None else seed
+    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    plan = Bench(bench_id, (spec,), {framework: folder}, Course(budget_s=budget_s))
+    record = tune_record(knobs, selection.hosts[: spec.nodes], chosen, numerics=allow == "numerics", output=str(target or ""))
+    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
+    conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+
+
+def show(bench: BenchDir, as_json: bool) -> None:
+    """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
+    import json
+
+    from orchestrator.report.tuned import answer, rungs
+    from orchestrator.rundir import write_atomic
+    from orchestrator.tuned import tuned
+
+    found = tuned(bench)
+    files = _write(bench, found)
+    document = {**found.as_dict(), "answer": answer(found), "files": [str(path) for path in files]}
+    write_atomic(bench.path / "tuned.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
+    if as_json:
+        print_json(document)
+        return
+    for line in rungs(found):
+        typer.echo(line)
+    typer.echo(f"\n{answer(found)}")
+    if files:
+        typer.echo(f"\nto use it: {shlex.join(_command(found, files))}")
+    elif found.verdict == "unfinished":
+        typer.echo(f"to go on: orch resume {shlex.quote(bench.path.name)}")
+
+
+def _write(bench: BenchDir, found: Tuned) -> list[Path]:
+    """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
+    from orchestrator.report.tuned import inventory_file, options_file
+    from orchestrator.rundir import write_atomic
+    from orchestrator.tuned import FASTER
+
+    if found.verdict != FASTER:
+        return []
+    target = Path(bench.bench()["tune"]["output"] or bench.path / "tuned.yaml")
+    base = os.path.relpath(found.inventory, target.parent) if Path(found.inventory).exists() else ""
+    files = {}
+    if found.env:
+        files[target] = inventory_file(found, base)
+    if found.options:
+        files[_options_path(target)] = options_file(found)
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_atomic(path, text.encode(), 0o644)
+    return list(files)
+
+
+def _options_path(target: Path) -> Path:
+    return target.with_name(f"{target.stem}.options.yaml")
+
+
+def _command(found: Tuned, files: list[Path]) -> list[str]:
+    """Return the bench that uses what was found."""
+    from orchestrator.summary import as_written
+
+    spec = found.spec
+    words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
+    words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
+    words += [word for name, value in found.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
+    for path in files:
+        words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]
+    return words
+
+
+def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool) -> None:
+    """Print what may be turned. What makes sense of it, NCCL's own log of the first run tells."""
+    from dataclasses import asdict
+
+    usable = [knob for knob in knobs if numerics or not knob.numerics]
+    if as_json:
+        print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
+        return
+    typer.echo(f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}, {spec.steps} steps")
+    for knob in usable:
+        default = knob.default if knob.env else str(spec.options[knob.option])
+        values = ", ".join(" ".join(map(str, value)) for value in knob.values)
+        where = f"  where NCCL speaks {' or '.join(knob.networks)}" if knob.networks else ""
+        typer.echo(f"  {' '.join(knob.env) or knob.option}: {values}  (default: {default}){where}")

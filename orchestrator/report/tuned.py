@@ -1,0 +1,81 @@
+"""What came of a tune: as lines for people, and as the two files that apply it, host variables and options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from orchestrator.hostset import fold
+from orchestrator.report.text import one_line
+from orchestrator.tuned import FASTER, Tried, Tuned
+
+__all__ = ["answer", "inventory_file", "options_file", "rungs"]
+
+
+def answer(tuned: Tuned) -> str:
+    """Return the answer in one sentence."""
+    gain = tuned.gain
+    measured = ""
+    if gain and tuned.median_speed and tuned.default_speed:
+        ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {gain.pairs} pairs of runs"
+        speeds = f"{tuned.median_speed:.1f} against {tuned.default_speed:.1f} samples/s"
+        measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}): {tuned.best}"
+    return one_line(
+        {
+            "faster": measured,
+            "default": f"nothing was found to be faster than the default: {measured or tuned.why}",
+            "unconfirmed": f"nothing is claimed, the confirmation has too few pairs of runs: {measured or tuned.why}",
+            "unfinished": "the tune is not over",
+        }[tuned.verdict]
+    )
+
+
+def rungs(tuned: Tuned) -> list[str]:
+    """Return a line for each candidate of each rung, the fastest first, under a line for the rung."""
+    lines = []
+    for number in dict.fromkeys(tried.rung for tried in tuned.tried):
+        rows = [tried for tried in tuned.tried if tried.rung == number]
+        kind = "confirmation" if rows[0].confirms else f"rung {number}"
+        lines.append(f"{kind}, {rows[0].steps} steps:")
+        lines += [_line(row) for row in sorted(rows, key=_order)]
+    return lines
+
+
+def _order(tried: Tried) -> float:
+    return -(1.0 if tried.of_default is None and tried.speeds else tried.of_default or 0.0)
+
+
+def _line(tried: Tried) -> str:
+    speeds = " ".join(f"{speed:.1f}" for speed in tried.speeds) or "–"
+    beside = "" if tried.of_default is None else f"  {tried.of_default:.3f}"
+    failed = f"  {tried.failed} failed: {tried.failure}" if tried.failed else ""
+    return one_line(f"  {tried.settings}: {speeds}{beside}{failed}")
+
+
+def inventory_file(tuned: Tuned, base: str) -> str:
+    """Return the inventory that lays the variables over ``base``, seen from where it will lie; without one, over nothing."""
+    lines = [*_evidence(tuned), "schema: 1"]
+    lines += [f"base: {json.dumps(base, ensure_ascii=False)}"] if base else []
+    lines += ["hosts:", f"  {json.dumps(fold(tuned.hosts))}:", "    env:"]
+    lines += [f"      {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.env.items()]
+    return "\n".join(lines) + "\n"
+
+
+def options_file(tuned: Tuned) -> str:
+    """Return the run file, for ``--file``, that sets the options."""
+    lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.options.items()]
+    return "\n".join([*_evidence(tuned), "options:", *lines]) + "\n"
+
+
+def _evidence(tuned: Tuned) -> Sequence[str]:
+    """Return comments that say for what this was found, and where the evidence is."""
+    spec = tuned.spec
+    words = [spec["framework"], spec["model"], spec["dtype"], f"b{spec['batch_size']}", f"{spec['nodes']}n{spec['gpus']}g"]
+    versions = ", ".join(f"{name} {version}" for name, version in tuned.versions.items())
+    texts = [
+        f"Written by orch tune, {tuned.created}, for {' '.join(words)} on {fold(tuned.hosts)}.",
+        *([answer(tuned)] if tuned.verdict == FASTER else []),
+        f"Network: {', '.join(tuned.networks) or 'not told by NCCL'}. {versions}",
+        f"Evidence: bench {tuned.bench_id}, runs {', '.join(tuned.evidence)}.",
+    ]
+    return [f"# {one_line(text).strip()}" for text in texts]

@@ -1,0 +1,292 @@
+"""Which run of a tune comes next, and whether there is time for it: `tuning` decides, this asks and writes down.
+
+A tune is a bench that begins with one run of the default, the pilot, and whose further cells come rung by rung. A rung stands
+in ``bench.json`` before its first run starts, and all decisions rest on what the bench directory holds, so a controller that
+goes on with a tune ends it as the one before would have. A block, one run of every candidate of a rung and of the default,
+has a repeat number of its own in the whole bench, so a speed is paired only with the default of its block.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from orchestrator.bench import Bench, PlannedRun, ordered
+from orchestrator.errors import DataError, OrchError, RunError
+from orchestrator.framework import Knob
+from orchestrator.history import Tally, durations
+from orchestrator.inventory import Host
+from orchestrator.planrecord import add_rung, leave_out
+from orchestrator.rundir import BenchDir
+from orchestrator.spec import RunSpec
+from orchestrator.summary import RunResult
+from orchestrator.tuning import (
+    CONFIRMING,
+    Candidate,
+    Course,
+    Measured,
+    Rung,
+    Times,
+    applicable,
+    applied,
+    following,
+    least_s,
+    ranked,
+    written,
+)
+
+__all__ = ["Search", "State", "state_of", "tune_record"]
+
+_OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid")
+"""What a setting may do to a run; anything else has befallen the tune."""
+_PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
+"""A candidate may take so many times as long as the pilot, and a minute at least."""
+
+
+def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, numerics: bool, output: str) -> dict[str, Any]:
+    """Return what ``bench.json`` says of a tune before it begins. ``output``: where the result is written, empty: beside it."""
+    alike = set.intersection(*(set(host.env.items()) for host in hosts))
+    held = {name: value for name, value in sorted(alike) if any(name in knob.env for knob in knobs)}
+    record = {"seed": seed, "numerics": numerics, "output": output, "held": held, "rungs": [], "ended": ""}
+    return {"knobs": [asdict(knob) for knob in knobs], **record}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a tune is, by its evidence alone: the pilot's result, None before its end; the rungs that were begun.
+
+    ``course`` is None without a good pilot. ``failures`` maps what a candidate sets, in words, to why a run of it has no
+    number, ``confirming`` holds the runs of the confirmation.
+    """
+
+    pilot: RunResult | None
+    course: Course | None
+    rungs: tuple[Measured, ...]
+    failures: Mapping[str, str]
+    confirming: tuple[str, ...]
+    ended: str
+
+
+def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
+    """Return how far a tune is; ``read`` gives the result of a run that is over. Raises DataError for a record that is none."""
+    record = bench.bench()
+    try:
+        tune, entries = record["tune"], record["plan"]
+        runs = [(entries[run_id], result) for run_id in record["runs"] if run_id in entries and (result := read(run_id))]
+        pilot = next((result for entry, result in runs if "rung" not in entry), None)
+        if pilot is None or pilot.throughput is None or pilot.spec is None:
+            return State(pilot, None, (), {}, (), tune["ended"])
+        networks = tuple(pilot.observed.get("networks", ()))
+        knobs = applicable(map(_knob, tune["knobs"]), networks, pilot.spec, tune["held"], numerics=tune["numerics"])
+        course = Course(knobs, tune["seed"], pilot.spec.warmup_steps, pilot.spec.steps)
+        failures: dict[str, str] = {}
+        rungs = [
+            _measured(course, kept, [each for each in runs if each[0].get("rung") == number], failures)
+            for number, kept in enumerate(tune["rungs"])
+        ]
+        last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
+        confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.get("rung") == last)
+        return State(pilot, course, tuple(rungs), failures, confirming, tune["ended"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"expected the record of a tune, {error} is missing or of the wrong type"
+        raise DataError(message, kind="state_damaged", where=str(bench.path / "bench.json")) from error
+
+
+def _knob(kept: Mapping[str, Any]) -> Knob:
+    values = tuple(map(tuple, kept["values"]))
+    return Knob(tuple(kept["env"]), kept["option"], values, tuple(kept["networks"]), kept["numerics"], kept["default"])
+
+
+def _measured(
+    course: Course, kept: Mapping[str, Any], runs: Sequence[tuple[Mapping[str, Any], RunResult]], failures: dict[str, str]
+) -> Measured:
+    """Return a rung with what its runs came to; note why candidates failed."""
+    rung = Rung(tuple(map(tuple, kept["candidates"])), kept["repeats"], kept["steps"], kept["confirms"])
+    by_cell = dict(zip(kept["cells"], (course.default, *rung.candidates), strict=True))
+    speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
+    for entry, result in runs:
+        candidate = by_cell[entry["cell"]]
+        speeds[candidate][entry["repeat"]] = result.throughput.samples_per_s if result.throughput else None
+        if result.error:
+            words = ": ".join(word for word in (result.error.host, result.error.message.partition("\n")[0]) if word)
+            failures.setdefault(written(course.knobs, candidate), words)
+    return Measured(rung, speeds)
+
+
+class Search:
+    """The runs of a tune, one after another, until its answer is confirmed or its time is over."""
+
+    def __init__(
+        self,
+        bench: BenchDir,
+        plan: Bench,
+        observe: Callable[[str, Mapping[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bench = bench
+        self.plan = plan
+        self.errors: list[OrchError] = []
+        self._observe = observe
+        self._tally = Tally(bench, clock)
+        self._all: list[PlannedRun] = []
+
+    def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """Return runs of all kinds that may come: every one is like the pilot."""
+        return [*owed, *self.plan.block(1)[:1]]
+
+    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
+        """Return those errors that are the tune's: that a candidate fails is a result."""
+        own = self.bench.bench()["plan"]
+        harmless = {run_id for run_id, entry in own.items() if "rung" in entry}
+        kept = [error for error in errors if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE]
+        return [*kept, *self.errors]
+
+    def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+        """Yield the runs that are owed, then those of further rungs; each is over when the next one is asked for."""
+        waiting = self._all = list(owed)
+        self._observe("runs", {"runs": self._all})
+        while waiting or (waiting := self._further()):
+            if not self._in_time(waiting[0]):
+                self._leave(waiting)
+                waiting = []
+                continue
+            run, *waiting = waiting
+            yield run
+
+    def _further(self) -> list[PlannedRun]:
+        """Return the runs of another rung, written down as owed; none where the tune is at its end."""
+        state = self._state()
+        if state.ended or state.pilot is None:
+            return []
+        if state.course is None:  # the pilot failed, and its error says why
+            return []
+        self._tell(state)
+        budget_s = self.plan.course.budget_s or float("inf")
+        times, left_s = self._times(), budget_s - self._tally.used_s()
+        rung = following(state.course, state.rungs, times, left_s) if state.course.knobs else None
+        if rung is None and state.course.knobs and not state.rungs:
+            self._refuse(times, state.course.steps)
+            return []
+        if rung is None:
+            self._end(_why(state))
+            return []
+        block = self._planned(state.course, rung)
+        kind = (
+            f"confirmation: {written(state.course.knobs, rung.candidates[0])} against the default"
+            if rung.confirms
+            else (f"rung {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default")
+        )
+        took = len(block) * times.run_s(rung.steps)
+        self._say([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
+        self._all = [*self._all, *block]
+        self._observe("runs", {"runs": self._all})
+        return block
+
+    def _planned(self, course: Course, rung: Rung) -> list[PlannedRun]:
+        """Return the runs of a rung, in blocks of random order, once they are written down."""
+        record = self.bench.bench()
+        default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
+        cells = [applied(default, course.knobs, candidate) for candidate in (course.default, *rung.candidates)]
+        self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
+        number, block = len(record["plan"]), max(entry["repeat"] for entry in record["plan"].values())
+        runs = [
+            self.plan.run(cells[cell], block + repeat, number + place)
+            for place, (cell, repeat) in enumerate(
+                ordered(len(cells), rung.repeats, "random", course.seed + len(record["tune"]["rungs"])), start=1
+            )
+        ]
+        kept = {"candidates": rung.candidates, "repeats": rung.repeats, "steps": rung.steps, "confirms": rung.confirms}
+        add_rung(self.bench, self.plan, runs, {**kept, "cells": [self.plan.cells.index(cell) for cell in cells]})
+        return runs
+
+    def _limit_s(self) -> float:
+        """Return how long a run of a candidate may take."""
+        pilot = self.bench.bench()["runs"][0]
+        took = durations(self.bench.events()).get(pilot, _LEAST_LIMIT_S)
+        return min(self.plan.cells[0].timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * took)))
+
+    # -- time
+
+    def _in_time(self, run: PlannedRun) -> bool:
+        """Tell whether a run may start: it would end in time, and before the confirmation leave enough for that."""
+        budget_s, used_s = self.plan.course.budget_s, self._tally.used_s()
+        entry = self.bench.bench()["plan"][run.run_id]
+        if budget_s is None or "rung" not in entry:
+            return budget_s is None or used_s < budget_s
+        times = self._times()
+        confirms = self.bench.bench()["tune"]["rungs"][entry["rung"]]["confirms"]
+        reserve_s = 0.0 if confirms else 2 * CONFIRMING * times.run_s(self.plan.cells[0].steps)
+        step_s = max([times.step_s, *map(_step_s, self._good(lambda spec: spec.settings == run.spec.settings))])
+        return used_s + times.start_s + step_s * run.spec.steps + reserve_s <= budget_s
+
+    def _times(self) -> Times:
+        """Return what runs take: the medians of all good ones so far."""
+        took = durations(self.bench.events())
+        good = self._good(lambda _: True)
+        starts = [took[run.run_id] - _step_s(run) * run.spec.steps for run in good if run.spec and run.run_id in took]
+        return Times(max(0.0, median(starts)) if starts else 0.0, median(map(_step_s, good)) if good else 0.0)
+
+    def _good(self, fits: Callable[[RunSpec], bool]) -> list[RunResult]:
+        return [run for run in self._tally.results() if run.throughput and run.spec and fits(run.spec)]
+
+    # -- what was measured, and what is said of it
+
+    def _state(self) -> State:
+        return state_of(self.bench, self._tally.result)
+
+    def _tell(self, state: State) -> None:
+        """Say which candidates are ahead in the rung that has just ended."""
+        if not state.rungs or state.course is None:
+            return
+        speeds, notes = state.rungs[-1].speeds, []
+        base = [speed for speed in speeds[state.course.default].values() if speed]
+        for candidate in ranked(speeds)[:3]:
+            mean = median(speed for speed in speeds[candidate].values() if speed)
+            beside = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
+            notes.append(f"  {mean:.1f} samples/s{beside}: {written(state.course.knobs, candidate)}")
+        self._say(notes)
+
+    def _refuse(self, times: Times, steps: int) -> None:
+        message = f"a run takes {times.run_s(steps):.0f} s, so the budget ends before one candidate is tried and confirmed"
+        needed_s = self._tally.used_s() + least_s(times, steps)
+        hint = f"give --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps"
+        self.errors.append(RunError(message, kind="budget_over", hint=hint))
+
+    def _leave(self, waiting: Sequence[PlannedRun]) -> None:
+        notes = [f"left out for the budget of {self.plan.course.budget_s:g} s: {len(waiting)} runs of the last rung"]
+        leave_out(self.bench, [run.run_id for run in waiting], notes)
+        if all("rung" not in self.bench.bench()["plan"][run.run_id] for run in waiting):
+            message = f"the budget of {self.plan.course.budget_s:g} s was over before the first run"
+            self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget"))
+        self._observe("decided", {"notes": notes})
+
+    def _end(self, why: str) -> None:
+        self.bench.update_bench(tune={**self.bench.bench()["tune"], "ended": why})
+        self.bench.event("decided", reason=why, used_s=round(self._tally.used_s(), 3))
+        self._observe("decided", {"notes": [f"the tune ends: {why}"]})
+
+    def _say(self, notes: Sequence[str]) -> None:
+        self._observe("decided", {"notes": list(notes)})
+
+
+def _why(state: State) -> str:
+    """Return why no rung follows, in words."""
+    if not state.rungs:
+        return "nothing that this framework lets turn makes sense here"
+    if state.rungs[-1].rung.confirms:
+        return "confirmed"
+    order = ranked(state.rungs[-1].speeds)
+    if not any(map(any, order)):
+        return "no candidate of the last rung ran well"
+    return "no time was left to confirm the best candidate" if any(order[0]) else "the default came out first"
+
+
+def _step_s(run: RunResult) -> float:
+    """Return the mean seconds of a step of a good run."""
+    if run.throughput is None or run.spec is None:
+        raise DataError("expected a run with a number", kind="result_invalid", run_id=run.run_id)
+    return run.throughput.seconds / (run.spec.steps - run.spec.warmup_steps)

@@ -1,0 +1,130 @@
+"""What came of a tune, from the files of its bench alone: an answer, and the evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from orchestrator.history import Tally
+from orchestrator.rundir import BenchDir
+from orchestrator.search import State, state_of
+from orchestrator.tuning import Candidate, Gain, gain, settings, written
+
+__all__ = ["FASTER", "Tried", "Tuned", "tuned"]
+
+FASTER, DEFAULT, UNCONFIRMED, UNFINISHED = "faster", "default", "unconfirmed", "unfinished"
+_VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One candidate in one rung: its speeds (samples/s), their median over that of the default there, None where either failed.
+
+    ``failure``: why a run of it, in whichever rung, has no number.
+    """
+
+    rung: int
+    steps: int
+    confirms: bool
+    settings: str
+    speeds: tuple[float, ...]
+    failed: int
+    of_default: float | None
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The answer: ``faster`` with what to set, ``default`` where nothing was found to be faster, ``unconfirmed`` where time or
+    runs did not suffice to say, ``unfinished``. ``gain`` is that of the confirmation, whichever way it went. ``chosen`` are the
+    options that somebody gave."""
+
+    bench_id: str
+    created: str
+    verdict: str
+    why: str
+    spec: Mapping[str, Any]
+    chosen: Mapping[str, Any]
+    hosts: tuple[str, ...]
+    inventory: str
+    networks: tuple[str, ...]
+    versions: Mapping[str, Any]
+    best: str
+    env: Mapping[str, str]
+    options: Mapping[str, Any]
+    gain: Gain | None
+    median_speed: float | None
+    default_speed: float | None
+    evidence: tuple[str, ...]
+    tried: tuple[Tried, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer, ready for JSON; speeds unrounded."""
+        return {"schema": 1, "unit": "samples/s", **asdict(self)}
+
+
+def tuned(bench: BenchDir) -> Tuned:
+    """Return what came of a tune. Raises DataError where its record is damaged."""
+    record = bench.bench()
+    state = state_of(bench, Tally(bench, clock=lambda: 0.0).result)
+    last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
+    found = gain(last) if last else None
+    best: Candidate = last.rung.candidates[0] if last else ()
+    knobs = state.course.knobs if state.course else ()
+    env, options = settings(knobs, best) if last else ({}, {})
+    speeds = [_median(last.speeds[who].values()) if last else None for who in (best, (0,) * len(best))]
+    spec, origins = record["cells"][0]["spec"], record["cells"][0]["origins"]
+    observed = state.pilot.observed if state.pilot else {}
+    return Tuned(
+        bench_id=str(record["bench_id"]),
+        created=str(record["created"]),
+        verdict=_verdict(state, found),
+        why=state.ended,
+        spec=spec,
+        chosen={name: value for name, value in spec["options"].items() if origins.get(f"options.{name}") == "command line"},
+        hosts=tuple(record["planned_with"]["hosts"])[: spec["nodes"]],
+        inventory=str(record["inventory"]),
+        networks=tuple(observed.get("networks", ())),
+        versions={name: observed[name] for name in _VERSIONS if observed.get(name)},
+        best=written(knobs, best) if last else "",
+        env=env,
+        options=options,
+        gain=found,
+        median_speed=speeds[0],
+        default_speed=speeds[1],
+        evidence=state.confirming,
+        tried=tuple(_tried(state)),
+    )
+
+
+def _verdict(state: State, found: Gain | None) -> str:
+    if not state.ended:
+        return UNFINISHED
+    confirms = bool(state.rungs) and state.rungs[-1].rung.confirms
+    if confirms and found and found.sure:
+        return FASTER
+    if (confirms and not (found and found.decides)) or state.ended.startswith("no time"):
+        return UNCONFIRMED
+    return DEFAULT
+
+
+def _tried(state: State) -> list[Tried]:
+    found = []
+    for number, measured in enumerate(state.rungs, start=1):
+        base = _median(measured.speeds[(0,) * len(state.course.knobs if state.course else ())].values())
+        for candidate, by_repeat in measured.speeds.items():
+            words = written(state.course.knobs if state.course else (), candidate)
+            speeds = tuple(speed for speed in by_repeat.values() if speed)
+            middle = _median(speeds)
+            ratio = middle / base if middle and base and any(candidate) else None
+            rung, failed = measured.rung, len(by_repeat) - len(speeds)
+            failure = state.failures.get(words, "") if failed else ""
+            found.append(Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure))
+    return found
+
+
+def _median(speeds: Any) -> float | None:
+    good = [speed for speed in speeds if speed]
+    return median(good) if good else None
