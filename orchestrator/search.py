@@ -160,9 +160,7 @@ class Search:
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another rung, written down as owed; none where the tune is at its end."""
         state = self._state()
-        if state.ended or state.pilot is None:
-            return []
-        if state.course is None:  # the pilot failed, and its error says why
+        if state.ended or state.course is None:  # where the pilot failed, its error says why
             return []
         self._tell(state)
         budget_s = self.plan.course.budget_s or float("inf")
@@ -178,7 +176,7 @@ class Search:
         kind = (
             f"confirmation: {written(state.course.knobs, rung.candidates[0])} against the default"
             if rung.confirms
-            else (f"rung {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default")
+            else f"rung {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default"
         )
         took = len(block) * times.run_s(rung.steps)
         self._say([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
