@@ -39,7 +39,8 @@ class Host:
     ``gpus`` is the number of GPUs that runs may use, 0 for a machine measured on its CPU, None where the source of the
     inventory does not say. ``slots`` is the number of processes a machine without GPUs carries. ``env`` goes into the
     environment of every run on it. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the
-    framework), ``interface`` (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs.
+    framework), ``interface`` (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect``
+    is what preflight must find there, by the keys of ``expect:``.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Host:
     ssh: SshSettings = SshSettings()
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
+    expect: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> str:

@@ -1,7 +1,7 @@
 """A tree of groups with variables, as Ansible has it, resolved into hosts and groups of ours.
 
 A host's variables are merged as Ansible does: farther groups first, by name among equals, the host's own last. Variables that
-say how a host is reached become its settings; ``gpus``, ``slots`` and ``env`` (a mapping) mean what they mean in our own files;
+say how a host is reached become its settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean what they mean in our own files;
 every other one lands in ``vars``. What would change how a host is reached and has no counterpart here (extra ssh arguments,
 passwords, other connections, templates) is refused, never passed over. Other settings of Ansible itself, such as
 ``ansible_become``, are left out.
@@ -34,6 +34,7 @@ _MEANING: Mapping[str, KeyPath] = {
     "gpus": ("gpus",),
     "slots": ("slots",),
     "env": ("env",),
+    "expect": ("expect",),
 }
 _NUMBERS = {"ansible_port", "ansible_ssh_port", "gpus", "slots"}
 _BY_ARGUMENTS = "write a jump host, port or key into an orch inventory under ssh:, or into the ssh configuration of the user"

@@ -11,13 +11,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
 from orchestrator.inventory import Host, Inventory, SshSettings
-from orchestrator.inventory_values import HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
+from orchestrator.inventory_values import GroupValues, HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
 
 __all__ = ["Document", "Entry", "Grouping", "build", "parse", "refuse"]
 
@@ -49,11 +49,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, and where it was written."""
+    """A group as declared: expressions of hosts and other groups, where it was written, and what is expected of its hosts."""
 
     name: str
     members: Sequence[str]
     where: str
+    expect: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Inventory:
@@ -102,7 +103,17 @@ def build(
     resolved = _resolved(groups, _unique_addresses(hosts) | names, every)
     if every:
         refuse(every)
-    return Inventory(source, hosts, resolved, tuple(secrets))
+    classes = [(resolved[group.name], group.expect) for group in groups if group.expect]
+    expected = (defaults or {}).get("expect", {})
+    return Inventory(source, tuple(_expecting(host, expected, classes) for host in hosts), resolved, tuple(secrets))
+
+
+def _expecting(host: Host, defaults: Mapping[str, Any], classes: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> Host:
+    """Return a host with all that is expected of it: of every host, then of its groups as they are written, then its own."""
+    found = dict(defaults)
+    for names, expect in classes:
+        found |= expect if host.name in names else {}
+    return replace(host, expect={**found, **host.expect})
 
 
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
@@ -133,14 +144,18 @@ def _section(document: Mapping[str, Any], key: str, empty: Any, where: Where, fa
 def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigError]) -> list[Grouping]:
     groupings = []
     for name, value in section.items():
+        place, body = where(("groups", name)), {}
+        if isinstance(value, dict):  # {hosts: …, expect: …}
+            body = checked(GroupValues, value, _under(where, "groups", name), faults)
+            value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
         strange = [found(member) for member in members if not isinstance(member, str)]
         if members and not strange:
-            groupings.append(Grouping(name, members, where(("groups", name))))
+            groupings.append(Grouping(name, members, place, body.get("expect", {})))
         else:
             got = strange[0] if strange else "an empty list"
             message = f"expected hosts and @groups as text, got {got}"
-            faults.append(ConfigError(message, where=where(("groups", name)), hint='for example [node1, "@lab"]'))
+            faults.append(ConfigError(message, where=place, hint='for example [node1, "@lab"]'))
     return groupings
 
 
@@ -186,7 +201,8 @@ def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[
     merged = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
-    return Host(name, address, gpus, slots, SshSettings(**merged["ssh"]), merged["env"], merged["vars"])
+    expect = values.get("expect", {})
+    return Host(name, address, gpus, slots, SshSettings(**merged["ssh"]), merged["env"], merged["vars"], expect)
 
 
 def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:

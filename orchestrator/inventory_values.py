@@ -15,8 +15,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
+from orchestrator.versions import is_requirement
 
-__all__ = ["PLACED", "HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
+__all__ = ["PLACED", "GroupValues", "HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -24,6 +25,7 @@ Where = Callable[[KeyPath], str]
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
+_STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 # The placement decides these; an inventory that set them too would make every rank believe the wrong thing.
 PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
@@ -104,6 +106,74 @@ class _Vars(_Strict):
     workdir: _Path = ""
 
 
+_Least = Annotated[float | int, _takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]
+_Count = Annotated[int, _whole(0, 1 << 40)]
+_Limit = Annotated[
+    int | str,
+    _takes("unlimited, or a whole number", lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60),
+]
+_Truth = Annotated[bool, _takes("true or false", lambda value: type(value) is bool)]
+_Requirement = Annotated[
+    str,
+    _takes(
+        "a pattern or conditions on a version, as text",
+        lambda value: isinstance(value, str) and is_requirement(value),
+        'for example "580*", ">=2.20" or ">=12.4, <13", in quotes',
+    ),
+]
+
+
+class _Ports(_Strict):
+    ports: Annotated[int, _whole(1, 1024)] = 1
+    rate_gbit: _Least = 1
+    state: Annotated[str, _takes("a port's state", lambda value: value in _STATES, f"one of {', '.join(_STATES)}")] = "ACTIVE"
+    link_layer: Annotated[
+        str, _takes("InfiniBand or Ethernet", lambda value: value in ("InfiniBand", "Ethernet"), "Ethernet is RoCE")
+    ] = ""
+
+
+class _Pcie(_Strict):
+    generation: Annotated[int, _whole(1, 9)] = 1
+    width: Annotated[int, _whole(1, 32)] = 1
+
+
+class _Expect(_Strict):
+    """What preflight must find on hosts of this class; `orchestrator.fitness_expected` compares."""
+
+    gpu: _Requirement = ""
+    gpus: _Count = 0
+    memory_gib: _Least = 1
+    driver: _Requirement = ""
+    nvlink: _Requirement = ""
+    ecc: _Truth = False
+    mig: _Truth = False
+    persistence: _Truth = False
+    compute_mode: _Requirement = ""
+    power_limit_w: _Least = 1
+    pcie: _Pcie = _Pcie()
+    cuda: _Requirement = ""
+    nccl: _Requirement = ""
+    versions: dict[_VarName, _Requirement] = {}
+    infiniband: _Ports = _Ports()
+    mtu: _Count = 0
+    speed_gbit: _Least = 1
+    memlock: _Limit = 1
+    nofile: _Limit = 1
+    nproc: _Limit = 1
+    shm_gib: _Least = 1
+    ram_gib: _Least = 1
+    cores: _Count = 0
+    cpu: _Requirement = ""
+    kernel: _Requirement = ""
+
+
+class GroupValues(_Strict):
+    """What a group may hold where it is more than a list; its hosts are checked with all the others."""
+
+    hosts: Any = ()
+    expect: _Expect = _Expect()
+
+
 class MachineValues(_Strict):
     """What ``defaults:`` may hold."""
 
@@ -112,6 +182,7 @@ class MachineValues(_Strict):
     ssh: _Ssh = _Ssh()
     env: dict[_EnvName, _EnvText] = {}
     vars: _Vars = _Vars()
+    expect: _Expect = _Expect()
 
 
 class HostValues(MachineValues):
@@ -152,7 +223,7 @@ def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> C
 def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigError:
     path = tuple(part for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
-        return _misplaced(str(path[-1]), _Ssh if path[0] == "ssh" else model, where(path))
+        return _misplaced(str(path[-1]), _holder(model, path[:-1]), where(path))
     context = {"expected": "a mapping", "hint": ""} | error.get("ctx", {})
     secret = path[:1] == ("env",) and len(path) > 1 and error["loc"][-1] != "[key]"
     got = "a text with a NUL in it" if secret and isinstance(error["input"], str) else found(error["input"], secret)
@@ -163,7 +234,15 @@ def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigE
     return ConfigError(f"expected {context['expected']}, got {got}", where=where(path), hint=hint)
 
 
+def _holder(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
+    """Return the model of the mapping at a path."""
+    for part in path:
+        inner = model.model_fields[str(part)].annotation if part in model.model_fields else None
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else model
+    return model
+
+
 def _misplaced(key: str, model: type[BaseModel], where: str) -> ConfigError:
     homes = {"ssh": key in _Ssh.model_fields, "vars": key in _Vars.model_fields, "env": key.isupper()}
     home = next((f"it belongs under {home}:" for home, fits in homes.items() if fits), "")
-    return unknown_key(key, model.model_fields, where, "" if model is _Ssh else home)
+    return unknown_key(key, model.model_fields, where, home if issubclass(model, MachineValues) else "")

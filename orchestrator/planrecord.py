@@ -163,7 +163,8 @@ def _planned_with(hosts: Sequence[Host], secrets: Sequence[str], folders: Mappin
 
     def public(host: Host) -> dict[str, Any]:
         shown = {name: "(not shown)" if name in secrets else value for name, value in host.env.items()}
-        return asdict(replace(host, env=shown))
+        # What is expected of a host is judged before a run; no file of a plan rests on it.
+        return {name: value for name, value in asdict(replace(host, env=shown)).items() if name != "expect"}
 
     return {
         "hosts": {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts},

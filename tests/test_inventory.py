@@ -49,7 +49,7 @@ def plain(inventory: Inventory) -> dict[str, Any]:
     hosts = {}
     for host in inventory.hosts:
         ssh = {key: value for key, value in asdict(host.ssh).items() if value != unset[key]}
-        values = {"ssh": ssh, "env": dict(host.env), "vars": dict(host.vars)}
+        values = {"ssh": ssh, "env": dict(host.env), "vars": dict(host.vars), "expect": dict(host.expect)}
         basics = {"address": host.address, "gpus": host.gpus, "slots": host.slots}
         hosts[host.name] = basics | {key: value for key, value in values.items() if value}
     groups = {name: list(members) for name, members in inventory.groups.items()}
@@ -403,3 +403,12 @@ def test_a_list_is_the_expression_that_it_folds_to(first: int, more: int) -> Non
     names = expand(f"gpu[{first}-{first + more}]")
     listed = read("\n".join(names) + "\n")
     assert [host.name for host in listed.hosts] == names == [host.name for host in from_expression(",".join(names)).hosts]
+
+
+def test_what_an_ansible_group_expects_reaches_its_hosts_and_a_host_may_say_otherwise() -> None:
+    hosts = read(
+        "all:\n  children:\n    h200:\n      vars: {expect: {gpus: 8, mtu: 9000}}\n"
+        "      hosts: {a: {}, b: {expect: {mtu: 1500}}}\n    cpu: {hosts: {c: {}}}\n"
+    ).hosts
+    # A variable of the host replaces that of the group as a whole, which is Ansible's way.
+    assert {host.name: dict(host.expect) for host in hosts} == {"a": {"gpus": 8, "mtu": 9000}, "b": {"mtu": 1500}, "c": {}}

@@ -24,7 +24,7 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py"))
 LAYERS = {
     "core": """
         __init__ errors hostset inventory inventory_schema inventory_base inventory_formats inventory_values inventory_ansible
-        inventory_groups
+        inventory_groups versions
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
         summary overlap stepparts explain grids sheets collectives stopping tuning beside diagnosis knownfailures differences
