@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator import __version__, preflight
+from orchestrator import __version__, fitness, preflight
 from orchestrator.bench import PORTS, PlannedRun, plan_run
 from orchestrator.blame import explained
 from orchestrator.cluster import Cluster
@@ -79,9 +79,10 @@ class Campaign:
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
             facts, errors = preflight.capture(self.cluster, framework)
             known = [host for host in self.hosts if host.name in facts]
-            checks = [check for host in known for check in preflight.judge(host, facts[host.name], framework, ranks)]
+            checks = [check for host in known for check in fitness.judge(host, facts[host.name], framework, ranks)]
+            checks += fitness.among(facts)
             self.observe("checks", {"checks": checks})
-            bad = [*errors.values(), *preflight.same_machine(facts), *preflight.unfit(checks), *preflight.unlike(facts)]
+            bad = [*errors.values(), *fitness.same_machine(facts), *fitness.unfit(checks)]
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts

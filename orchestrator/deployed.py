@@ -19,11 +19,12 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
+from orchestrator.fitness import same_machine
 from orchestrator.inventory import Host
 from orchestrator.launch import stage_payload
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import Node
-from orchestrator.preflight import capture, same_machine
+from orchestrator.preflight import capture
 from orchestrator.render import payload_path
 from orchestrator.rundir import write_atomic
 

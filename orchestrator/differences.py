@@ -19,11 +19,12 @@ from typing import Any
 
 from orchestrator.hostset import fold
 
-__all__ = ["Difference", "by_value", "differences", "sentences"]
+__all__ = ["Difference", "by_value", "differences", "folded", "sentences"]
 
 _BY_NATURE = {
     "hostname", "boot_id", "host_key", "time", "login_s", "workdir", "disk_free_bytes", "memory_free_bytes", "ports_busy",
-    "load", "uptime_s", "index", "uuid", "serial", "pci_bus_id", "used_mib", "utilization", "temperature",
+    "load", "uptime_s", "index", "uuid", "serial", "bus_id", "used_mib", "utilization", "temperature_c", "sm_mhz", "mem_mhz",
+    "pcie_gen", "slowed_by", "gpu_processes", "xids", "hostname_addresses", "route", "lid", "clock_off_s", "shm_bytes",
 }  # fmt: skip
 _MAX_DEPTH = 4
 _MEMORY_TOLERANCE = 0.01
@@ -94,6 +95,20 @@ def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
         f"{agree}{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} in {', '.join(what)}"
         for hosts, what in by_hosts.items()
     )
+
+
+def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return a line for each fact that is not the same everywhere, in the order of the facts: who has which value.
+
+    >>> folded({f"gpu{n:02d}": {"driver": "535.86" if n == 4 else "550.54"} for n in (1, 2, 3, 4)})
+    ('gpu[01-03]: driver 550.54 · gpu04: driver 535.86',)
+    """
+    lines = []
+    for each in differences(facts):
+        odd = {host for _, hosts in each.deviating for host in hosts}
+        sides = [(each.expected, tuple(host for host in facts if host not in odd)), *each.deviating]
+        lines.append(" · ".join(f"{fold(hosts)}: {each.fact} {value}" for value, hosts in sides))
+    return tuple(lines)
 
 
 def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:

@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.fitness_among import characteristics
+from orchestrator.fitness_gpus import conditions
 from orchestrator.hostset import fold
 
 if TYPE_CHECKING:
+    from orchestrator.check import Check
     from orchestrator.spec import RunSpec
     from orchestrator.summary import RunResult
 
-__all__ = ["differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed"]
+__all__ = [
+    "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed",
+]  # fmt: skip
 
 _WORTH = 0.05
+_QUALIFYING = {"idle", "ecc", "xid", "clocks", "modes", "pcie", "links"}
+"""Checks of preflight that speak of what may change a number; the others refuse a run, or speak of versions."""
 _SLOWDOWNS = {
     "sw_power_cap": "the power limit",
     "sync_boost": "the slowest GPU of a group",
@@ -71,6 +78,24 @@ def slowed(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for name, words in _SLOWDOWNS.items()
         if name in shares
     ]
+
+
+def conditions_of(runs: Iterable[RunResult]) -> list[str]:
+    """Return a text for everything that preflight found wrong with GPUs and that runs were measured with all the same."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for host, facts in run.facts.items():
+            for check in _conditions(host, facts):
+                if check.verdict != "ok" and check.name in _QUALIFYING:
+                    found.setdefault(check.found, set()).add(host)
+    return [f"before it ran on {fold(sorted(hosts))}: {text}" for text, hosts in found.items()]
+
+
+def _conditions(host: str, facts: Any) -> list[Check]:
+    try:
+        return conditions(host, facts)
+    except (TypeError, ValueError, AttributeError, LookupError):  # a manifest that somebody has changed by hand
+        return []
 
 
 def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
@@ -139,18 +164,6 @@ def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]
     found: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for host, facts in run.facts.items():
-            for name, value in _compared(facts).items() if isinstance(facts, Mapping) else ():
+            for name, value in characteristics(facts).items() if isinstance(facts, Mapping) else ():
                 found.setdefault(name, {}).setdefault(value, set()).add(host)
-    return found
-
-
-def _compared(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of one node that must be alike on all; free disk, load and the like may well differ."""
-    found = {name: str(facts[name]) for name in ("cpu", "kernel", "machine") if facts.get(name) is not None}
-    for key, title in (("name", "gpu"), ("driver", "driver")):
-        if values := of_gpus(facts, key):
-            found[title] = " and ".join(values)
-    versions = facts.get("framework")
-    for name, version in versions.items() if isinstance(versions, Mapping) else ():
-        found[str(name)] = str(version)
     return found

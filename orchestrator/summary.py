@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
-from orchestrator.hardware import differing_facts, hardware, infiniband_bytes_per_s
+from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.physics import Measured, findings
@@ -349,6 +349,7 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     found += doubts
     if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
         found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+    found += conditions_of(cell.good) if cell.spec.device == "cuda" else []
     found += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
 

@@ -50,6 +50,11 @@ RESERVE_BYTES = 1 << 18
 # Why clocks are lowered, as nvidia-smi counts it.
 SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 MAX_FILES = 4096
+# What other programs say of this machine. They start together, and while others answer.
+TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
+TOLD_S = 10
+MOST_TOLD_BYTES = 1 << 22
+MOST_LINES = 40
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -1252,8 +1257,12 @@ def op_program(request):
 
 
 def op_facts(request):
-    """Report what this machine is: the answers that preflight compares and the manifest keeps."""
+    """Report what this machine is: the answers that preflight compares and the manifest keeps.
+
+    What other programs and the kernel say goes to the controller as it stands, packed: there it is understood.
+    """
     root = root_directory(request["root"])
+    asked = {name: begin(argv, root) for name, argv in TOLD.items()}  # they answer while the rest is found out
     facts = {
         "hostname": socket.gethostname(),
         "boot_id": boot_id(),
@@ -1266,10 +1275,9 @@ def op_facts(request):
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "workdir": root,
         "disk_free_bytes": free_bytes(root),
-        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "limits": limits(),
+        "shm_bytes": shared_memory_bytes(),
         "time": time.time(),
-        "gpus": gpus(),
-        "infiniband_gbit": infiniband_gbit(),
         "ports_busy": [],
     }
     seen, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
@@ -1282,11 +1290,24 @@ def op_facts(request):
             facts["ports_busy"].append(port)
     if request.get("interface"):
         facts["interface"] = interface_facts(request["interface"])
+    addresses = resolved([facts["hostname"]] + ([request["peer"]] if request.get("peer") else []))
+    facts["hostname_addresses"] = addresses[facts["hostname"]]
+    if request.get("peer"):
+        facts["route"] = next((found for found in map(route_to, addresses[request["peer"]]) if found), None)
     if request.get("data_dir"):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
         facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
-    reply(facts=facts, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
+    told = {name: said(one, TOLD_S) for name, one in asked.items()}
+    if told["smi"]:
+        told["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", told["smi"]["text"])
+        told["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", told["smi"]["text"]))
+    told["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
+    told["kernel_log"] = kernel_log("NVRM: ")
+    told["infiniband"] = infiniband_ports()
+    told["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    packed = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()
+    reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
 
 
 def machine():
@@ -1362,28 +1383,105 @@ def cpu_model():
     return os.uname().machine
 
 
-def gpus():
-    """Return one entry per GPU as nvidia-smi lists them; None where there is no nvidia-smi, a text where it fails."""
+def begin(argv, folder):
+    """Start a program whose answer is wanted later, kept in a file without a name; None where there is no such program."""
     import subprocess
 
-    query = "index,name,driver_version,memory.total,memory.used,utilization.gpu"
+    path = os.path.join(folder, ".told.%d" % os.getpid())
+    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w+b")
+    os.unlink(path)
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader,nounits"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=20,
-        )
-    except FileNotFoundError:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT)
+    except OSError:
+        kept.close()
         return None
-    except subprocess.TimeoutExpired:
-        return "nvidia-smi did not answer within 20 s"
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode:
-        return text.strip()[-400:] or "nvidia-smi ended with %d" % done.returncode
-    names = ("index", "name", "driver", "memory_mib", "used_mib", "utilization")
-    return [dict(zip(names, (field.strip() for field in line.split(",")))) for line in text.splitlines() if line.strip()]
+    return process, kept, time.monotonic()
+
+
+def said(asked, limit_s):
+    """Return exit code and text of a program that was begun; its code is None where it was not over in time.
+
+    One that hangs in the kernel does not die when it is killed, so nobody waits for it.
+    """
+    if asked is None:
+        return None
+    process, kept, began = asked
+    while process.poll() is None and time.monotonic() < began + limit_s:
+        time.sleep(0.005)
+    code = process.poll()
+    if code is None:
+        process.kill()
+    with kept:
+        kept.seek(0)
+        return {"code": code, "text": kept.read(MOST_TOLD_BYTES).decode("utf-8", "replace")}
+
+
+def owners(pids):
+    """Return the user's name of each process that this machine shows; a container's own processes have other numbers."""
+    import pwd
+
+    found = {}
+    for pid in pids[:1000]:
+        try:
+            number = os.stat("/proc/" + pid).st_uid
+        except OSError:
+            continue
+        try:
+            found[pid] = pwd.getpwuid(number).pw_name
+        except KeyError:
+            found[pid] = str(number)
+    return found
+
+
+def kernel_log(word, path="/dev/kmsg"):
+    """Return the last lines of the kernel's log that hold a word, each with its age in seconds; why, where it is closed to us.
+
+    A record is ``priority,number,microseconds since boot,flags;text`` (Documentation/ABI/testing/dev-kmsg).
+    """
+    lines, total = [], 0
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return {"closed": error.strerror}
+    try:
+        for _ in range(1 << 17):
+            try:
+                record = os.read(handle, 8192)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EPIPE:  # that one was overwritten before it was read
+                    return {"closed": error.strerror}
+                continue
+            head, _, text = record.decode("utf-8", "replace").partition(";")
+            if not record:
+                break
+            if word in text:
+                total += 1
+                lines = lines[1 - MOST_LINES :] + [
+                    [time.monotonic() - int(head.split(",")[2]) / 1e6, text.split("\n")[0][:300]]
+                ]
+    finally:
+        os.close(handle)
+    return {"lines": lines, "total": total}
+
+
+def limits():
+    """Return [soft, hard] limits as ssh gave them to this process, and so to a run; None for unlimited."""
+    found = {}
+    for name in ("memlock", "nofile", "nproc", "core", "stack"):
+        pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
+        found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
+    return found
+
+
+def shared_memory_bytes():
+    """Return the size of /dev/shm, where loaders and NCCL put what processes share; None where there is none."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def framework_facts(python, probe, timeout_s):
@@ -1410,32 +1508,117 @@ def framework_facts(python, probe, timeout_s):
         return {"error": "%s: %s" % (python, last[0][:400])}
 
 
+def first_line(*path):
+    """Return the first line of a small file of the kernel's; an empty text where it cannot be read."""
+    try:
+        with open(os.path.join(*path), errors="replace") as file:
+            return file.readline(4096).strip()
+    except OSError:
+        return ""
+
+
+def names_in(folder):
+    """Return the names in a folder; none where there is no such folder."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def interface_facts(name):
-    """Return state and MTU of a network interface; None where this machine has none of that name."""
+    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network interface; None where there is none.
+
+    Speed is in Mb/s, None where the kernel does not know one.
+    """
     base = os.path.join("/sys/class/net", os.path.basename(name))
     try:
-        with open(os.path.join(base, "operstate")) as state, open(os.path.join(base, "mtu")) as mtu:
-            return {"state": state.read().strip(), "mtu": int(mtu.read())}
-    except OSError:
+        mtu = int(first_line(base, "mtu"))
+    except ValueError:
         return None
+    speed = first_line(base, "speed")
+    return {
+        "state": first_line(base, "operstate"),
+        "mtu": mtu,
+        "speed_mbit": int(speed) if speed.isdigit() and int(speed) else None,  # -1 where nothing is plugged in
+        "kind": first_line(base, "type"),
+    }
 
 
-def infiniband_gbit(base="/sys/class/infiniband"):
-    """Return the rates of all active ports together, in Gb/s, InfiniBand and RoCE alike; None where one cannot be told.
+def resolved(names):
+    """Return the addresses of each name as this machine's resolver has them, none for what takes longer than 5 s."""
+    import threading
 
-    The kernel writes ``4: ACTIVE`` and ``100 Gb/sec (4X EDR)``.
+    found = {name: [] for name in names}
+
+    def ask(name):
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found[name] = list({entry[4][0].partition("%")[0]: None for entry in entries})
+        except (OSError, UnicodeError):
+            return
+
+    askers = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
+    for asker in askers:
+        asker.start()
+    deadline = time.monotonic() + 5
+    for asker in askers:
+        asker.join(max(0, deadline - time.monotonic()))
+    return dict(found)
+
+
+def route_to(address):
+    """Return how the kernel would send to an address: interface, source, gateway; None where it would not.
+
+    Asked of the kernel itself, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered by RTM_NEWROUTE 24.
+    """
+    import struct
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    wanted = socket.inet_pton(family, address)
+    message = struct.pack("=8BI", family, 8 * len(wanted), 0, 0, 0, 0, 0, 0, 0)
+    message += struct.pack("=HH", 4 + len(wanted), 1) + wanted
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.settimeout(2)
+        try:
+            kernel.send(struct.pack("=IHHII", 16 + len(message), 26, 1, 1, 0) + message)
+            answer = kernel.recv(8192)
+        except OSError:
+            return None
+    if struct.unpack_from("=H", answer, 4)[0] != 24:
+        return None
+    values, at = {}, 28
+    while at + 4 <= len(answer):
+        size, kind = struct.unpack_from("=HH", answer, at)
+        values[kind] = answer[at + 4 : at + size]
+        at += max(4, (size + 3) & ~3)
+    name = socket.if_indextoname(struct.unpack("=I", values[4])[0])
+    source, gateway = (socket.inet_ntop(family, values[kind]) if kind in values else None for kind in (7, 5))
+    found = {"to": address, "interface": name, "source": source, "gateway": gateway, "local": answer[23] == 2}
+    return dict(interface_facts(name) or {}, **found)
+
+
+def infiniband_ports(base="/sys/class/infiniband"):
+    """Return every port of every InfiniBand or RoCE device, in the kernel's own words.
+
+    ``gids`` has [index, address, type, network device] of those that are set: unset ones are zero, and there may be hundreds.
     """
     import glob
 
-    total = 0.0
-    for port in glob.glob(os.path.join(base, "*", "ports", "*")):
-        try:
-            with open(os.path.join(port, "state")) as state, open(os.path.join(port, "rate")) as rate:
-                if state.read().startswith("4:"):
-                    total += float(rate.read().split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
-    return total or None
+    ports = []
+    for path in sorted(glob.glob(os.path.join(base, "*", "ports", "*"))):
+        device = path.split(os.sep)[-3]
+        port = {name: first_line(path, name) for name in ("state", "phys_state", "rate", "link_layer", "lid")}
+        port.update(device=device, port=os.path.basename(path), firmware=first_line(base, device, "fw_ver"))
+        port["interfaces"] = sorted(names_in(os.path.join(base, device, "device", "net")))
+        port["gids"] = []
+        for index in sorted(names_in(os.path.join(path, "gids")), key=int):
+            gid = first_line(path, "gids", index)
+            if gid.replace("fe80:", "").strip("0:") and len(port["gids"]) < MOST_LINES:
+                port["gids"].append(
+                    [int(index), gid] + [first_line(path, "gid_attrs", what, index) for what in ("types", "ndevs")]
+                )
+        ports.append(port)
+    return ports
 
 
 def serve_main():

@@ -24,10 +24,11 @@ import pytest
 from orchestrator import library
 from orchestrator.bench import plan_run
 from orchestrator.errors import ConfigError
+from orchestrator.fitness import judge, unfit
+from orchestrator.fitness_among import unlike
 from orchestrator.framework import LogGrammar
 from orchestrator.inventory import Host
 from orchestrator.logparse import parse
-from orchestrator.preflight import judge, unlike
 from orchestrator.published import RULES
 from orchestrator.render import Plan, folded
 from orchestrator.results import read_run
@@ -363,7 +364,7 @@ def test_preflight_wants_the_program_and_the_same_one_everywhere() -> None:
     }
     assert verdicts == {None: ["failed"], "ab" * 32: ["ok"]}
     copies = {"node1": {"programs": {path: "aa"}}, "node2": {"programs": {path: "bb"}}, "node3": {"programs": {path: "aa"}}}
-    assert [error.host for error in unlike(copies)] == ["node2"]
+    assert [error.host for error in unfit(unlike(copies))] == ["node2"]
     assert not unlike({"node1": {}, "node2": {}})
 
 

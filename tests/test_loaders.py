@@ -266,7 +266,8 @@ def test_a_data_set_is_known_by_its_digest(data_set: Path) -> None:
 
 
 def test_nodes_with_other_data_than_the_first_are_named() -> None:
-    from orchestrator.preflight import unlike
+    from orchestrator.fitness import unfit
+    from orchestrator.fitness_among import unlike
 
     facts: dict[str, dict[str, Any]] = {
         "a": {"data_dir": True, "data_set": "1" * 64},
@@ -275,7 +276,7 @@ def test_nodes_with_other_data_than_the_first_are_named() -> None:
         "d": {"data_dir": True, "data_set": "1" * 64},
         "e": {},
     }
-    assert [(error.host, error.message) for error in unlike(facts)] == [
+    assert [(error.host, error.message) for error in unfit(unlike(facts))] == [
         ("b", "data: expected the same data set as on a, found another"),
         ("c", "data: expected the same data set as on a, found another"),
     ]

@@ -305,7 +305,10 @@ TOO_FAST = "impossible: a link of 12.5 GB/s a node allows at most 500841 samples
         (cell("1n1g", [7e4] * 3, dtype="fp16", result=seen([], 400)), ()),
         (cell("1n1g", [8e4] * 3, dtype="fp16", options={"image_size": 64}, result=seen([], 400)), ()),
         (cell("1n1g", [8e4] * 3, dtype="fp16", options={"num_classes": 10}, result=seen([], 400)), ()),
-        (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 100.0, 400.0)), (TOO_FAST,)),
+        (
+            cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 100.0, 400.0)),
+            (TOO_FAST, "InfiniBand differs: 100 Gb/s on node0, 400 Gb/s on node1"),
+        ),
         (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 400.0, 400.0)), ()),
         (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/IB on mlx5_0"], 100.0, None)), ()),
         (cell("2n8g", [6e5] * 3, dtype="fp16", result=seen(["NET/Socket on eth0"], 100.0, 100.0)), ()),
@@ -357,8 +360,36 @@ def test_a_baseline_measured_with_another_driver_is_said() -> None:
     assert found["1n2g"].qualifications == ("driver is 550.54, the baseline's was 535.86",)
 
 
+def test_a_number_measured_on_ailing_gpus_says_so_once_with_the_nodes() -> None:
+    ailing = {"pcie_width": [16] * 7 + [8], "pcie_width_max": 16, "ecc_now": [0, 2] + [0] * 6}
+    nodes = {f"gpu0{n}": facts("580.95", "2.13.0", 0) | ({"gpu": ailing} if n < 3 else {}) for n in (1, 2, 3, 4)}
+    for node in nodes.values():
+        node["gpus"] = [{**gpu, "index": str(index)} for index, gpu in enumerate(node["gpus"])]
+    row = summarize(cell("4n8g", [9.0] * 3, result={"facts": nodes})).rows[0]
+    assert row.qualifications == (
+        "before it ran on gpu[01-02]: GPU 1: 2 uncorrected errors since the driver was loaded",
+        "before it ran on gpu[01-02]: GPU 7: 8 lanes of 16",
+    )
+    on_cpu = cell("4n8g", [9.0] * 3, device="cpu", result={"facts": nodes})
+    assert not [text for text in summarize(on_cpu).rows[0].qualifications if text.startswith("before")]
+
+
+def test_nodes_whose_mtu_or_power_limit_is_not_the_same_are_said() -> None:
+    nodes = {name: facts("580.95", "2.13.0", 0) | {"interface": {"mtu": mtu}, "gpu": {"power_limit_w": watts}}
+             for name, mtu, watts in (("a", 9000, 700), ("b", 1500, 700), ("c", 9000, 500))}  # fmt: skip
+    row = summarize(cell("3n8g", [9.0] * 3, result={"facts": nodes})).rows[0]
+    assert row.qualifications == ("MTU differs: 1500 on b, 9000 on a,c", "power limit differs: 500 W on c, 700 W on a,b")
+
+
 @pytest.mark.parametrize(
-    "odd", [{}, {"gpus": None, "framework": None}, {"gpus": "nvidia-smi failed"}, {"gpus": [1, {}], "framework": [2]}]
+    "odd",
+    [
+        {"gpus": [{}], "xids": [1], "gpu": 7, "topology": {"links": 3}, "interface": "x"},
+        {},
+        {"gpus": None, "framework": None},
+        {"gpus": "nvidia-smi failed"},
+        {"gpus": [1, {}], "framework": [2]},
+    ],
 )
 def test_odd_facts_say_nothing(odd: dict[str, Any]) -> None:
     assert summarize(cell("1n1g", [9.0] * 3, result={"facts": {"a": odd}})).rows[0].qualifications == ()

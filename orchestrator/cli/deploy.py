@@ -13,10 +13,10 @@ from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.check import Check
     from orchestrator.cluster import Cluster
     from orchestrator.inventory import Host
     from orchestrator.library import FrameworkFolder
-    from orchestrator.preflight import Check
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
 
@@ -76,35 +76,52 @@ def check(
     hosts: Hosts = "",
     exclude: Exclude = "",
     framework: Framework = "pytorch",
-    only: Annotated[str, typer.Option("--only", metavar="WHAT", help="reach: connect, log in, run `true`, nothing more.")] = "",
+    only: Annotated[
+        str,
+        typer.Option("--only", metavar="NAMES", help="Only these checks, such as ecc,mtu; reach: connect, log in, run `true`."),
+    ] = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
     from orchestrator.cluster import Cluster
-    from orchestrator.errors import ConfigError
     from orchestrator.fanout import each_or_raise
     from orchestrator.library import open_framework
 
-    if only not in ("", "reach"):
-        raise ConfigError(f"expected reach, got {only!r}", where="--only")
-    folders = [] if only else [open_framework(name, templates) for name in words(framework)]
+    named = _named(only)
+    folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []
     selection = select(hosts, exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
-        if only:
+        if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         found = _capture(cluster, folders)
     facts = found[folders[-1].framework.name] if folders else {}
-    checks = _judge(selection.hosts, folders, found)
+    known = {folder.framework.name: "framework" for folder in folders}
+    checks = [each for each in _judge(selection.hosts, folders, found) if not named or known.get(each.name, each.name) in named]
     if as_json:
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
-    elif only:
-        typer.echo(f"reached all {len(selection.hosts)} hosts")
     else:
-        _print(checks, facts)
+        if "reach" in named:
+            typer.echo(f"reached all {len(selection.hosts)} hosts")
+        if folders:
+            _print(checks, {} if named else facts)
     if any(check.verdict == "failed" for check in checks):
         raise typer.Exit(3)
+
+
+def _named(only: str) -> set[str]:
+    """Return the names of the checks that are asked for; none stands for all."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.fitness import NAMES
+    from orchestrator.hostset import nearest
+
+    known = ("reach", *NAMES)
+    for name in words(only) if only else ():
+        if name not in known:
+            hint = f"the checks are {', '.join(known)}{nearest(name, known)}"
+            raise ConfigError(f"expected names of checks, got {name!r}", where="--only", hint=hint)
+    return set(words(only)) if only else set()
 
 
 def _reach(cluster: Cluster, name: str) -> None:
@@ -119,28 +136,28 @@ def _reach(cluster: Cluster, name: str) -> None:
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
     """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
-    from orchestrator import preflight
     from orchestrator.errors import Faults
+    from orchestrator.fitness import same_machine
+    from orchestrator.preflight import capture
 
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
-        facts, errors = preflight.capture(cluster, folder.framework)
-        if wrong := [*errors.values(), *preflight.same_machine(facts)]:
+        facts, errors = capture(cluster, folder.framework)
+        if wrong := [*errors.values(), *same_machine(facts)]:
             raise Faults(wrong)
         found[folder.framework.name] = facts
     return found
 
 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
-    """Return every check of every host, each once."""
-    from orchestrator import preflight
+    """Return every check of every host and among them, each once."""
+    from orchestrator import fitness
 
-    found = [
-        check
-        for folder in folders
-        for host in hosts
-        for check in preflight.judge(host, facts[folder.framework.name][host.name], folder.framework, None)
-    ]
+    found: list[Check] = []
+    for folder in folders:
+        known = facts[folder.framework.name]
+        found += [check for host in hosts for check in fitness.judge(host, known[host.name], folder.framework, None)]
+        found += fitness.among(known)
     return list(dict.fromkeys(found))
 
 
@@ -151,11 +168,11 @@ def _plain(check: Check) -> dict[str, str]:
 
 
 def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
-    """Print the checks as a table in which hosts that say the same share a row, and then who is not like the others."""
-    from orchestrator.differences import sentences
+    """Print the checks as a table in which hosts that say the same share a row, and then every fact that differs."""
+    from orchestrator.differences import folded
     from orchestrator.report.checks import table
     from orchestrator.report.text import visible
 
     table(checks)
-    for sentence in sentences(facts):
-        typer.echo(visible(sentence))
+    for line in folded(facts):
+        typer.echo(visible(line))

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from orchestrator.bench import PlannedRun
+from orchestrator.check import folded
 from orchestrator.hostset import fold
 from orchestrator.logparse import parse
 from orchestrator.report.text import visible
@@ -80,8 +81,8 @@ class _View:
         match event:
             case "checks":
                 return [
-                    f"{check.host}: {check.name}: {visible(check.found)}; expected {check.expected}. {check.hint}"
-                    for check in fields["checks"]
+                    f"{fold(hosts)}: {check.name}: {visible(check.found)}; expected {visible(check.expected)}. {check.hint}"
+                    for check, hosts in folded(fields["checks"]).items()
                     if check.verdict == "warning"
                 ]
             case "plan":

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.check import Check, folded
 from orchestrator.hostset import fold
-from orchestrator.preflight import Check
 from orchestrator.report.text import visible
 
 __all__ = ["table"]
@@ -19,16 +19,12 @@ _STYLE = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 def table(checks: Sequence[Check]) -> None:
     """Print the checks on standard output."""
-    rows: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for check in checks:
-        key = (check.name, check.verdict, check.found, check.expected, check.hint)
-        rows.setdefault(key, []).append(check.host)
     grid = Table(box=None, pad_edge=False)
     for title in ("check", "hosts", "verdict", "found"):
         grid.add_column(title, overflow="fold")
-    for (name, verdict, found, expected, hint), hosts in rows.items():
-        text = visible(found)
-        if verdict != "ok":
-            text += f"; expected {visible(expected)}. {visible(hint)}"
-        grid.add_row(name, fold(hosts), Text(verdict, style=_STYLE[verdict]), Text(text))
+    for check, hosts in folded(checks).items():
+        text = visible(check.found)
+        if check.verdict != "ok":
+            text += f"; expected {visible(check.expected)}. {visible(check.hint)}"
+        grid.add_row(check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text))
     Console().print(grid)

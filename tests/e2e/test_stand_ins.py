@@ -22,8 +22,10 @@ NODES = {"node1": ("10.11.0.2", "0,1"), "node2": ("10.11.0.3", "7,6")}  # addres
 RUNNER = '#!/bin/sh\nPATH={top}/bin:$PATH exec {python} "$@"\n'
 NVIDIA_SMI = """\
 #!/bin/sh
-[ "$1" = --query-gpu=index,name,driver_version,memory.total,memory.used,utilization.gpu ] || exit 2
-for gpu in 0 1 2 3; do echo "$gpu, Stand-in, 450.80.02, 16160, 0, 0"; done
+[ "$*" = "-q -x" ] || exit 2
+echo "<nvidia_smi_log><driver_version>450.80.02</driver_version>"
+for gpu in 0 1 2 3; do echo "<gpu><product_name>Stand-in</product_name></gpu>"; done
+echo "</nvidia_smi_log>"
 """
 PYTHON = '''\
 #!{python}

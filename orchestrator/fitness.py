@@ -1,0 +1,55 @@
+"""What must be true of a machine before a run, judged by pure functions from the facts that preflight has captured.
+
+Nothing is mended silently. Every check says what it found, what was expected and what to do, and nodes that say the same are
+folded by whoever prints them. `docs/preflight.md` lists the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.check import Check
+from orchestrator.errors import OrchError, RunError
+from orchestrator.fitness_among import alike, same_machine, unlike
+from orchestrator.fitness_expected import expected_checks
+from orchestrator.fitness_gpus import gpu_checks
+from orchestrator.fitness_host import host_checks, slots_check
+from orchestrator.fitness_network import network_checks
+from orchestrator.framework import Framework
+from orchestrator.inventory import Host
+
+__all__ = ["NAMES", "among", "judge", "same_machine", "unfit"]
+
+NAMES = (
+    "runner", "framework", "disk", "limits", "shm", "login", "clock", "port", "data", "program", "slots", "gpus", "idle",
+    "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname", "infiniband", "gdr",
+    "expect", "alike",
+)  # fmt: skip
+"""The names of all checks; that of the framework bears the framework's own name."""
+
+
+def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None) -> list[Check]:
+    """Return every check of one host. ``ranks`` is the number of ranks that a run would put on it, where that is known."""
+    devices = [slots_check(host, facts, ranks)] if host.gpus == 0 else gpu_checks(host, facts, ranks)
+    return [*host_checks(host, facts, framework), *devices, *network_checks(host, facts), *expected_checks(host, facts)]
+
+
+def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """Return every check of several hosts together."""
+    return [*unlike(facts), *alike(facts)]
+
+
+def unfit(checks: Sequence[Check]) -> list[OrchError]:
+    """Return an error for every failed check."""
+    return [
+        RunError(
+            f"{check.name}: expected {check.expected}, found {check.found}",
+            kind="node_unfit",
+            host=check.host,
+            phase="preflight",
+            hint=check.hint,
+        )
+        for check in checks
+        if check.verdict == "failed"
+    ]

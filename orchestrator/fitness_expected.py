@@ -1,0 +1,169 @@
+"""What the inventory expects of a host of its class, under ``expect:``, against what was found there.
+
+Each key has one row in a table: what is looked at, and when it is met. Where nothing is known of a thing that is expected, the
+check fails: an expectation that nobody can confirm is not met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.check import Check, failed, ok
+from orchestrator.fitness_network import training_interface
+from orchestrator.inventory import Host
+from orchestrator.nvidiasmi import gpu_states, pairs
+from orchestrator.versions import meets
+
+__all__ = ["expected_checks"]
+
+_HINT = "repair the node, or correct {key} under expect: in the inventory"
+_MIB, _GIB = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Expectation:
+    """``look`` returns every value that must meet what is expected, in one unit; ``fits(value, expected)`` judges one."""
+
+    look: Callable[[Mapping[str, Any]], Sequence[Any]]
+    fits: Callable[[Any, Any], bool]
+    unit: str = ""
+    least: bool = False
+
+
+def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
+    """Return a failed check for each expectation that is not met, else one that names all of them; none where there is none."""
+    bad = [check for key, expected in host.expect.items() if (check := _unmet(host.name, key, expected, facts))]
+    return bad or ([ok(host.name, "expect", f"{', '.join(host.expect)} as expected")] if host.expect else [])
+
+
+def _unmet(host: str, key: str, expected: Any, facts: Mapping[str, Any]) -> Check | None:
+    if key == "infiniband":
+        return _infiniband(host, expected, facts)
+    if isinstance(expected, Mapping):  # of versions and pcie each has its own
+        checks = (_one(host, f"{key}.{name}", value, _NESTED[key](name), facts) for name, value in expected.items())
+        return next((check for check in checks if check), None)
+    return _one(host, key, expected, _TABLE[key], facts)
+
+
+def _one(host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]) -> Check | None:
+    values = row.look(facts)
+    odd = [value for value in values if value is None or not row.fits(value, expected)]
+    if values and not odd:
+        return None
+    found = ", ".join(dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)) or "nothing"
+    wanted = _shown(expected, row.unit) + " or more" * (row.least and expected != "unlimited")
+    return failed(host, "expect", f"{key} {found}", f"{key} {wanted}", _HINT.format(key=key))
+
+
+def _shown(value: Any, unit: str) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value in ("unlimited", float("inf")):
+        return "unlimited"
+    if isinstance(value, (int, float)):
+        return f"{value:.0f}{unit}" if value == int(value) else f"{value:.5g}{unit}"
+    return str(value)
+
+
+def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]) -> Check | None:
+    """Judge whether so many ports have this state, rate and link layer; ports of other kinds may be there as well."""
+    state, layer, rate = expected.get("state", "ACTIVE"), expected.get("link_layer"), expected.get("rate_gbit", 0)
+    ports = facts.get("infiniband") or ()
+    fit = [
+        port
+        for port in ports
+        if port["state"] == state and layer in (None, port["link_layer"]) and (port["rate_gbit"] or 0) >= rate
+    ]
+    wanted = expected.get("ports", 1)
+    if len(fit) >= wanted:
+        return None
+    words = f"{wanted} ports {state}" + f" at {rate:g} Gb/s" * bool(rate) + f" of {layer}" * bool(layer)
+    odd = [port for port in ports if port not in fit]
+    rest = ", ".join(f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8])
+    found = f"{len(fit)} such" + f", and {rest}" * bool(rest)
+    return failed(host, "expect", f"infiniband {found}", f"infiniband {words}", _HINT.format(key="infiniband"))
+
+
+def _of_gpus(*names: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+    return lambda facts: [next((gpu[name] for name in names if name in gpu), None) for gpu in gpu_states(facts)]
+
+
+def _on(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+    return lambda facts: [value and value == "Enabled" for value in _of_gpus(name)(facts)]
+
+
+def _version(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+    def look(facts: Mapping[str, Any]) -> list[Any]:
+        versions = facts.get("framework")
+        value = versions.get(name) if isinstance(versions, Mapping) else None
+        return [None if value is None else str(value)]
+
+    return look
+
+
+def _limit(name: str, unit: int = 1) -> Callable[[Mapping[str, Any]], list[Any]]:
+    def look(facts: Mapping[str, Any]) -> list[Any]:
+        pair = (facts.get("limits") or {}).get(name)
+        # Of open files a run gets as many as the hard limit allows.
+        value = pair[name == "nofile"] if pair else 0
+        return [None if not pair else float("inf") if value is None else value / unit]
+
+    return look
+
+
+def _links(facts: Mapping[str, Any]) -> list[Any]:
+    return sorted(set(pairs(facts.get("topology")).values()))
+
+
+def _gpu_count(facts: Mapping[str, Any]) -> list[Any]:
+    return [len(facts["gpus"])] if isinstance(facts.get("gpus"), (list, tuple)) else [0]
+
+
+def _scaled(values: Iterable[Any], unit: float) -> list[Any]:
+    return [None if value is None else value / unit for value in values]
+
+
+def _same(value: Any, expected: Any) -> bool:
+    return bool(value == expected)
+
+
+def _at_least(value: Any, expected: Any) -> bool:
+    return bool(value >= (float("inf") if expected == "unlimited" else expected))
+
+
+_TABLE: Mapping[str, _Expectation] = {
+    "gpu": _Expectation(_of_gpus("name"), meets),
+    "gpus": _Expectation(_gpu_count, _same),
+    "memory_gib": _Expectation(lambda facts: _scaled(_of_gpus("memory_mib")(facts), 1024), _at_least, " GiB", least=True),
+    "driver": _Expectation(_of_gpus("driver"), meets),
+    "nvlink": _Expectation(_links, meets),
+    "ecc": _Expectation(_on("ecc"), _same),
+    "mig": _Expectation(_on("mig"), _same),
+    "persistence": _Expectation(_on("persistence"), _same),
+    "compute_mode": _Expectation(_of_gpus("compute_mode"), _same),
+    "power_limit_w": _Expectation(_of_gpus("power_limit_w"), _at_least, " W", least=True),
+    "cuda": _Expectation(_version("cuda"), meets),
+    "nccl": _Expectation(_version("nccl"), meets),
+    "kernel": _Expectation(lambda facts: [facts.get("kernel")], meets),
+    "cpu": _Expectation(lambda facts: [facts.get("cpu")], meets),
+    "cores": _Expectation(lambda facts: [facts.get("cores")], _same),
+    "ram_gib": _Expectation(lambda facts: _scaled([facts.get("memory_bytes")], _GIB), _at_least, " GiB", least=True),
+    "shm_gib": _Expectation(lambda facts: _scaled([facts.get("shm_bytes")], _GIB), _at_least, " GiB", least=True),
+    "mtu": _Expectation(lambda facts: [training_interface(facts).get("mtu")], _same),
+    "speed_gbit": _Expectation(
+        lambda facts: _scaled([training_interface(facts).get("speed_mbit")], 1000), _at_least, " Gb/s", least=True
+    ),
+    "memlock": _Expectation(_limit("memlock", _MIB), _at_least, " MiB", least=True),
+    "nofile": _Expectation(_limit("nofile"), _at_least, least=True),
+    "nproc": _Expectation(_limit("nproc"), _at_least, least=True),
+}
+_PCIE = {
+    "generation": _Expectation(_of_gpus("pcie_gen_max"), _at_least, least=True),
+    "width": _Expectation(_of_gpus("pcie_width"), _at_least, least=True),
+}
+_NESTED: Mapping[str, Callable[[str], _Expectation]] = {
+    "versions": lambda name: _Expectation(_version(name), meets),
+    "pcie": _PCIE.__getitem__,
+}
