@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.check import Check, failed, ok, warning
-from orchestrator.hostset import fold
 from orchestrator.inventory import Host
 from orchestrator.nvidiasmi import gpu_states, pairs
 from orchestrator.versions import number
@@ -56,7 +55,7 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         if found:
             hint = "nvidia-smi must end well there: look at dmesg, reload the driver or restart the machine"
         return failed(host.name, "gpus", str(found or "no nvidia-smi"), expected, hint)
-    if wanted is not None and len(found) < wanted:
+    if len(found) < (1 if wanted is None else wanted):
         hint = "correct gpus: in the inventory, or look at nvidia-smi -L and dmesg on the node"
         return failed(host.name, "gpus", f"{len(found)} GPUs", expected, hint)
     models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in found})
@@ -89,12 +88,12 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         for each in processes
     )
     rest = busy - {str(each.get("gpu")) for each in processes}
-    whose += [f"memory or time of GPU {fold(sorted(rest))} by processes that are not shown"] * bool(rest)
+    whose += _folded(("memory or time used by processes that are not shown", gpu) for gpu in rest)
     hint = "wait for its end or choose other nodes; a number measured beside other work says little"
     return warning(host, "idle", "; ".join(whose), "idle GPUs", hint)
 
 
-def _folded(said: Any) -> list[str]:
+def _folded(said: Iterable[tuple[str, str]]) -> list[str]:
     """Return each distinct text once, with the GPUs of which it was said."""
     by_text: dict[str, list[str]] = {}
     for text, gpu in said:
@@ -210,7 +209,7 @@ def _fabric(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
     states = {str(gpu["fabric"]) for gpu in gpus if gpu.get("fabric")}
     if not states:
         return None
-    bad = _each(gpus, lambda gpu: str(gpu.get("fabric") or "") if gpu.get("fabric") != "Completed/Success" else "")
+    bad = _each(gpus, lambda gpu: "" if gpu.get("fabric") in (None, "Completed", "Completed/Success") else str(gpu["fabric"]))
     if bad:
         hint = "CUDA does not start before that; see systemctl status nvidia-fabricmanager, of the driver's own version"
         return failed(host, "fabric", bad, "Completed/Success", hint)

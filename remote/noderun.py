@@ -1388,7 +1388,7 @@ def begin(argv, folder):
     import subprocess
 
     path = os.path.join(folder, ".told.%d" % os.getpid())
-    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w+b")
+    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
     os.unlink(path)
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT)

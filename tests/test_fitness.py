@@ -121,15 +121,15 @@ def test_who_uses_the_gpus_is_named() -> None:
     found = one("idle", healthy("v100s-460.xml"), replace(HOST, gpus=1))
     assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of somebody (process 20999)")
     hidden = healthy("v100s-460.xml", gpu_processes=[])
-    assert one("idle", hidden, replace(HOST, gpus=1))[1] == "memory or time of GPU 0 by processes that are not shown"
+    assert one("idle", hidden, replace(HOST, gpus=1))[1] == "GPU 0: memory or time used by processes that are not shown"
 
 
 @pytest.mark.parametrize(
     ("gpus", "found"),
-    [(None, "no nvidia-smi"), ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s")],
+    [(None, "no nvidia-smi"), ([], "0 GPUs"), ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s")],
 )
 def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(gpus: Any, found: str) -> None:
-    checks = judged(healthy() | {"gpus": gpus})
+    checks = judged(healthy() | {"gpus": gpus}, replace(HOST, gpus=None))
     assert (checks["gpus"].verdict, checks["gpus"].found) == ("failed", found)
     assert {"idle", "ecc", "clocks"}.isdisjoint(checks)
 

@@ -78,7 +78,7 @@ def check(
     framework: Framework = "pytorch",
     only: Annotated[
         str,
-        typer.Option("--only", metavar="NAMES", help="Only these checks, such as ecc,mtu; reach: connect, log in, run `true`."),
+        typer.Option("--only", metavar="NAMES", help="Only these checks, as ecc,route; reach: connect, log in, run `true`."),
     ] = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
