@@ -31,6 +31,7 @@ __all__ = [
     "least_chance",
     "outliers",
     "ratio_interval",
+    "student",
 ]
 
 LEVEL = 0.95
@@ -181,6 +182,17 @@ def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
         if abs(log - centre) > max(limit * scatter, _ALIKE):
             found.append(place)
     return found
+
+
+def student(freedom: float, chance: float) -> float:
+    """Return the value that Student's t with so many degrees of freedom stays below with this chance.
+
+    >>> round(student(9, 0.975), 3)
+    2.262
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, chance))
 
 
 def _around(logs: Sequence[float], level: float) -> Interval | None:
