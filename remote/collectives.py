@@ -27,7 +27,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import torch
 import torch.distributed as dist
 import trainer
-from torchranks import device_name, gather, identity, join, memory_bytes, prove_world, versions
+from torchranks import claim, device_name, gather, identity, join, memory_bytes, prove_world, versions
 from trainer import Identity
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -383,14 +383,7 @@ def main() -> None:
     """Join, measure, prove, report."""
     asked = arguments()
     me = identity()
-    if asked.device == "cpu":
-        torch.set_num_threads(asked.threads)
-        device = torch.device("cpu")
-    elif me.local_rank < torch.cuda.device_count():
-        device = torch.device("cuda", me.local_rank)
-        torch.cuda.set_device(device)
-    else:
-        raise SystemExit(f"LOCAL_RANK: expected below the {torch.cuda.device_count()} visible GPUs, got {me.local_rank}")
+    device = claim(asked, me.local_rank)
     backend = join(asked, device)
     name, host = device_name(device), socket.gethostname()
     trainer.say_rank(*me, host, name)

@@ -28,6 +28,17 @@ def identity() -> Identity:
     return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
 
 
+def claim(asked: argparse.Namespace, local_rank: int) -> torch.device:
+    """Take this rank's device. Raises SystemExit where there is none for it."""
+    if asked.device == "cpu":
+        torch.set_num_threads(asked.threads)
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise SystemExit(f"LOCAL_RANK: expected below the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
 def device_name(device: torch.device) -> str:
     """Return what the device calls itself."""
     if device.type == "cuda":

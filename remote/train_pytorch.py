@@ -50,7 +50,7 @@ import trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torchranks import device_name, gather, identity, join, memory_bytes, prove_world, versions
+from torchranks import claim, device_name, gather, identity, join, memory_bytes, prove_world, versions
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -255,17 +255,14 @@ def unusable_graphs(asked: argparse.Namespace) -> str:
 
 def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
     """Take this rank's device and set the arithmetic of its matrix units."""
-    if asked.device == "cpu":
-        torch.set_num_threads(asked.threads)
-        return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise SystemExit(f"LOCAL_RANK: expected below the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
-    torch.cuda.set_device(local_rank)
+    device = claim(asked, local_rank)
+    if device.type == "cpu":
+        return device
     # Both are set, always: cuDNN's default is TF32 on, so that "fp32" would silently be TF32 in every convolution.
     torch.backends.cuda.matmul.allow_tf32 = asked.dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = asked.dtype == "tf32"
     torch.backends.cudnn.benchmark = asked.cudnn_benchmark == "true"
-    return torch.device("cuda", local_rank)
+    return device
 
 
 # --- one step -------------------------------------------------------------------------------------------------------------
