@@ -81,14 +81,16 @@ def specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[
     device = _device(hosts)
     found: dict[str, RunSpec] = {}
     folder_of: dict[str, FrameworkFolder] = {}
-    shapes = _shapes(request, hosts)
+    usual = folders[0].framework.measure.gpus
+    shapes = _shapes(request, hosts, usual)
+    gpus_origin = "inventory" if usual is None else f"{folders[0].framework.name} default"
     for folder in folders:
         for cell in cells(request.axes, shapes):
             choices = {**request.single, **cell}
             if not (request.nodes or request.gpus or request.shapes or request.ladder):
-                choices |= {"nodes_origin": "all selected hosts", "gpus_origin": "inventory"}
+                choices |= {"nodes_origin": "all selected hosts", "gpus_origin": gpus_origin}
             elif not request.gpus and not request.shapes and not request.ladder:
-                choices |= {"gpus_origin": "inventory"}
+                choices |= {"gpus_origin": gpus_origin}
             spec = resolve(
                 folder.framework, request.model, device=device, choices=choices, run_file=request.run_file, sets=request.sets
             )
@@ -164,10 +166,10 @@ def _device(hosts: Iterable[Host]) -> str:
     return next(iter(by_device), "cpu")
 
 
-def _shapes(request: Request, hosts: Sequence[Host]) -> tuple[tuple[int, int], ...]:
+def _shapes(request: Request, hosts: Sequence[Host], usual: int | None) -> tuple[tuple[int, int], ...]:
     if request.shapes:
         return request.shapes
-    gpus = request.gpus or (_capacity(hosts[: max(request.nodes, default=len(hosts))]),)
+    gpus = request.gpus or (usual or _capacity(hosts[: max(request.nodes, default=len(hosts))]),)
     if request.ladder:
         return ladder(max(request.nodes, default=len(hosts)), max(gpus))
     return tuple((nodes, count) for nodes in request.nodes or (len(hosts),) for count in gpus)

@@ -90,7 +90,7 @@ class _Knob(_Strict):
 
 class _Framework(_Strict):
     title: str
-    measures: Literal["training", "collectives", "pairs"] = "training"
+    measures: Literal["training", "collectives", "pairs", "readings"] = "training"
     launch: Launch = "every_node"
     launch_by: dict[str, dict[str, Launch]] = {}
     batch_size_is: Literal["device", "node", "global"] = "device"

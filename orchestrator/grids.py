@@ -22,11 +22,13 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the good runs of a cell amount to: tables, lines that are said above them, and what qualifies them."""
+    """What the good runs of a cell amount to: tables, lines that are said above them, what qualifies them, and a line for each
+    node or link that is unfit."""
 
     grids: tuple[Grid, ...] = ()
     said: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()
 
 
 Repeats = Sequence[tuple[int, Sequence[Any]]]

@@ -20,6 +20,7 @@ from orchestrator.evidence import invalid
 from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
+from orchestrator.pairtimes import pair_times
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
 from orchestrator.rundir import BenchDir, RunDir
@@ -39,8 +40,10 @@ _TRANSPORT = {
 _DATA = {"result_invalid", "state_damaged", "plan_changed"}
 _READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
     "collectives": collectives.points,
+    "pairs": pair_times,
 }
-"""By kind of measurement: what understands the lines of a run, given its spec and what the program said at its end."""
+"""By kind of measurement: what understands the lines of a run, given its spec, and what the program said at its end with the
+hosts in order of node_rank as ``nodes``."""
 
 
 def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
@@ -166,7 +169,9 @@ def _readings(planned: Planned, lines: Sequence[Mapping[str, str]], observed: Ma
     """Return what a program that trains nothing has measured, understood. Raises DataError where that is not all of it."""
     if not lines:
         raise invalid(f"expected lines that tell of {planned.measure.noun}, the log has none")
-    return _READERS.get(planned.measure.name, _as_read)(planned.spec, lines, observed)
+    return _READERS.get(planned.measure.name, _as_read)(
+        planned.spec, lines, {**observed, "nodes": [node.host for node in planned.nodes]}
+    )
 
 
 def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import collectives
+from orchestrator import collectives, pairsheet
 from orchestrator.grids import Content, Grid, Repeats
 from orchestrator.hardware import hardware
 
@@ -41,6 +41,7 @@ class Sheet:
     failed: int
     grids: tuple[Grid, ...]
     said: tuple[str, ...]
+    culprits: tuple[str, ...]
     qualifications: tuple[str, ...]
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]
@@ -80,6 +81,7 @@ def sheet_of(
         failed=len(failures),
         grids=content.grids,
         said=content.said,
+        culprits=content.culprits,
         qualifications=qualifications,
         failures=failures,
         run_ids=tuple(run.run_id for run in cell.runs),
@@ -94,5 +96,8 @@ def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
     return Content((Grid(f"{spec.model} {spec.shape}", ("repeat", *columns), rows),))
 
 
-_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {"collectives": collectives.content}
+_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {
+    "collectives": collectives.content,
+    "pairs": pairsheet.content,
+}
 """By kind of measurement: what makes its tables."""

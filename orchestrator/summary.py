@@ -341,7 +341,8 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
     speeds, n = cell.speeds, len(cell.good)
     if n:
-        found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * (n < ENOUGH_REPEATS)
+        enough = n < ENOUGH_REPEATS and not cell.measure.repeats_within
+        found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * enough
         found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
     if speeds:
         found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)

@@ -26,7 +26,7 @@ from tests.test_results import build
 
 FOLDER = """\
 title: latency of a ping
-measures: pairs
+measures: readings
 models: {{{model}: {{}}}}
 dtypes: {{cpu: {{fp32: fp32}}}}
 defaults: {{dtype: fp32, steps: 25, warmup_steps: 5, timeout_s: 60, repeats: 3}}
@@ -70,10 +70,10 @@ def test_a_model_of_several_folders_or_of_none_is_refused(templates: Path) -> No
 
 
 def test_a_folder_says_what_its_kind_of_measurement_needs(tmp_path: Path) -> None:
-    folder(tmp_path, "silent", text=FOLDER.replace("readings", "rank"))
-    with pytest.raises(Faults, match=r"log\.readings in a folder that measures pairs"):
+    folder(tmp_path, "silent", text=FOLDER.replace("  readings:", "  rank:"))
+    with pytest.raises(Faults, match=r"log\.readings in a folder that measures readings"):
         open_framework("silent", tmp_path)
-    folder(tmp_path, "trains", text=FOLDER.replace("measures: pairs\n", ""))
+    folder(tmp_path, "trains", text=FOLDER.replace("measures: readings\n", ""))
     with pytest.raises(Faults, match=r"loaders and log\.patterns in a folder that measures training"):
         open_framework("trains", tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_folder_says_what_its_kind_of_measurement_needs(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("axis", "where"), [({"batch_size": (4,)}, "--batch-size"), ({"loader": ("native",)}, "--loader")])
 def test_choices_that_mean_nothing_are_refused(templates: Path, axis: dict[str, tuple[Any, ...]], where: str) -> None:
     found = open_framework("pinger", templates)
-    with pytest.raises(ConfigError, match=f"{where}: pinger measures links between pairs of nodes"):
+    with pytest.raises(ConfigError, match=f"{where}: pinger measures readings of its own"):
         specs(Request("ping", axes=axis), [found], HOSTS)
     (spec,) = specs(Request("ping"), [found], HOSTS)
     assert (spec.batch_size, spec.loader, spec.shape) == (1, "none", "2n2g")
@@ -103,7 +103,7 @@ def pings(times: list[str]) -> Any:
     def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["spec"] |= {"framework": "pinger", "model": "ping", "batch_size": 1, "loader": "none"}
         log = planned["framework"]["log"]
-        planned["framework"] |= {"measures": "pairs", "log": {**log, "patterns": [], "closing": "", "readings": READINGS}}
+        planned["framework"] |= {"measures": "readings", "log": {**log, "patterns": [], "closing": "", "readings": READINGS}}
         lines = [line for line in logs[0]["rank-0.out"].splitlines() if "rank=" in line]
         lines += [f"ping to={n} time_s={time}" for n, time in enumerate(times)]
         logs[0]["rank-0.out"] = "\n".join(lines) + "\n"
@@ -133,7 +133,7 @@ def test_its_runs_are_a_sheet_and_no_row_and_a_run_without_readings_has_failed(b
     assert sheet.grids[0].columns == ("repeat", "to", "time_s")
     assert sheet.grids[0].rows == ((1, "0", "0.125"), (1, "1", "20.5"), (2, "0", "0.25"), (2, "1", "21.5"))
     assert sheet.qualifications[0] == "2 good repeats, 3 or more are needed to believe it"
-    assert "expected lines that tell of links between pairs of nodes, the log has none" in sheet.failures[0]
+    assert "expected lines that tell of readings of its own, the log has none" in sheet.failures[0]
 
 
 def test_json_has_the_sheet_as_its_schema_says(bench: BenchDir) -> None:
@@ -168,14 +168,14 @@ def test_csv_has_a_line_for_each_row_of_the_sheet(bench: BenchDir, tmp_path: Pat
 def test_what_is_for_speeds_only_says_so(bench: BenchDir, tmp_path: Path, words: tuple[str, ...]) -> None:
     done = orch(tmp_path, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "measured links between pairs of nodes" in done.stderr and "Traceback" not in done.stderr
+    assert "measured readings of its own" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_history_names_the_bench_and_lists_no_speed(bench: BenchDir, tmp_path: Path) -> None:
     done = orch(tmp_path, "history")
-    assert "not listed, as it has measured links between pairs of nodes: orch summarize b1" in done.stderr
+    assert "not listed, as it has measured readings of its own: orch summarize b1" in done.stderr
     assert "b1" not in done.stdout
-    assert json.loads(orch(tmp_path, "history", "--json").stdout)["speedless"] == {"b1": "links between pairs of nodes"}
+    assert json.loads(orch(tmp_path, "history", "--json").stdout)["speedless"] == {"b1": "readings of its own"}
 
 
 def test_a_bench_of_it_plans_no_baseline_and_no_end_by_intervals(templates: Path, tmp_path: Path) -> None:
@@ -186,4 +186,4 @@ def test_a_bench_of_it_plans_no_baseline_and_no_end_by_intervals(templates: Path
     done = orch(tmp_path, *words, "--dry-run", "--json")
     assert {run["spec"]["nodes"] for run in json.loads(done.stdout)} == {2}, done.stderr
     done = orch(tmp_path, *words, "--until-ci", "1%")
-    assert done.returncode == 2 and "orch: --until-ci: pinger measures links between pairs of nodes" in done.stderr
+    assert done.returncode == 2 and "orch: --until-ci: pinger measures readings of its own" in done.stderr

@@ -28,7 +28,8 @@ LAYERS = {
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
         check nvidiasmi nodefacts fitness fitness_among fitness_expected fitness_gpus fitness_host fitness_network
-        summary overlap stepparts explain grids sheets collectives pairs stopping tuning beside diagnosis knownfailures differences
+        summary overlap stepparts explain grids sheets collectives pairs pairtimes pairsheet stopping tuning beside diagnosis
+        knownfailures differences
         comparison distinctions sealed redaction
     """,
     "shell": """
@@ -72,6 +73,7 @@ FRAMEWORKS = {
     "collectives": {"torch", "trainer", "torchranks"},
     "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
     "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
+    "pairs": {"torch", "trainer", "torchranks"},
     "loaders": {"nvidia", "PIL", "numpy"},
 }
 HEAVY = [

@@ -159,6 +159,7 @@ class _Conductor:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench)
         errors = pace.counted([*errors, *_unproven(results, {error.run_id for error in errors})])
+        errors += _unfit(results)
         code = errors[0].exit_code if errors else 0
         self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
@@ -176,6 +177,15 @@ class _Conductor:
 def _unproven(results: Sequence[RunResult], known: set[str]) -> list[OrchError]:
     """Return what is wrong with the evidence of runs that seemed to go well: a log without its last step, another digest."""
     return [result.error for result in results if isinstance(result.error, DataError) and result.run_id not in known]
+
+
+def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
+    """Return the nodes and links that were found unfit, where that is what was measured."""
+    from orchestrator.summary import summarize
+
+    if all(result.measure.has_speed for result in results):
+        return []
+    return [RunError(text, kind="node_unfit") for sheet in summarize(results).sheets for text in sheet.culprits]
 
 
 def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], *, as_json: bool, detach: bool) -> None:

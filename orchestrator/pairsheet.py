@@ -1,0 +1,150 @@
+"""What `orch bench pairs` has found, in words and tables: who is slow, how sure that is, and what would have been found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.grids import Content, Grid, Repeats
+from orchestrator.hostset import fold
+from orchestrator.pairs import MARGIN, Diagnosis, Link, NodeScore, Pair, diagnosis
+from orchestrator.pairtimes import BOTH, ONE_WAY, PING
+from orchestrator.stats import mean, median
+
+if TYPE_CHECKING:
+    from orchestrator.spec import RunSpec
+
+__all__ = ["content"]
+
+_WORST = 10
+_NODES = ("node", "slower", "from", "to", "sending", "receiving", "slow to", "ping ms", "verdict")
+_LINKS = ("node", "node 2", "slower", "from", "to", "GB/s", "over ordinary", "verdict")
+"""``slower``: how many times, with the ends of its 95 % interval."""
+Way = tuple[int, int]
+"""From one node to another."""
+
+
+def content(spec: RunSpec, repeats: Repeats) -> Content:
+    """Return the verdicts, a table of the nodes, one of the slowest links, and the speed of every pair."""
+    times: dict[str, dict[Pair, list[float]]] = {}
+    names: dict[int, str] = {}
+    for _, readings in repeats:
+        for one in readings:
+            times.setdefault(one.direction, {}).setdefault(one.pair, []).extend(one.times_s)
+            names |= dict(zip(one.pair, one.hosts, strict=True))
+    found = diagnosis(times[BOTH], spec.nodes)
+    ways = _ways(times)
+    size = spec.options["size_bytes"] * spec.gpus
+    culprits = _culprits(found, names, ways)
+    ping_s = {pair: median(values) for pair, values in times[PING].items()}
+    ping_ms = median(list(ping_s.values())) * 1e3
+    ordinary = f"an ordinary pair: {_rate(size, found.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
+    grids = (_node_grid(found, names, ways, ping_s), _link_grid(found, names, size), _matrix(found, names, size))
+    return Content(grids, (*(culprits or _nothing(found)), ordinary), culprits=culprits)
+
+
+def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, float]:
+    """Return how many times slower each one-way line is than the middle one of the middle node."""
+    logs = {way: mean([math.log(seconds) for seconds in values])
+            for direction, turned in zip(ONE_WAY, (False, True), strict=True)
+            for pair, values in times[direction].items()
+            for way in [(pair[1], pair[0]) if turned else pair]}  # fmt: skip
+    nodes = {way[0] for way in logs}
+    usual = median([median([log for way, log in logs.items() if node in way]) for node in nodes])
+    return {way: math.exp(log - usual) for way, log in logs.items()}
+
+
+def _culprits(found: Diagnosis, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
+    texts = [_node_words(score, names, ways) for score in sorted(found.nodes, key=_slowest) if score.named]
+    texts += [_link_words(link, names, ways) for link in sorted(found.links, key=_slowest) if link.named]
+    if found.boundary:
+        groups = " and ".join(fold(names[node] for node in group) for group in found.boundary.groups)
+        texts.append(f"between {groups}: {found.boundary.slower:.1f}x slower than within them, as across two switches")
+    return tuple(texts)
+
+
+def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
+    whom = "every partner" if score.slow_to == score.partners else f"{score.slow_to} of {score.partners} partners"
+    when = _one_sided(_sending(ways, score.node), _receiving(ways, score.node), ", when sending", ", when receiving")
+    return f"{names[score.node]}: {score.slower:.1f}x slower to {whom} (95 %: {_reach(score)}){when}"
+
+
+def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
+    a, b = (names[node] for node in link.pair)
+    when = _one_sided(ways[link.pair], ways[link.pair[1], link.pair[0]], f", from {a} to {b}", f", from {b} to {a}")
+    return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){when}"
+
+
+def _one_sided(one: float, other: float, first: str, second: str) -> str:
+    """Return which of two ways is slow, where the other is less than half as far off."""
+    logs = math.log(one), math.log(other)
+    if max(logs) <= math.log1p(MARGIN) or min(logs) > max(logs) / 2:
+        return ""
+    return first if logs[0] > logs[1] else second
+
+
+def _nothing(found: Diagnosis) -> tuple[str, ...]:
+    relative = list(found.relative.values())
+    if len(relative) == 1:
+        return ("two nodes are one pair, and there is nothing to compare it with; three can tell",)
+    if found.sweeps < 2:
+        return ("one sweep tells nothing of its noise: no verdict. take more --steps",)
+    apart = f"all pairs within {min(relative) - 1:+.0%} and {max(relative) - 1:+.0%} of the ordinary time"
+    node, link = (math.ceil(round(10 * times, 6)) / 10 for times in (found.seen_node, found.seen_link))
+    reach = f"a node {node:.1f}x slower, or a link {link:.1f}x, would have been named"
+    return (f"nothing stands out: {apart}; {reach}",)
+
+
+def _node_grid(found: Diagnosis, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
+    rows = []
+    for score in found.nodes:
+        pings = [seconds for pair, seconds in ping_s.items() if score.node in pair]
+        shown = (_sending(ways, score.node), _receiving(ways, score.node), f"{score.slow_to} of {score.partners}")
+        verdict = "slow" if score.named else ""
+        rows.append((names[score.node], *_scored(score), *shown, median(pings) * 1e3, verdict))
+    return Grid("nodes, to their middle partner", _NODES, tuple(rows))
+
+
+def _link_grid(found: Diagnosis, names: Mapping[int, str], size: int) -> Grid:
+    rows = []
+    for place, link in enumerate(sorted(found.links, key=_slowest)):
+        if place < _WORST or link.named:
+            relative = found.relative[link.pair]
+            rate = _rate(size, found.ordinary_s * relative)
+            ends = [names[node] for node in link.pair]
+            rows.append((*ends, *_scored(link), rate, relative, "slow" if link.named else ""))
+    return Grid("slowest links, over what their nodes explain", _LINKS, tuple(rows))
+
+
+def _matrix(found: Diagnosis, names: Mapping[int, str], size: int) -> Grid:
+    rates: dict[Way, float] = {pair: _rate(size, found.ordinary_s * times) for pair, times in found.relative.items()}
+    order = sorted(names)
+    rows = tuple((names[one], *(rates.get((min(one, other), max(one, other))) for other in order)) for one in order)
+    return Grid("every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows)
+
+
+def _scored(score: NodeScore | Link) -> tuple[Any, ...]:
+    ends = [end if math.isfinite(end) and end > 0 else None for end in (score.interval.low, score.interval.high)]
+    return score.slower, *ends
+
+
+def _reach(score: NodeScore | Link) -> str:
+    return f"{score.interval.low:.1f} to {score.interval.high:.1f}"
+
+
+def _sending(ways: Mapping[Way, float], node: int) -> float:
+    return median([times for way, times in ways.items() if way[0] == node])
+
+
+def _receiving(ways: Mapping[Way, float], node: int) -> float:
+    return median([times for way, times in ways.items() if way[1] == node])
+
+
+def _slowest(score: NodeScore | Link) -> float:
+    return -score.slower
+
+
+def _rate(size_bytes: int, seconds: float) -> float:
+    """Return GB/s, of 10^9 bytes."""
+    return size_bytes / seconds / 1e9

@@ -1,0 +1,153 @@
+"""The lines of `orch bench pairs`: all of them understood, or none; and the words in which they are told."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import DataError
+from orchestrator.library import open_framework
+from orchestrator.pairsheet import content
+from orchestrator.pairtimes import PairTimes, pair_times
+from orchestrator.spec import RunSpec, resolve
+
+FRAMEWORK = open_framework("pairs").framework
+READING = re.compile(FRAMEWORK.log.readings)
+HOSTS = {"nodes": ["node1", "node2", "node3", "node4"]}
+
+
+def spec_of(nodes: int = 3, gpus: int = 2, **sets: str) -> RunSpec:
+    choices = {"nodes": nodes, "gpus": gpus, "steps": 4, "warmup_steps": 1}
+    return resolve(FRAMEWORK, "pairs", device="cpu", choices=choices, sets={"size_bytes": "1000000", **sets})
+
+
+def line(**values: Any) -> dict[str, str]:
+    match = READING.match("orch pair " + " ".join(f"{name}={value}" for name, value in values.items()))
+    assert match, values
+    return match.groupdict()
+
+
+def lines_of(spec: RunSpec, slow: dict[tuple[int, int, str], float] | None = None) -> list[dict[str, str]]:
+    """Every line of a run in which a transfer takes 1 ms, 2 ms both ways at once; a second rank takes a tenth more."""
+    slow = slow or {}
+    sizes = {"a-to-b": 1000000, "b-to-a": 1000000, "both": 1000000, "ping": 8}
+    usual = {"a-to-b": 1e-3, "b-to-a": 1e-3, "both": 2e-3, "ping": 5e-5}
+    return [
+        line(sweep=sweep, round=1, a=a, b=b, local_rank=rank, direction=way, size_bytes=size,
+             time_s=f"{usual[way] * (1 + 0.1 * rank) * slow.get((a, b, way), 1.0):.9f}")
+        for sweep in (1, 2, 3) for a, b in combinations(range(spec.nodes), 2) for way, size in sizes.items()
+        for rank in range(spec.gpus)
+    ]  # fmt: skip
+
+
+def test_the_slowest_rank_of_a_pair_is_its_time() -> None:
+    spec = spec_of()
+    found = pair_times(spec, lines_of(spec), HOSTS)
+    assert len(found) == 3 * 4
+    assert found[2] == PairTimes((0, 1), ("node1", "node2"), "both", 1000000, (0.0022, 0.0022, 0.0022))
+    assert found[-1] == PairTimes((1, 2), ("node2", "node3"), "ping", 8, (5.5e-05,) * 3)
+
+
+def changed(number: int, **values: Any) -> Any:
+    return lambda lines: [*lines[:number], {**lines[number], **values}, *lines[number + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: lines[:-1], "expected 72 times of pairs, the logs have 71"),
+        (lambda lines: [*lines, lines[0]], "expected 72 times of pairs, the logs have 73"),
+        (lambda lines: [*lines[:-1], lines[0]], "nodes 0 and 1, a-to-b, sweep 1, once, it is there again"),
+        (changed(0, b="3"), "expected a time of this run, got sweep=1 round=1 a=0 b=3"),
+        (changed(0, a="1"), "a=1 b=1"),
+        (changed(0, sweep="4"), "sweep=4"),
+        (changed(0, sweep="0"), "sweep=0"),
+        (changed(0, local_rank="2"), "local_rank=2"),
+        (changed(0, direction="sideways"), "direction=sideways"),
+        (changed(0, direction="all-reduce"), "direction=all-reduce"),
+        (changed(0, size_bytes="1000004"), "size_bytes=1000004"),
+        (changed(0, time_s="0.000000000"), "time_s=0.000000000"),
+        (changed(0, time_s="999999999.0"), "time_s=999999999.0"),
+    ],
+)
+def test_what_is_missing_twice_there_or_of_another_run_is_an_error_and_no_smaller_table(change: Any, said: str) -> None:
+    spec = spec_of()
+    with pytest.raises(DataError, match=said) as caught:
+        pair_times(spec, change(lines_of(spec)), HOSTS)
+    assert caught.value.kind == "result_invalid"
+
+
+@pytest.mark.parametrize("time_s", ["1", "nan", "1e-3", "-1.0", "1.2.3", "0.5 ", "9" * 400 + ".0"])
+def test_a_time_that_is_no_number_is_no_line(time_s: str) -> None:
+    text = f"orch pair sweep=1 round=1 a=0 b=1 local_rank=0 direction=both size_bytes=8 time_s={time_s}"
+    assert READING.match(text) is None
+
+
+def told(spec: RunSpec, slow: dict[tuple[int, int, str], float], sweeps: int = 3) -> Any:
+    found = pair_times(spec, lines_of(spec, slow), HOSTS)
+    cut = [PairTimes(one.pair, one.hosts, one.direction, one.size_bytes, one.times_s[:sweeps]) for one in found]
+    return content(spec, [(1, cut)])
+
+
+def of_node(node: int, times: float, ways: tuple[str, ...] = ("both",)) -> dict[tuple[int, int, str], float]:
+    return {(a, b, way): times for a, b in combinations(range(4), 2) if node in (a, b) for way in ways}
+
+
+def test_a_slow_node_is_told_with_its_partners_and_the_way_in_which_it_is_slow() -> None:
+    spec = spec_of(nodes=4, gpus=1)
+    ways = of_node(1, 3.0) | {(0, 1, "b-to-a"): 3.0, (1, 2, "a-to-b"): 3.0, (1, 3, "a-to-b"): 3.0}
+    found = told(spec, ways)
+    assert found.culprits == ("node2: 3.0x slower to every partner (95 %: 3.0 to 3.0), when sending",)
+    assert found.said == (*found.culprits, "an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms")
+    every = told(spec, of_node(1, 3.0, ("both", "a-to-b", "b-to-a")))
+    assert every.culprits == ("node2: 3.0x slower to every partner (95 %: 3.0 to 3.0)",)
+
+
+def test_a_slow_link_is_told_with_its_ends_and_its_direction() -> None:
+    found = told(spec_of(nodes=4, gpus=1), {(1, 3, "both"): 4.0, (1, 3, "b-to-a"): 4.0})
+    what = "link node2 to node4: 4.0x slower than its nodes explain (95 %: 4.0 to 4.0), from node4 to node2"
+    assert found.culprits == (what,)
+    links = {row[:2]: row for row in found.grids[1].rows}
+    assert links["node2", "node4"][2] == pytest.approx(4.0) and links["node2", "node4"][-1] == "slow"
+    matrix = {row[0]: row[1:] for row in found.grids[2].rows}
+    assert matrix["node2"] == pytest.approx((0.5, None, 0.5, 0.125)) and matrix["node4"][1] == pytest.approx(0.125)
+
+
+def test_bandwidth_counts_the_bytes_of_all_ranks() -> None:
+    # Two ranks send 1 MB each in 2.2 ms.
+    assert told(spec_of(), {}).grids[2].rows[0][2] == pytest.approx(2e6 / 2.2e-3 / 1e9)
+
+
+def test_two_groups_are_told_as_a_boundary() -> None:
+    across = {(a, b, "both"): 2.0 for a in (0, 1) for b in (2, 3)}
+    assert told(spec_of(nodes=4, gpus=1), across).culprits == (
+        "between node[1-2] and node[3-4]: 2.0x slower than within them, as across two switches",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "sweeps", "said"),
+    [
+        (
+            spec_of(nodes=4, gpus=1),
+            3,
+            "nothing stands out: all pairs within +0% and +0% of the ordinary time; "
+            "a node 1.1x slower, or a link 1.1x, would have been named",
+        ),
+        (spec_of(nodes=2, gpus=1), 3, "two nodes are one pair, and there is nothing to compare it with; three can tell"),
+        (spec_of(nodes=4, gpus=1), 1, "one sweep tells nothing of its noise: no verdict. take more --steps"),
+    ],
+)
+def test_where_nobody_is_named_it_says_what_would_have_been(spec: RunSpec, sweeps: int, said: str) -> None:
+    found = told(spec, {}, sweeps)
+    assert (found.said[0], found.culprits) == (said, ())
+
+
+def test_sweeps_of_several_runs_count_together() -> None:
+    spec = spec_of(nodes=4, gpus=1)
+    one, other = (pair_times(spec, lines_of(spec, of_node(1, times)), HOSTS) for times in (2.0, 8.0))
+    # The middle of 2 and 8 times, in logarithms.
+    assert content(spec, [(1, one), (2, other)]).grids[0].rows[1][1] == pytest.approx(4.0)
