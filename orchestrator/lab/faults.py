@@ -32,6 +32,7 @@ __all__ = [
     "link",
     "loss",
     "memory",
+    "pair_rate",
     "partition",
     "rate",
     "sshd_start",
@@ -152,6 +153,26 @@ def rate(lab: Lab, name: str, limit: str | None) -> None:
         else:
             shape = ["tbf", "rate", limit, "burst", "256kb", "latency", "100ms"]
             run([*begin, "qdisc", "replace", "dev", device, "root", *shape])
+
+
+def pair_rate(lab: Lab, one: str, other: str, limit: str | None) -> None:
+    """Limit what two nodes send each other to e.g. ``20mbit`` each way, and nothing else of theirs; None takes the limit off.
+
+    Takes the place of a `rate` of these nodes on their own end of the cable, and of another pair of theirs.
+    """
+    _namespaces_only(lab)
+    tc = find("tc")
+    for here, there in ((one, lab.node(other).address), (other, lab.node(one).address)):
+        begin = argv_on(lab, here, [tc])
+        if limit is None:
+            run([*begin, "qdisc", "del", "dev", "eth0", "root"])
+        else:  # what no class takes is sent at once
+            lines = [
+                "qdisc replace dev eth0 root handle 1: htb",
+                f"class add dev eth0 parent 1: classid 1:1 htb rate {limit} burst 256kb",
+                f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {there}/32 flowid 1:1",
+            ]
+            run([*begin, "-batch", "-"], text="\n".join(lines) + "\n")
 
 
 def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from orchestrator.lab import cgroups, faults
+from orchestrator.lab import Lab, cgroups, faults
 from tests import judge
 from tests.faultlab import MakeLab, Ssh, answers, held_line, let_go
 
@@ -75,6 +75,30 @@ def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab
     assert limited_s > 0.6  # 16 Mbit at 20 Mbit/s, less the burst
     faults.rate(lab, "node1", None)
     assert b"tbf" not in subprocess.run(labs.argv_on(lab, "node1", ["tc", "qdisc"]), capture_output=True, check=True).stdout
+
+
+def test_a_limited_pair_is_slow_to_each_other_and_to_nobody_else(make_lab: MakeLab) -> None:
+    lab = make_lab(nodes=3)
+    faults.pair_rate(lab, "node1", "node3", "20mbit")
+    # 16 Mbit at 20 Mbit/s, less the burst: 0.7 s.
+    assert _sending_s(lab, "node1", "node3") > 0.5 and _sending_s(lab, "node3", "node1") > 0.5
+    assert max(_sending_s(lab, *ends) for ends in (("node1", "node2"), ("node2", "node1"), ("node3", "node2"))) < 0.4
+    faults.pair_rate(lab, "node1", "node3", None)
+    assert _sending_s(lab, "node1", "node3") < 0.4
+
+
+def _sending_s(lab: Lab, sender: str, receiver: str) -> float:
+    """Seconds for 2 MB from one node to another, without ssh: its programs take longer than the bytes on a busy machine."""
+    listen = "import socket; s = socket.create_server(('', 2000)); print('on', flush=True); c = s.accept()[0]\n"
+    code = listen + "left = 2_000_000\nwhile left: left -= len(c.recv(left))\nc.sendall(b'.')"
+    with subprocess.Popen(labs.argv_on(lab, receiver, [sys.executable, "-c", code]), stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"on\n"
+        send = f"c = socket.create_connection(({lab.node(receiver).address!r}, 2000)); c.sendall(bytes(2_000_000)); c.recv(1)"
+        code = f"import socket, time; begin = time.monotonic(); {send}; print(time.monotonic() - begin)"
+        done = subprocess.run(
+            labs.argv_on(lab, sender, [sys.executable, "-c", code]), capture_output=True, check=True, timeout=60
+        )
+        return float(done.stdout)
 
 
 def test_partitioned_nodes_hear_the_controller_but_not_each_other(make_lab: MakeLab, ssh: Ssh) -> None:
