@@ -12,7 +12,9 @@ from orchestrator.lab.identity import login_user
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab
 
-__all__ = ["gpus_for_each", "inventory_text"]
+__all__ = ["gpu_settings", "gpus_for_each", "inventory_text"]
+
+_GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
 
 def gpus_for_each(nodes: int, wanted: int | None) -> int:
@@ -42,8 +44,17 @@ def _gpus() -> int:
     return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
 
 
-def inventory_text(lab: Lab, *, gpus: int, slots: int) -> str:
-    """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML contains."""
+def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that say how GPUs of this machine may speak to each other, such as NCCL_NVLS_ENABLE=0: sshd passes
+    none of them on, and what holds for the machine holds for its nodes."""
+    return {name: value for name, value in sorted(environment.items()) if name.startswith(_GPU_SETTINGS)}
+
+
+def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str]) -> str:
+    """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML contains.
+
+    ``settings``: variables of nodes that have GPUs.
+    """
     interface = "eth0" if lab.kind == "namespaces" else "lo"
     ssh = {
         "user": login_user(lab),
@@ -62,7 +73,7 @@ def inventory_text(lab: Lab, *, gpus: int, slots: int) -> str:
             *_block("ssh", ssh),
             *_block("vars", variables),
             "hosts:\n",
-            *(_host(lab, index, gpus, interface) for index in range(len(lab.nodes))),
+            *(_host(lab, index, gpus, interface, settings) for index in range(len(lab.nodes))),
         ]
     )
 
@@ -71,12 +82,12 @@ def _block(name: str, values: Mapping[str, object]) -> list[str]:
     return [f"  {name}:\n", *(f"    {key}: {json.dumps(value)}\n" for key, value in values.items())]
 
 
-def _host(lab: Lab, index: int, gpus: int, interface: str) -> str:
+def _host(lab: Lab, index: int, gpus: int, interface: str, settings: Mapping[str, str]) -> str:
     """Return a host's lines. NCCL takes nodes that share a kernel for one host unless each names itself."""
     node = lab.nodes[index]
     text = f"  {node.name}:\n    address: {node.address}\n"
     if gpus:
         devices = ",".join(str(device) for device in range(index * gpus, (index + 1) * gpus))
-        text += f"    env: {json.dumps({'NCCL_HOSTID': node.name, 'NCCL_SOCKET_IFNAME': interface})}\n"
+        text += f"    env: {json.dumps({**settings, 'NCCL_HOSTID': node.name, 'NCCL_SOCKET_IFNAME': interface})}\n"
         text += f"    vars: {json.dumps({'cuda_visible_devices': devices})}\n"
     return text

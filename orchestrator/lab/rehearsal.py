@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import cgroups, loopback, namespaces
-from orchestrator.lab.description import gpus_for_each, inventory_text
+from orchestrator.lab.description import gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
@@ -57,7 +57,8 @@ def up(
     try:
         write_identity(lab)
         lab.inventory.parent.mkdir(parents=True)
-        lab.inventory.write_text(inventory_text(lab, gpus=gpus, slots=slots), encoding="utf-8")
+        text = inventory_text(lab, gpus=gpus, slots=slots, settings=gpu_settings(os.environ))
+        lab.inventory.write_text(text, encoding="utf-8")
         _start_all(lab, share)
         wait_until_answering(lab, lab.nodes)
         mark_ready(lab)

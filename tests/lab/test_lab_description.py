@@ -13,7 +13,7 @@ import pytest
 from orchestrator import library
 from orchestrator.errors import ConfigError
 from orchestrator.lab import Lab, LabNode, machine
-from orchestrator.lab.description import gpus_for_each, inventory_text
+from orchestrator.lab.description import gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
 from tests.faultlab import MakeLab, Ssh
 
@@ -26,7 +26,7 @@ def _lab(directory: Path) -> Lab:
 def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -> None:
     lab = _lab(tmp_path / 'a "strange" folder: #1')
     file = tmp_path / "cluster.yaml"
-    file.write_text(inventory_text(lab, gpus=0, slots=3))
+    file.write_text(inventory_text(lab, gpus=0, slots=3, settings={"NCCL_NVLS_ENABLE": "0"}))
     inventory = library.open_inventory(str(file))
     assert [(h.name, h.address, h.gpus, h.slots, h.capacity, dict(h.env)) for h in inventory.hosts] == [
         ("node1", "10.11.0.2", 0, 3, 3, {}),
@@ -40,14 +40,15 @@ def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -
 
 
 def test_gpus_are_dealt_out_and_every_node_is_a_host_of_its_own_to_nccl(tmp_path: Path) -> None:
+    settings = gpu_settings({"NCCL_NVLS_ENABLE": "0", "NCCL_HOSTID": "all", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/root"})
     file = tmp_path / "cluster.yaml"
-    file.write_text(inventory_text(_lab(tmp_path), gpus=4, slots=1))
+    file.write_text(inventory_text(_lab(tmp_path), gpus=4, slots=1, settings=settings))
     hosts = library.open_inventory(str(file)).hosts
     assert [host.gpus for host in hosts] == [4, 4]
     assert [host.vars["cuda_visible_devices"] for host in hosts] == ["0,1,2,3", "4,5,6,7"]
     assert [dict(host.env) for host in hosts] == [
-        {"NCCL_HOSTID": "node1", "NCCL_SOCKET_IFNAME": "eth0"},
-        {"NCCL_HOSTID": "node2", "NCCL_SOCKET_IFNAME": "eth0"},
+        {"NCCL_NVLS_ENABLE": "0", "NCCL_HOSTID": "node1", "NCCL_SOCKET_IFNAME": "eth0"},
+        {"NCCL_NVLS_ENABLE": "0", "NCCL_HOSTID": "node2", "NCCL_SOCKET_IFNAME": "eth0"},
     ]
 
 
