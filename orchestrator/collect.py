@@ -22,7 +22,6 @@ __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 _MAX_FILES = 4096
 # Above the limit at which a node stops a run for its output: a log that tripped it is seen up to a second late.
 _MAX_BYTES = 4 << 30
-_BUFFER_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +79,35 @@ class _Logs:
         self._file: IO[bytes] | None = None
         self.received = 0
 
-    def at(self, name: str, offset: int) -> Callable[[bytes], None]:
+    def at(self, name: str, offset: int) -> Callable[[memoryview], None]:
         """Return what writes to a log from an offset on. Raises DataError where that would leave a hole."""
         path = self._run.log_path(self._host, name)
         if path != self._path:
             self.close()
-        with failures(path, needed=_BUFFER_BYTES):
+        with failures(path):
             if self._file is None:
                 handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                self._file, self._path = os.fdopen(handle, "wb", _BUFFER_BYTES), path
+                self._file, self._path = os.fdopen(handle, "wb", 0), path
             self._file.seek(offset)
             size = os.fstat(self._file.fileno()).st_size
         if size < offset:
             raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
         return self._write
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: memoryview) -> None:
         assert self._file
         with failures(self._path, needed=len(data)):
-            self._file.write(data)
+            rest = data
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self.received += len(data)
         self._moved(len(data))
 
     def close(self) -> None:
-        """Write down what has come. Raises DataError where there is no room for it."""
+        """Let go of the log. Raises DataError where there is no room after all for what was written."""
         if self._file:
             file, self._file = self._file, None
-            with failures(self._path, needed=_BUFFER_BYTES):
+            with failures(self._path):
                 file.close()
 
 

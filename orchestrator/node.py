@@ -33,14 +33,14 @@ _BOOT = (
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
 _LEADER = b"\n" * 16 + b"#\n"
-_PIECE_LIMIT = 1 << 24
+_PIECE_LIMIT, _PACKED_LIMIT = 1 << 24, 1 << 20
 _MAX_FILES = 4096
 
 
 _WINDOW = -15
 """For zlib: pieces of logs are compressed into the bare format of RFC 1951."""
-Sink = Callable[[str, int], Callable[[bytes], Any]]
-"""Takes the name of a log and an offset, and returns what writes bytes there and on from there."""
+Sink = Callable[[str, int], Callable[[memoryview], Any]]
+"""Takes the name of a log and an offset, and returns what writes bytes there and on from there, and keeps none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +138,14 @@ class Node:
                         odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
                         sizes, alive = _sizes(line["sizes"]), bool(line["alive"])
                         return Wanted(sizes, call.read(count), alive, left_out, boot_id, odd)
-                    name, offset, size = str(line["name"]), int(line["offset"]), _whole(line["raw"], 1 << 20)
+                    name, offset = str(line["name"]), int(line["offset"])
+                    size = _whole(line["raw"], _PACKED_LIMIT if line["packed"] else _PIECE_LIMIT)
                     names.add(name)
                     received += size
                     if not size or len(names) > max_files or offset + received > max_bytes:
                         raise ValueError(f"{size} bytes of {name!r} from {offset}")
                     if line["packed"]:
-                        sink(name, offset)(_unpacked(call.read(count), size))
+                        sink(name, offset)(memoryview(_unpacked(call.read(count), size)))
                     else:
                         call.pour(_same(count, size), sink(name, offset))
             except (KeyError, TypeError, ValueError, zlib.error) as fault:

@@ -104,11 +104,11 @@ class Call:
         del self._buffer[:count]
         return data
 
-    def pour(self, count: int, write: Callable[[bytes], Any]) -> None:
+    def pour(self, count: int, write: Callable[[memoryview], Any]) -> None:
         """Have exactly ``count`` bytes written as they come, in the connection's own thread."""
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
-        write(data)
+        write(memoryview(data))
         with self._answering():
             self.channel.pour(count - len(data), write, self.timeout_s)
 

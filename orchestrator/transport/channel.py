@@ -79,8 +79,9 @@ class Channel:
             raise self._gone()
         return data
 
-    def pour(self, count: int, write: Callable[[bytes], Any], timeout_s: float) -> None:
-        """Have the next ``count`` bytes of output written as they come, in the connection's own thread.
+    def pour(self, count: int, write: Callable[[memoryview], Any], timeout_s: float) -> None:
+        """Have the next ``count`` bytes of output written as they come, in the connection's own thread; each is good
+        until ``write`` returns.
 
         Raises EOFError where the output ends before, TimeoutError and TransportError as `recv` does, and what ``write`` raises.
         """

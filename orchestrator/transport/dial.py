@@ -128,8 +128,8 @@ class _Proxy:
         )
         theirs.close()
         self._sock = ours
-        self.send, self.recv, self.settimeout, self.getpeername = ours.send, ours.recv, ours.settimeout, ours.getpeername
-        self.shutdown = ours.shutdown
+        self.send, self.recv_into, self.shutdown = ours.send, ours.recv_into, ours.shutdown
+        self.settimeout, self.getpeername = ours.settimeout, ours.getpeername
 
     @property
     def _closed(self) -> bool:

@@ -35,11 +35,11 @@ class Inbox:
         self._listener: Callable[[bytes], None] | None = None
         self._pour: _Pour | None = None
 
-    def feed(self, data: bytes) -> None:
-        """Add data: called by paramiko."""
+    def feed(self, data: bytes | memoryview) -> None:
+        """Add data, which is the caller's again afterwards: called by paramiko."""
         with self._changed:
             self.total += len(data)
-            rest = self._poured(data) if self._pour else data
+            rest = self._poured(memoryview(data)) if self._pour else bytes(data)
             if rest and self._listener:
                 self._listener(rest)
             elif rest:
@@ -98,18 +98,19 @@ class Inbox:
             self._open_window(len(data))
         return data
 
-    def pour(self, count: int, write: Callable[[bytes], Any], timeout_s: float) -> int:
+    def pour(self, count: int, write: Callable[[memoryview], Any], timeout_s: float) -> int:
         """Have the next ``count`` bytes written as they come; return how many came, fewer only once the stream is over.
 
-        They are written in the connection's thread: to hand them to another takes longer than to write them down. Raises
-        TimeoutError where nothing comes for so long, and what ``write`` raises.
+        They are written in the connection's thread, to hand them to another takes longer than to write them down, and what
+        ``write`` is given is good until it returns. Raises TimeoutError where nothing comes for so long, and what ``write``
+        raises.
         """
         with self._changed:
             chunks = list(self._chunks)
             self._chunks.clear()
             self._size = 0
             pour = self._pour = _Pour(count, write)
-            left = [rest for chunk in chunks if (rest := self._poured(chunk))]
+            left = [rest for chunk in chunks if (rest := self._poured(memoryview(chunk)))]
             for rest in left:
                 self._keep_back(rest)
         if taken := sum(map(len, chunks)) - sum(map(len, left)):
@@ -126,10 +127,10 @@ class Inbox:
             raise TimeoutError
         return count - pour.left
 
-    def _poured(self, data: bytes) -> bytes:
+    def _poured(self, data: memoryview) -> bytes:
         """Have data written, as much as is still wanted; return the rest."""
         assert self._pour
-        rest = self._pour.take(data)
+        rest = bytes(self._pour.take(data))
         if self._pour.over:
             self._changed.notify_all()
         return rest
@@ -157,7 +158,7 @@ class Inbox:
 class _Pour:
     """So many bytes on their way to where they are written down."""
 
-    def __init__(self, count: int, write: Callable[[bytes], Any]) -> None:
+    def __init__(self, count: int, write: Callable[[memoryview], Any]) -> None:
         self.left = count
         self.error: Exception | None = None
         self._write = write
@@ -167,7 +168,7 @@ class _Pour:
         """Whether all that was wanted is written, or could not be."""
         return not self.left or self.error is not None
 
-    def take(self, data: bytes) -> bytes:
+    def take(self, data: memoryview) -> memoryview:
         """Write as much of ``data`` as is wanted and return the rest."""
         if self.over:
             return data

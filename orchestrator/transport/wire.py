@@ -7,35 +7,30 @@ right here and nowhere else.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF, MSG_CHANNEL_REQUEST
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_DATA, MSG_CHANNEL_EOF, MSG_CHANNEL_REQUEST
 from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.message import Message
-from paramiko.packet import Packetizer
 
 from orchestrator.errors import TransportError
+from orchestrator.transport.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
 from orchestrator.transport.sshconfig import Endpoint
-from orchestrator.transport.streams import Outbox
+from orchestrator.transport.streams import Inbox, Outbox
 
 __all__ = ["Dropped", "Wire"]
 
 WINDOW_BYTES = 4 << 20
 """What a node may send on a channel before it is read here."""
 
-PACKET_BYTES = 256 * 1024
-"""What a node may put into one packet; eight times what paramiko offers, for as many fewer packets."""
+_TOLD_BYTES = WINDOW_BYTES // 4
+"""So many bytes are read before the node is told; paramiko tells it more than twice as often, which costs both sides."""
 
-_RECEIVE_BYTES = 256 * 1024
-_HEAD_BYTES = 200
-_EARLY_RECEIVES = 50
 _JOIN_S = 2.0
 _KEX_NAMES = {"kex": "kex_algo_list", "host keys": "server_key_algo_list"}
 _CIPHER_NAMES = {"ciphers": "server_encrypt_algo_list", "MACs": "server_mac_algo_list"}
@@ -46,62 +41,6 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 class Dropped(TransportError):  # noqa: N818  # an outcome that asks for another try, final only when time is over
     """The server closed the connection before the key exchange was done, as sshd does beyond its MaxStartups. Try again."""
-
-
-class _Socket:
-    """A socket for paramiko: one receive call serves many packets, and closing it wakes a thread that is reading."""
-
-    def __init__(self, sock: Any) -> None:
-        self._sock: Any = sock
-        self._buffer = b""
-        self._start = 0
-        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for our late acknowledgement. The
-        # setting wears off, so it is renewed, for as long as connections are young.
-        self._early_receives = _EARLY_RECEIVES if hasattr(socket, "TCP_QUICKACK") and isinstance(sock, socket.socket) else 0
-        self.head = b""
-        self._closed = False  # paramiko looks at it
-        self._outbox = self._sock.outbox if isinstance(sock, paramiko.Channel) else None  # behind a jump host
-        self.send = self._outbox.send if self._outbox else sock.send
-        self.settimeout, self.getpeername = sock.settimeout, sock.getpeername
-
-    def recv(self, size: int) -> bytes:
-        """Return at most ``size`` bytes."""
-        if self._start == len(self._buffer):
-            self._acknowledge()
-            self._buffer, self._start = self._sock.recv(_RECEIVE_BYTES), 0
-            self.head = self.head or self._buffer[:_HEAD_BYTES]
-        piece = self._buffer[self._start : self._start + size]
-        self._start += len(piece)
-        return piece
-
-    def _acknowledge(self) -> None:
-        if self._early_receives:
-            self._early_receives -= 1
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-
-    def close(self) -> None:
-        """End reading and writing at once, whoever is at it.
-
-        The number of the socket stays taken until `release`: a thread on its way into the kernel with it would otherwise
-        read from, or write to, whichever connection gets that number next.
-        """
-        self._closed = True
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # closed already, from either side
-            if self._outbox:
-                self._outbox.close()
-            else:
-                self._sock.shutdown(socket.SHUT_RDWR)
-
-    def release(self) -> None:
-        """Give the socket back, once its threads are gone."""
-        self._sock.close()
-
-
-class _Packetizer(Packetizer):
-    """Without the timer thread of each handshake: `Wire.shake_hands` has one limit for everything."""
-
-    def start_handshake(self, timeout: float) -> None:
-        pass
 
 
 _Base: Any = paramiko.Transport  # much of what is mended below is not in its published types
@@ -134,12 +73,12 @@ class Wire(_Base):  # type: ignore[misc]
     _preferred_pubkeys = _preferred_keys
 
     def __init__(self, sock: Any, known_types: Sequence[str]) -> None:
-        self._wrapped = _Socket(sock)
+        self._wrapped = Socket(sock)
         self._offered: dict[str, list[str]] = {}
         self._held: list[Message] = []
         self.refusal = ""
         sizes = {"default_window_size": WINDOW_BYTES, "default_max_packet_size": PACKET_BYTES}
-        super().__init__(self._wrapped, **sizes, packetizer_class=_Packetizer)
+        super().__init__(self._wrapped, **sizes, packetizer_class=PacketReader)
         # A server is asked for the key that is on file first: it may have others that nobody here has seen.
         wanted = [name for known in known_types for name in self._preferred_keys if _signs_for(name, known)]
         self._preferred_keys = tuple(dict.fromkeys((*wanted, *Wire._preferred_keys)))
@@ -210,6 +149,7 @@ class Wire(_Base):  # type: ignore[misc]
                 raise paramiko.ChannelException(2, self.refusal) from error
             raise
         channel.outbox = Outbox(channel)
+        channel.in_window_threshold = _TOLD_BYTES
         return channel
 
     # What follows stands in for methods of paramiko's own, and runs in its thread.
@@ -234,9 +174,18 @@ class Wire(_Base):  # type: ignore[misc]
     def _parse_channel_open_failure(self, m: Message) -> None:
         m.get_int()
         m.get_int()
-        self.refusal = m.get_string().decode("ascii", "backslashreplace")[:_HEAD_BYTES]
+        self.refusal = m.get_string().decode("ascii", "backslashreplace")[:HEAD_BYTES]
         m.rewind()
         super()._parse_channel_open_failure(m)
+
+
+def _on_data(channel: Any, m: Message) -> None:
+    if not isinstance(m, Data):
+        _PARAMIKOS[MSG_CHANNEL_DATA](channel, m)
+    elif isinstance(channel.in_buffer, Inbox):
+        channel.in_buffer.feed(m.data)
+    else:
+        channel.in_buffer.feed(bytes(m.data))
 
 
 def _on_eof(channel: Any, m: Message) -> None:
@@ -266,6 +215,7 @@ def _on_request(channel: Any, m: Message) -> None:
 _PARAMIKOS = _Base._channel_handler_table
 Wire._channel_handler_table = {
     **_PARAMIKOS,
+    MSG_CHANNEL_DATA: _on_data,
     MSG_CHANNEL_EOF: _on_eof,
     MSG_CHANNEL_CLOSE: _on_close,
     MSG_CHANNEL_REQUEST: _on_request,
