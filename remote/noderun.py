@@ -39,6 +39,9 @@ SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 CHUNK = 1 << 18
 PIECE = 1 << 20
+LONG_PIECE = 1 << 23
+PIPE_BYTES = 1 << 18
+F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
 SAMPLE = 1 << 16
 POLL_S = 0.05
 TAIL_BYTES = 16384
@@ -883,16 +886,24 @@ def check_port(port):
         probe.close()
 
 
-def read_slice(path, offset, limit):
-    """Return up to ``limit`` bytes of a regular file from ``offset``; nothing where it is not there yet."""
+@contextlib.contextmanager
+def opened(path):
+    """Open a regular file; None where it is not there yet, or is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return b""
+        yield None
+        return
     try:
-        return os.pread(handle, limit, offset) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+        yield handle if stat.S_ISREG(os.fstat(handle).st_mode) else None
     finally:
         os.close(handle)
+
+
+def read_slice(path, offset, limit):
+    """Return up to ``limit`` bytes of a regular file from ``offset``; nothing where it is not there yet."""
+    with opened(path) as handle:
+        return b"" if handle is None else os.pread(handle, limit, offset)
 
 
 def keep_main(directory):
@@ -1020,22 +1031,59 @@ class Pieces:
             packed = 2 * self.cost[True] < self.cost[False]
             self.until_trial -= 1
             if self.until_trial:
-                return packed, PIECE
+                return packed, PIECE if packed else self.uncompressed()
             self.until_trial = self.pause = min(2 * self.pause, 1024)
             packed = not packed
         else:
             packed = not self.cost[True]
         return packed, SAMPLE if packed else PIECE
 
-    def send(self, name, offset, data, packed):
-        """Send one piece."""
+    def uncompressed(self):
+        """Return how many bytes an uncompressed piece may hold: what has lately gone in a tenth of a second."""
+        return int(min(max(0.1 / self.cost[False], SAMPLE), LONG_PIECE))
+
+    def send(self, name, log, offset, left):
+        """Send the next piece of a log, an open file of which so many bytes are wanted yet; return how many it had."""
+        packed, most = self.way()
+        data = os.pread(log, min(most, left), offset) if packed else b""
+        size = len(data) if packed else min(most, left, os.fstat(log).st_size - offset)
+        if size <= 0:
+            return 0
         begun = time.monotonic()
-        body = deflated(data) if packed else data
         signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
-        reply(name=name, offset=offset, raw=len(data), bytes=len(body), packed=packed)
-        sys.stdout.buffer.write(body)
-        cost = (time.monotonic() - begun) / len(data)
+        if packed:
+            body = deflated(data)
+            reply(name=name, offset=offset, raw=size, bytes=len(body), packed=True)
+            sys.stdout.buffer.write(body)
+        else:
+            reply(name=name, offset=offset, raw=size, bytes=size, packed=False)
+            hand_over(log, offset, size)
+        cost = (time.monotonic() - begun) / size
         self.cost[packed] = (self.cost[packed] + cost) / 2 if self.cost[packed] else cost
+        return size
+
+
+def hand_over(log, offset, size):
+    """Give bytes of an open file to standard output; they are not copied in between where its file system can do without."""
+    end = offset + size
+    while offset < end:
+        signal.alarm(IDLE_S)
+        most = min(PIECE, end - offset)
+        try:
+            sent = os.sendfile(1, log, offset, most)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            sent = os.write(1, os.pread(log, most, offset))
+        if not sent:
+            sys.exit("a log became shorter while it was sent")  # and nothing but its bytes could be said on this line
+        offset += sent
+
+
+def widen_output():
+    """Let the pipe to the ssh server hold more, so that neither side waits for the other so often."""
+    with contextlib.suppress(OSError):  # it is none, or this user has too many
+        fcntl.fcntl(1, F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def op_get(request):
@@ -1050,17 +1098,17 @@ def op_get(request):
     sizes = {name: sizes[name] for name in in_order(sizes)[:MAX_FILES]}
     kept = json.loads(record.decode())["files"] if record else {}
     room, pieces = request["max_bytes"], Pieces()
+    widen_output()
     for name in list(sizes)[: request["max_files"]]:
         offset = request["have"].get(name, 0)
         limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
         room -= limit
-        while offset < limit:
-            packed, most = pieces.way()
-            data = read_slice(os.path.join(directory, "logs", name), offset, min(most, limit - offset))
-            if not data:
-                break
-            pieces.send(name, offset, data, packed)
-            offset += len(data)
+        with opened(os.path.join(directory, "logs", name)) as log:
+            while log is not None and offset < limit:
+                sent = pieces.send(name, log, offset, limit - offset)
+                if not sent:
+                    break
+                offset += sent
     more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
     reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)
     sys.stdout.buffer.write(record)

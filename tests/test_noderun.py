@@ -1114,7 +1114,10 @@ def test_stop_ends_every_run_and_says_which(machine: Machine) -> None:
 
 
 def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
-    line = machine.call("get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits))
+    return read_logs(machine.call("get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits)), have)
+
+
+def read_logs(line: Line, have: dict[str, int]) -> tuple[dict[str, bytes], dict[str, Any]]:
     found: dict[str, bytes] = {}
     while not (head := line.read_line()).get("done"):
         data = line.read(head["bytes"])
@@ -1138,12 +1141,17 @@ def test_logs_come_from_the_offsets_asked_for_and_the_record_comes_last(machine:
     assert found["node.out"] == b"xxxxx" and head["left_out"] == 1
 
 
+def with_log(machine: Machine, content: bytes) -> Path:
+    path = machine.root / "runs" / RUN / "logs" / "node.out"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    return path
+
+
 @pytest.mark.parametrize(("mib_s", "compresses"), [(0.1, True), (0.0, False)])
 def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(machine: Machine, mib_s: float, compresses: bool) -> None:
     line = b"step=1 samples=256 step_time_s=0.123456 loss=6.9078\n"
-    logs = machine.root / "runs" / RUN / "logs"
-    logs.mkdir(parents=True)
-    (logs / "node.out").write_bytes(line * ((24 << 20) // len(line)) if mib_s else os.urandom(24 << 20))
+    with_log(machine, line * ((24 << 20) // len(line)) if mib_s else os.urandom(24 << 20))
     reader = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=9)
     ways = []
     while not (head := reader.read_line()).get("done"):
@@ -1153,6 +1161,34 @@ def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(machine: Mach
             some = len(reader.read(min(1 << 14, head["bytes"] - offset)))
             time.sleep(mib_s * some / (1 << 20))
     assert ways.count(compresses) >= 0.75 * len(ways), ways
+
+
+def test_a_log_goes_out_as_well_where_the_kernel_does_not_hand_it_over(machine: Machine, tmp_path: Path) -> None:
+    content = os.urandom(3 << 20)
+    with_log(machine, content)
+    source = RUNNER.read_bytes()
+    argv = [machine.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
+    request = {"root": str(machine.root), "op": "get", "nonce": "n0nce", "run": RUN, "have": {}}
+    header = json.dumps({**request, "max_bytes": 1 << 30, "max_files": 9}).encode() + b"\n"
+    with (tmp_path / "said").open("ab") as appended:  # sendfile(2) refuses a file that is open for appending
+        subprocess.run(argv, input=source + header, stdout=appended, timeout=30, check=True)
+    line = Line(subprocess.Popen(["tail", "-n", "+2", tmp_path / "said"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    assert read_logs(line, {})[0] == {"node.out": content}
+
+
+def test_a_log_that_is_cut_off_while_it_is_sent_is_never_filled_up(machine: Machine) -> None:
+    content = os.urandom(8 << 20)
+    path = with_log(machine, content)
+    line = machine.call("get", run=RUN, have={}, max_bytes=1 << 30, max_files=9)
+    head = line.read_line()
+    line.read(head["bytes"])
+    head = line.read_line()  # of a piece that is longer than what a pipe holds
+    os.truncate(path, head["offset"])
+    process = line.process
+    assert process.stdout and process.stderr and not head["packed"]
+    sent = bytes(line.buffer) + process.stdout.read()
+    assert len(sent) < head["bytes"] and process.wait(10) == 1
+    assert process.stderr.read() == b"a log became shorter while it was sent\n"
 
 
 def test_links_pipes_and_odd_names_among_the_logs_are_neither_opened_nor_named(machine: Machine, tmp_path: Path) -> None:
