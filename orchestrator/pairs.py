@@ -132,14 +132,14 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Diagnosis:
         links = _links(known, scores)
     boundary = _boundary(known, scores, links)
     if boundary:
-        scores, links = _acquitted(boundary, scores, links)
+        scores, links = _acquitted(known, boundary, scores)
     return Diagnosis(
         sweeps=known.sweeps,
         ordinary_s=math.exp(known.base),
         nodes=tuple(scores.values()),
         links=tuple(links),
         boundary=boundary,
-        relative={pair: _times(known.over(*pair)) for pair in known.logs},
+        relative={pair: _factor(known.over(*pair)) for pair in known.logs},
         seen_node=_within_reach([(one.slower, one.least) for one in scores.values()]),
         seen_link=_within_reach([(one.slower, one.least) for one in links]),
     )
@@ -214,7 +214,7 @@ def _node(known: _Times, node: int, named: Collection[int]) -> NodeScore:
     error = math.sqrt(_variance(effects) + _OF_MEDIAN * known.link_deviation**2 / len(partners))
     interval, least = _reach(known, effect, error)
     is_named = least > 1 + MARGIN and slow_to >= _MOST_OF * len(others) and known.count > 2
-    return NodeScore(node, _times(effect), interval, least, slow_to, len(others), is_named)
+    return NodeScore(node, _factor(effect), interval, least, slow_to, len(others), is_named)
 
 
 def _accused(known: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> list[int]:
@@ -241,7 +241,9 @@ def _links(known: _Times, scores: Mapping[int, NodeScore]) -> list[Link]:
         # A pair that was steady by chance is taken to be as noisy as the middle one.
         error = math.sqrt(max(_variance(values), typical) + known.link_deviation**2)
         interval, least = _reach(known, effect, error)
-        found.append(Link(pair, _times(effect), interval, least, least > 1 + MARGIN and known.count > 2))
+        # Of three nodes, a slow one and a slow link of it cannot be told from one slow node.
+        is_told = known.count > 3 or (known.count == 3 and not any(scores[node].named for node in pair))
+        found.append(Link(pair, _factor(effect), interval, least, least > 1 + MARGIN and is_told))
     return found
 
 
@@ -262,7 +264,7 @@ def _boundary(known: _Times, scores: Mapping[int, NodeScore], links: Sequence[Li
         return None
     place = {node: number for number, group in enumerate(groups) for node in group}
     across = [pair for pair in slow if pair[0] in place and pair[1] in place and place[pair[0]] != place[pair[1]]]
-    return Boundary(tuple(groups), _times(median([known.over(*pair) for pair in across])))
+    return Boundary(tuple(groups), _factor(median([known.over(*pair) for pair in across])))
 
 
 def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
@@ -274,15 +276,12 @@ def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
     return [tuple(node for node in range(count) if group[node] == each) for each in sorted(set(group), key=group.index)]
 
 
-def _acquitted(
-    boundary: Boundary, scores: Mapping[int, NodeScore], links: Sequence[Link]
-) -> tuple[dict[int, NodeScore], list[Link]]:
-    """Return scores and links without the names that the boundary explains."""
+def _acquitted(known: _Times, boundary: Boundary, scores: Mapping[int, NodeScore]) -> tuple[dict[int, NodeScore], list[Link]]:
+    """Return scores and links, none of them named for what the boundary explains."""
     place = {node: number for number, group in enumerate(boundary.groups) for node in group}
     cleared = {node: replace(score, named=score.named and node not in place) for node, score in scores.items()}
-    return cleared, [
-        replace(link, named=link.named and place.get(link.pair[0], -1) == place.get(link.pair[1], -2)) for link in links
-    ]
+    across = {pair for pair in known.logs if len({place.get(node) for node in pair} - {None}) == 2}
+    return cleared, [replace(link, named=link.named and link.pair not in across) for link in _links(known, cleared)]
 
 
 def _reach(known: _Times, effect: float, error: float) -> tuple[Interval, float]:
@@ -291,8 +290,8 @@ def _reach(known: _Times, effect: float, error: float) -> tuple[Interval, float]
         return Interval(0.0, math.inf, _SHOWN), 0.0
     comparisons = known.count + len(known.logs)
     half = student(known.sweeps - 1, (1 + _SHOWN) / 2) * error
-    least = _times(effect - student(known.sweeps - 1, 1 - LEVEL / comparisons) * error)
-    return Interval(_times(effect - half), _times(effect + half), _SHOWN), least
+    least = _factor(effect - student(known.sweeps - 1, 1 - LEVEL / comparisons) * error)
+    return Interval(_factor(effect - half), _factor(effect + half), _SHOWN), least
 
 
 def _variance(values: Sequence[float]) -> float:
@@ -303,7 +302,7 @@ def _variance(values: Sequence[float]) -> float:
 def _within_reach(found: Sequence[tuple[float, float]]) -> float:
     """Return how slow one has to be to be named nine times of ten, with nine of ten of these values and lower ends."""
     widths = sorted(math.log(slower / least) if least else math.inf for slower, least in found)
-    return _times(_MARGIN + _SURELY * widths[math.ceil(0.9 * len(widths)) - 1])
+    return _factor(_MARGIN + _SURELY * widths[math.ceil(0.9 * len(widths)) - 1])
 
 
 def _low_median(values: Sequence[float]) -> float:
@@ -311,5 +310,5 @@ def _low_median(values: Sequence[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-def _times(effect: float) -> float:
+def _factor(effect: float) -> float:
     return math.exp(max(-700.0, min(effect, 700.0)))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["content"]
 
 _WORST = 10
+_HIDDEN = 100.0
+"""Where a link would have to be so many times slower to be named, nothing is said of the cluster."""
 _NODES = ("node", "slower", "from", "to", "sending", "receiving", "slow to", "ping ms", "verdict")
 _LINKS = ("node", "node 2", "slower", "from", "to", "GB/s", "over ordinary", "verdict")
 """``slower``: how many times, with the ends of its 95 % interval."""
@@ -90,6 +92,8 @@ def _nothing(found: Diagnosis) -> tuple[str, ...]:
         return ("two nodes are one pair, and there is nothing to compare it with; three can tell",)
     if found.sweeps < 2:
         return ("one sweep tells nothing of its noise: no verdict. take more --steps",)
+    if found.seen_link > _HIDDEN:
+        return (f"the noise of {found.sweeps} sweeps hides nearly everything: no verdict. take more --steps",)
     apart = f"all pairs within {min(relative) - 1:+.0%} and {max(relative) - 1:+.0%} of the ordinary time"
     node, link = (math.ceil(round(10 * times, 6)) / 10 for times in (found.seen_node, found.seen_link))
     reach = f"a node {node:.1f}x slower, or a link {link:.1f}x, would have been named"

@@ -63,6 +63,12 @@ def test_a_slow_node_and_a_slow_link_elsewhere_are_told_apart() -> None:
     assert named(found) == ({1}, {(2, 5)}, ())
 
 
+def test_of_three_nodes_one_culprit_is_told() -> None:
+    # Two pairs are slow, and not alike: one node, or one node and a link of it.
+    assert named(found_in(3, Truth(links={(0, 1): 5.0, (0, 2): 3.0}))) == ({0}, set(), ())
+    assert named(found_in(4, Truth(nodes={0: 3.0}, links={(0, 2): 2.0}, adds=True))) == ({0}, {(0, 2)}, ())
+
+
 def test_two_slow_links_of_one_node_do_not_make_it_a_slow_node() -> None:
     found = found_in(6, Truth(links={(2, 5): 2.0, (2, 3): 2.0}))
     assert named(found) == (set(), {(2, 3), (2, 5)}, ())
@@ -78,6 +84,13 @@ def test_what_crosses_between_two_groups_is_a_boundary_and_no_slow_node(count: i
 def test_a_slow_node_within_two_groups_is_named_beside_the_boundary() -> None:
     found = found_in(10, Truth(nodes={3: 6.0}, cut=5, across=2.0))
     assert named(found) == ({3}, set(), ((0, 1, 2, 4), (5, 6, 7, 8, 9)))
+
+
+def test_a_node_that_is_slow_to_both_groups_is_not_hidden_by_their_boundary() -> None:
+    # Node 0 is as slow to its own group; so is one link within that group.
+    links = {(0, node): 9.0 for node in range(1, 8)} | {(2, 3): 4.0}
+    nodes, told, groups = named(found_in(9, Truth(links=links, cut=5, across=2.0)))
+    assert (nodes, told, groups) == ({0}, {(2, 3)}, ((1, 2, 3, 4), (5, 6, 7, 8)))
 
 
 def test_one_fast_pair_makes_nobody_slow() -> None:

@@ -138,6 +138,12 @@ def test_two_groups_are_told_as_a_boundary() -> None:
             "a node 1.1x slower, or a link 1.1x, would have been named",
         ),
         (spec_of(nodes=2, gpus=1), 3, "two nodes are one pair, and there is nothing to compare it with; three can tell"),
+        (
+            spec_of(nodes=4, gpus=1),
+            2,
+            "nothing stands out: all pairs within +0% and +0% of the ordinary time; "
+            "a node 1.1x slower, or a link 1.1x, would have been named",
+        ),
         (spec_of(nodes=4, gpus=1), 1, "one sweep tells nothing of its noise: no verdict. take more --steps"),
     ],
 )
