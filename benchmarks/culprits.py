@@ -1,0 +1,97 @@
+"""How often `orch bench pairs` names the culprit, names another, or says nothing, in labs whose truth is known.
+
+    python benchmarks/culprits.py [--nodes 4,8,16] [--clean 100] [--limited 20] [--steps 21] [--rate 200mbit] [--seed 1]
+
+Needs root and PyTorch. Each lab is real sshd in network namespaces of this machine; a run is the real command. In a limited
+run, every other time one node, drawn at random, has a cable of that rate (tbf), and every other time one pair of nodes sends
+each other no faster (htb). Several nodes on a few cores disturb each other far more than machines do. A run whose culprit is
+named together with anything else counts as wrong. Prints each run to standard error, a row for each kind to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator import lab as labs
+from orchestrator.lab import Lab, faults
+
+REPOSITORY = Path(__file__).parents[1]
+TIMEOUT_S = 900
+
+
+@contextmanager
+def limited(lab: Lab, kind: str, rate: str, chance: random.Random) -> Iterator[str]:
+    """Have a node or a pair limited; yield how a verdict on it begins."""
+    names = [node.name for node in lab.nodes]
+    if kind == "clean":
+        yield ""
+    elif kind == "node":
+        name = chance.choice(names)
+        faults.rate(lab, name, rate)
+        yield f"{name}:"
+        faults.rate(lab, name, None)
+    else:
+        one, other = (names[place] for place in sorted(chance.sample(range(len(names)), 2)))
+        faults.pair_rate(lab, one, other, rate)
+        yield f"link {one} to {other}:"
+        faults.pair_rate(lab, one, other, None)
+
+
+def culprits(lab: Lab, project: Path, words: list[str]) -> list[str]:
+    """Return what one bench names. Raises RuntimeError where it could not measure."""
+    environment = os.environ | dict(labs.environment(lab)) | {"PYTHONPATH": str(REPOSITORY), "ORCH_PROJECT": str(project)}
+    argv = labs.argv_inside(lab, [sys.executable, "-m", "orchestrator", "bench", "pairs", "--json", *words])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    sheets = json.loads(done.stdout)["sheets"] if done.stdout else []
+    if not sheets or not sheets[0]["n"]:
+        raise RuntimeError(f"no measurement: {done.stderr}")
+    print(f"    {sheets[0]['said'][0]}", file=sys.stderr, flush=True)
+    found: list[str] = sheets[0]["culprits"]
+    return found
+
+
+def main() -> None:
+    """Run the labs and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="4,8,16")
+    parser.add_argument("--clean", type=int, default=100)
+    parser.add_argument("--limited", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=21)
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    chance = random.Random(asked.seed)
+    print("| nodes | limited | runs | right | wrong | nothing |")
+    print("|---:|---|---:|---:|---:|---:|")
+    for count in map(int, asked.nodes.split(",")):
+        kinds = ["clean"] * asked.clean + [("node", "pair")[number % 2] for number in range(asked.limited)]
+        outcomes: dict[str, Counter[str]] = {}
+        with tempfile.TemporaryDirectory(prefix="culprits-") as folder:
+            lab = labs.up(Path(folder) / "lab", nodes=count, gpus_per_node=0, slots=1, kind="namespaces", say=lambda _: None)
+            try:
+                for kind in kinds:
+                    with limited(lab, kind, asked.rate, chance) as wanted:
+                        found = culprits(lab, Path(folder), ["--steps", str(asked.steps)])
+                    is_right = not found if kind == "clean" else len(found) == 1 and found[0].startswith(wanted)
+                    outcome = "right" if is_right else "wrong" if found else "nothing"
+                    print(f"{count} nodes, {kind} {wanted} {outcome} {found}", file=sys.stderr, flush=True)
+                    outcomes.setdefault(kind, Counter())[outcome] += 1
+            finally:
+                labs.down(lab.directory)
+        for kind, seen in outcomes.items():
+            shown = " | ".join(str(seen[outcome]) for outcome in ("right", "wrong", "nothing"))
+            print(f"| {count} | {kind} | {sum(seen.values())} | {shown} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""`orch bench pairs` in a lab of four nodes, of which one, or what two send each other, is limited for real."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.lab import faults
+from tests.e2e.rig import Controller
+from tests.trainers import needs
+
+SHORT = ("bench", "pairs", "--steps", "13")
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(controller: Controller) -> None:
+    needs("torch")
+    lab = controller.lab
+
+    faults.rate(lab, "node3", "300mbit")
+    try:
+        found = controller.orch(*SHORT, timeout_s=100)
+    finally:
+        faults.rate(lab, "node3", None)
+    assert found.code == 1, found
+    assert found.err.splitlines()[-1].startswith("orch: node3: ") and "slower to every partner" in found.err
+    assert "node_unfit" not in found.out and found.out.count(" slow\n") == 1
+    spec = controller.manifest()["spec"]
+    assert (spec["nodes"], spec["gpus"], spec["steps"]) == (4, 1, 13)
+
+    summary = controller.orch("summarize", "--json")
+    assert summary.code == 0, summary
+    (sheet,) = summary.json["sheets"]
+    assert [text.split(":")[0] for text in sheet["culprits"]] == ["node3"]
+    nodes = {row[0]: row for row in sheet["grids"][0]["rows"]}
+    assert min(nodes["node3"][1], nodes["node3"][2]) > 1.1
+    for form in ("table", "markdown", "csv", "html"):
+        shown = controller.orch("summarize", "--format", form)
+        assert shown.code == 0 and "node3" in shown.out and "slow" in shown.out, shown
+
+    faults.pair_rate(lab, "node1", "node4", "200mbit")
+    try:
+        found = controller.orch(*SHORT, timeout_s=100)
+    finally:
+        faults.pair_rate(lab, "node1", "node4", None)
+    assert found.code == 1 and found.err.splitlines()[-1].startswith("orch: link node1 to node4: "), found
+
+    clean = controller.orch(*SHORT, timeout_s=100)
+    assert clean.code == 0 and "nothing stands out: all pairs within" in clean.out, clean
+
+
+def test_one_node_is_no_pair(controller: Controller) -> None:
+    done = controller.orch("bench", "pairs", "--nodes", "1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == "orch: --nodes: pairs: a pair is two nodes, expected 2 or more"
