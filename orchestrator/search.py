@@ -25,7 +25,6 @@ from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
 from orchestrator.tuning import (
-    CONFIRMING,
     Candidate,
     Course,
     Measured,
@@ -36,6 +35,7 @@ from orchestrator.tuning import (
     following,
     least_s,
     ranked,
+    reserve_s,
     written,
 )
 
@@ -217,9 +217,9 @@ class Search:
             return budget_s is None or used_s < budget_s
         times = self._times()
         confirms = self.bench.bench()["tune"]["rungs"][entry["rung"]]["confirms"]
-        reserve_s = 0.0 if confirms else 2 * CONFIRMING * times.run_s(self.plan.cells[0].steps)
+        kept_s = 0.0 if confirms else reserve_s(times, self.plan.cells[0].steps)
         step_s = max([times.step_s, *map(_step_s, self._good(lambda spec: spec.settings == run.spec.settings))])
-        return used_s + times.start_s + step_s * run.spec.steps + reserve_s <= budget_s
+        return used_s + times.start_s + step_s * run.spec.steps + kept_s <= budget_s
 
     def _times(self) -> Times:
         """Return what runs take: the medians of all good ones so far."""

@@ -31,7 +31,6 @@ from orchestrator.spec import RunSpec
 from orchestrator.summary import as_written
 
 __all__ = [
-    "CONFIRMING",
     "Candidate",
     "Course",
     "Gain",
@@ -48,6 +47,7 @@ __all__ = [
     "gain",
     "least_s",
     "ranked",
+    "reserve_s",
     "settings",
     "stages",
     "survivors",
@@ -55,8 +55,10 @@ __all__ = [
 ]
 
 Candidate = tuple[int, ...]
-CONFIRMING = 5
-"""Runs of the default, and of the best candidate, of which a gain is computed, at least."""
+_CONFIRMING = 5
+"""Runs of the default, and of the best candidate, for which time is kept back."""
+_KEPT_BACK = 1.25
+"""Seconds for each second that the confirmation should take: whole runs of the default are often the longest of a tune."""
 _MOST_CONFIRMING = 8
 _MOST_CANDIDATES = 64
 _ENOUGH_PAIRS = 3
@@ -160,7 +162,7 @@ def following(course: Course, done: Sequence[Measured], times: Times, left_s: fl
     if not done or (size > 1 and any(map(any, order))):
         if not done:
             size = len(design(course.knobs, course.seed, size))
-        for_search_s = left_s - 2 * CONFIRMING * times.run_s(course.steps)
+        for_search_s = left_s - reserve_s(times, course.steps)
         rungs = stages(size, warmup_steps=course.warmup_steps, steps=course.steps, times=times, left_s=for_search_s)
         if rungs:
             tried = [candidate for measured in done for candidate in measured.speeds]
@@ -173,7 +175,12 @@ def following(course: Course, done: Sequence[Measured], times: Times, left_s: fl
 
 def least_s(times: Times, steps: int) -> float:
     """Return the seconds in which one candidate can be tried and confirmed."""
-    return (2 + 2 * CONFIRMING) * times.run_s(steps)
+    return 2 * times.run_s(steps) + reserve_s(times, steps)
+
+
+def reserve_s(times: Times, steps: int) -> float:
+    """Return the seconds that are kept back for the confirmation."""
+    return _KEPT_BACK * 2 * _CONFIRMING * times.run_s(steps)
 
 
 # --- candidates -----------------------------------------------------------------------------------------------------------
@@ -306,9 +313,9 @@ def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: fl
 
 
 def confirming(times: Times, steps: int, left_s: float) -> int:
-    """Return how often the best candidate and the default are run at the end: 5 times, up to 8 where there is time; else 0."""
+    """Return how often the best candidate and the default are run at the end: up to 8 times; 0 where 3 do not fit."""
     fits = int(left_s / (2 * times.run_s(steps)))
-    return min(fits, _MOST_CONFIRMING) if fits >= CONFIRMING else 0
+    return min(fits, _MOST_CONFIRMING) if fits >= _ENOUGH_PAIRS else 0
 
 
 def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:

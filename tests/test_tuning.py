@@ -174,15 +174,16 @@ def test_a_halving_never_takes_more_time_than_there_is_and_no_larger_one_would_d
 
 
 def test_the_time_of_the_confirmation_is_kept_back_from_the_start() -> None:
-    # 10 runs of 32 s to confirm; one candidate and the default take 64 s more
-    assert tuning.least_s(TIMES, 120) == 384.0
-    assert following(COURSE, [], TIMES, 383.9) is None
-    first = following(COURSE, [], TIMES, 384.0)
+    # 10 runs of 32 s to confirm, and a quarter more; one candidate and the default take 64 s more
+    assert tuning.least_s(TIMES, 120) == 464.0
+    assert following(COURSE, [], TIMES, 463.9) is None
+    first = following(COURSE, [], TIMES, 464.0)
     assert first == Rung(((1, 0, 0, 0),), 1, 120)
     done = Measured(first, {COURSE.default: {2: 100.0}, (1, 0, 0, 0): {2: 101.0}})
     assert following(COURSE, [done], TIMES, 320.0) == Rung(((1, 0, 0, 0),), 5, 120, confirms=True)
     assert following(COURSE, [done], TIMES, 7 * 64.0) == Rung(((1, 0, 0, 0),), 7, 120, confirms=True)
-    assert following(COURSE, [done], TIMES, 319.9) is None, "five pairs or none"
+    assert following(COURSE, [done], TIMES, 192.0) == Rung(((1, 0, 0, 0),), 3, 120, confirms=True)
+    assert following(COURSE, [done], TIMES, 191.9) is None, "three pairs or none"
 
 
 def test_a_candidate_that_failed_once_and_one_that_was_not_run_are_out_and_a_default_that_leads_ends_the_tune() -> None:
