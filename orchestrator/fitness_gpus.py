@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -229,7 +230,8 @@ def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         return warning(
             host, "links", words, f"{usual} between all GPUs", "see nvidia-smi nvlink --status and dmesg (Xid 74) there"
         )
-    return ok(host, "links", ", ".join(f"{kind} {kinds.count(kind)} pairs" for kind in sorted(set(kinds))))
+    alike = [f"{kind} {count} pair{'s' * (count > 1)}" for kind, count in sorted(Counter(kinds).items())]
+    return ok(host, "links", ", ".join(alike))
 
 
 def _cuda(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:

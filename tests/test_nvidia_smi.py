@@ -35,6 +35,7 @@ def matrix(name: str) -> dict[str, Any]:
         ("v100s-460.xml", "460.73.01", "11.2", [("Tesla V100S-PCIE-32GB", 32510, 31689, 97)]),
         ("a100-dgx-525.xml", "525.147.05", "12.0", [("NVIDIA A100-SXM4-80GB", 81920, 3, 0)] * 3),
         ("h100-hgx-550.xml", "550.54.15", "12.4", [("NVIDIA H100 80GB HBM3", 81559, 1, 0)] * 2),
+        ("h200-pair-580.xml", "580.159.04", "13.0", [("NVIDIA H200", 143771, 0, 0)] * 2),
         ("rtx4070-575.xml", "575.51.02", "12.9", [("NVIDIA GeForce RTX 4070 Laptop GPU", 8188, 2026, 30)]),
     ],
 )
@@ -64,6 +65,11 @@ def test_every_generation_tells_model_driver_memory_and_use(
         ("h100-hgx-550.xml", 0, {"fabric": "Completed/Success", "power_limit_w": 700, "power_default_w": 700, "ecc_now": 0}),
         ("h100-hgx-550.xml", 1, {"ecc_now": 3, "ecc_ever": 4}),  # 0 by parity, 1 by SEC-DED, 2 in DRAM; 1, 1 and 2 ever
         ("h100-no-fabric-580.xml", 0, {"fabric": "In Progress", "rows_failed": "Yes"}),
+        (
+            "h200-pair-580.xml",
+            1,
+            {"fabric": "Completed/Success", "sm_max_mhz": 1980, "pcie_gen": 5, "pcie_width": 16, "ecc_ever": 0},
+        ),
         ("rtx4070-575.xml", 0, {"power_limit_w": 95, "power_default_w": 55, "pcie_width": 8, "pcie_width_max": 8}),
     ],
 )
@@ -130,6 +136,7 @@ def test_entities_are_refused_before_they_are_expanded() -> None:
         # The cube mesh of a DGX-1 has 16 joined pairs of 28, half of them with two links.
         ("v100-dgx1.topo", {"NV1": 8, "NV2": 8, "SYS": 12}),
         ("h200-hgx.topo", {"NV18": 28}),
+        ("h200-pair.topo", {"NV18": 1}),
         ("rtx5090-pair.topo", {"PHB": 1}),
         ("container.topo", {"NV4": 1}),
     ],
