@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-__all__ = ["Check", "failed", "folded", "ok", "warning"]
+__all__ = ["NAMES", "Check", "failed", "folded", "ok", "warning"]
+
+NAMES = (
+    "runner", "framework", "disk", "limits", "shm", "login", "clock", "port", "data", "program", "slots", "gpus", "idle",
+    "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname", "infiniband", "gdr",
+    "expect", "alike",
+)  # fmt: skip
+"""The names of all checks; that of the framework bears the framework's own name."""
 
 
 @dataclass(frozen=True, slots=True)

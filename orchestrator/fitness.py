@@ -19,14 +19,7 @@ from orchestrator.fitness_network import network_checks
 from orchestrator.framework import Framework
 from orchestrator.inventory import Host
 
-__all__ = ["NAMES", "among", "judge", "same_machine", "unfit"]
-
-NAMES = (
-    "runner", "framework", "disk", "limits", "shm", "login", "clock", "port", "data", "program", "slots", "gpus", "idle",
-    "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname", "infiniband", "gdr",
-    "expect", "alike",
-)  # fmt: skip
-"""The names of all checks; that of the framework bears the framework's own name."""
+__all__ = ["among", "judge", "same_machine", "unfit"]
 
 
 def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None) -> list[Check]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator import nvidiasmi, versions
-from orchestrator.check import Check
+from orchestrator.check import NAMES, Check
 from orchestrator.errors import RunError
-from orchestrator.fitness import NAMES, among, judge, same_machine, unfit
+from orchestrator.fitness import among, judge, same_machine, unfit
 from orchestrator.inventory import Host
 from orchestrator.nodefacts import ports_of
 

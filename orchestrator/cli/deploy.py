@@ -95,10 +95,11 @@ def check(
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
-        found = _capture(cluster, folders)
+        found = _capture(cluster, folders) if folders else {}
     facts = found[folders[-1].framework.name] if folders else {}
     known = {folder.framework.name: "framework" for folder in folders}
-    checks = [each for each in _judge(selection.hosts, folders, found) if not named or known.get(each.name, each.name) in named]
+    judged = _judge(selection.hosts, folders, found) if folders else []
+    checks = [each for each in judged if not named or known.get(each.name, each.name) in named]
     if as_json:
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
     else:
@@ -112,8 +113,8 @@ def check(
 
 def _named(only: str) -> set[str]:
     """Return the names of the checks that are asked for; none stands for all."""
+    from orchestrator.check import NAMES
     from orchestrator.errors import ConfigError
-    from orchestrator.fitness import NAMES
     from orchestrator.hostset import nearest
 
     known = ("reach", *NAMES)
