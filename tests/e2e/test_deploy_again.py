@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from orchestrator.lab import faults
@@ -17,6 +18,8 @@ def payload(controller: Controller, node: str) -> dict[str, tuple[bytes, int]]:
 
 
 def test_only_what_has_changed_is_deployed_again(controller: Controller) -> None:
+    for node in controller.lab.nodes:  # tests before this one leave payloads
+        shutil.rmtree(node.home / ".orch-node" / "payload", ignore_errors=True)
     first = controller.orch("deploy", "--framework", "simulated", "--json")
     assert first.code == 0, first
     sent = first.json["sent_bytes"]["simulated"]
