@@ -56,7 +56,7 @@ from trainer import Identity, Step
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 COMPILE_OPTIONS: dict[str, dict[str, bool]] = {
     "default": {},
-    "tuned": {"coordinate_descent_tuning": True},
+    "tuned": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True},
     "max-autotune": {"coordinate_descent_tuning": True, "max_autotune": True},
 }
 """What each value of --compile-level asks of inductor."""
@@ -199,6 +199,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cuda-graphs", default="false", help="replay each step as one CUDA graph", **trainer.SWITCH)
     parser.add_argument("--optimizer", choices=["auto", "fused", "foreach", "plain"], default="auto", help="kernels of SGD")
     parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
+    parser.add_argument("--cudnn-benchmark-limit", type=int, default=10, help="kernels it times for each convolution, 0: all")
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
     parser.add_argument("--bucket-view", default="true", help="gradients live in the buckets that travel", **trainer.SWITCH)
@@ -232,7 +233,7 @@ def unusable(asked: argparse.Namespace) -> str:
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     if not 0 <= asked.warmup_steps < asked.steps:
         return f"--warmup-steps: expected 0 or more and below the {asked.steps} steps, got {asked.warmup_steps}"
-    for name in ("solo_steps", "find_batch_size"):
+    for name in ("solo_steps", "find_batch_size", "cudnn_benchmark_limit"):
         if getattr(asked, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(asked, name)}"
     if asked.find_batch_size and asked.device == "cpu":
@@ -262,6 +263,7 @@ def claim_device(asked: argparse.Namespace, local_rank: int) -> torch.device:
     torch.backends.cuda.matmul.allow_tf32 = asked.dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = asked.dtype == "tf32"
     torch.backends.cudnn.benchmark = asked.cudnn_benchmark == "true"
+    torch.backends.cudnn.benchmark_limit = asked.cudnn_benchmark_limit
     return device
 
 
