@@ -19,15 +19,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import socket
-import sys
 import time
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
 import trainer
-from torchranks import claim, device_name, gather, identity, join, memory_bytes, prove_world, versions
+from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -384,23 +382,12 @@ def main() -> None:
     asked = arguments()
     me = identity()
     device = claim(asked, me.local_rank)
-    backend = join(asked, device)
-    name, host = device_name(device), socket.gethostname()
-    trainer.say_rank(*me, host, name)
+    world = join(asked, me, device)
     prove_world(me, device)
-    found = run(asked, me, device, backend)
+    found = run(asked, me, device, world.backend)
     prove_world(me, device)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(device)}, device, me.world_size)
-    if me.rank == 0:
-        trainer.say_done(trainer.of_all(asked, ranks, {"model": asked.collective, "backend": backend, **versions(), **found}))
-    if backend == "nccl":
-        dist.destroy_process_group()
+    world.report(asked, {"memory_bytes": memory_bytes(device)}, {"model": asked.collective, **found})
 
 
 if __name__ == "__main__":
-    try:
-        main()
-        sys.stdout.flush()
-        os._exit(0)  # see train_pytorch.py: no orderly teardown of gloo
-    except Exception:
-        trainer.leave_at_once()
+    leave_after(main)

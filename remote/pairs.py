@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
-import sys
 import time
 import zlib
 from typing import Any, Callable, Iterable, List, Optional, Tuple
@@ -29,7 +27,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torchranks import claim, device_name, gather, identity, join, memory_bytes, prove_world, versions
+from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity
 
 PING_BYTES = 8
@@ -217,24 +215,12 @@ def main() -> None:
     if me.world_size < 2 * int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
         raise SystemExit("nodes: expected 2 or more, got 1. a pair needs another node")
     device = claim(asked, me.local_rank)
-    backend = join(asked, device)
-    name, host = device_name(device), socket.gethostname()
-    trainer.say_rank(*me, host, name)
+    world = join(asked, me, device)
     prove_world(me, device)  # with NCCL it also makes the communicator that all transfers share
     measure(asked, me, device)
     prove_world(me, device)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(device)}, device, me.world_size)
-    if me.rank == 0:
-        said = {"all_reduce": asked.all_reduce == "true", "backend": backend}
-        trainer.say_done(trainer.of_all(asked, ranks, {**said, **versions()}))
-    if backend == "nccl":
-        dist.destroy_process_group()
+    world.report(asked, {"memory_bytes": memory_bytes(device)}, {}, switches=["all_reduce"])
 
 
 if __name__ == "__main__":
-    try:
-        main()
-        sys.stdout.flush()
-        os._exit(0)  # no orderly teardown of gloo, for the reason given in train_pytorch.py
-    except Exception:
-        trainer.leave_at_once()
+    leave_after(main)

@@ -1,4 +1,4 @@
-"""What programs of PyTorch have in common that run as ranks: who they are, how they meet, what they tell of themselves.
+"""What programs of PyTorch have in common that run as ranks: who they are, how they meet, report and leave.
 
 PyTorch 1.13 or newer, Python 3.8 or newer. The launch script puts this file's folder on PYTHONPATH.
 """
@@ -6,11 +6,14 @@ PyTorch 1.13 or newer, Python 3.8 or newer. The launch script puts this file's f
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import os
 import platform
+import socket
+import sys
 from datetime import timedelta
-from typing import Any
+from typing import Any, Callable, Mapping, NamedTuple, NoReturn, Sequence
 
 import torch
 import torch.distributed as dist
@@ -46,14 +49,40 @@ def device_name(device: torch.device) -> str:
     return trainer.cpu_name()
 
 
-def join(asked: argparse.Namespace, device: torch.device) -> str:
-    """Meet the other ranks; return the backend."""
+class World(NamedTuple):
+    """The ranks that have met, as one of them sees them: itself, its device, what that calls itself, its host, the backend."""
+
+    me: Identity
+    device: torch.device
+    name: str
+    host: str
+    backend: str
+
+    def report(
+        self, asked: argparse.Namespace, said: Mapping[str, Any], found: Mapping[str, Any], switches: Sequence[str] = ()
+    ) -> None:
+        """Print the last line, on rank 0: what was asked, what was found out, what all ranks say of themselves.
+
+        ``said``: this rank's `memory_bytes`, and seconds by names that end in `_s`, of which the line has a list in order of
+        rank. ``switches``: what was declared as `trainer.SWITCH`.
+        """
+        ranks = gather({"rank": self.me.rank, "host": self.host, "device": self.name, **said}, self.device, self.me.world_size)
+        if self.me.rank == 0:
+            of_ranks = {key: [one[key] for one in ranks] for key in said if key.endswith("_s")}
+            facts = {"backend": self.backend, **versions(), **of_ranks, **found}
+            trainer.say_done(trainer.of_all(asked, ranks, facts, switches))
+
+
+def join(asked: argparse.Namespace, me: Identity, device: torch.device) -> World:
+    """Meet the other ranks, and print who this one is."""
     backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if asked.backend == "auto" else asked.backend)
     extra: dict[str, Any] = {}
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
         extra["device_id"] = device  # PyTorch 2.3: says which GPU is ours, and connects now instead of in the first step
     dist.init_process_group(backend, timeout=timedelta(seconds=asked.timeout_s), **extra)
-    return backend
+    world = World(me, device, device_name(device), socket.gethostname(), backend)
+    trainer.say_rank(*me, world.host, world.name)
+    return world
 
 
 def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
@@ -90,3 +119,20 @@ def versions() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
     }
+
+
+def leave_after(main: Callable[[], None]) -> NoReturn:
+    """Run a program and end its process: with 0 where it returns, with a traceback and 1 where it raises. SystemExit passes.
+
+    NCCL is left in order, gloo never: with PyTorch 2.13 a rank whose peer had already left ended in "terminate called without
+    an active exception", a SIGABRT after a run that was complete and proven. After an error nothing is left in order either.
+    """
+    try:
+        main()
+        if dist.get_backend() == "nccl":
+            gc.collect()  # a graph that holds NCCL's kernels must go before its group
+            dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)
+    except Exception:
+        trainer.leave_at_once()

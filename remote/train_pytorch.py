@@ -34,9 +34,6 @@ import argparse
 import gc
 import inspect
 import json
-import os
-import socket
-import sys
 import time
 from collections import deque
 from contextlib import nullcontext
@@ -50,7 +47,7 @@ import trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torchranks import claim, device_name, gather, identity, join, memory_bytes, prove_world, versions
+from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -822,6 +819,7 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device) -> tupl
     parameters = sum(p.numel() for p in model.parallel.parameters())
     ready = alone.pop("gradient_ready_s")
     return {"memory_bytes": held, "input_wait_s": round(input_wait_s, 6), **alone}, {
+        "global_batch": samples,
         "parameters": parameters,
         "gradient_bytes": parameters * wire,
         "gradient_buckets_bytes": [size * wire // 4 for size in buckets(model.parallel)[0]],
@@ -854,30 +852,14 @@ def main() -> None:
     me = identity()
     device = claim_device(asked, me.local_rank)
     refuse(asked, device)
-    backend = join(asked, device)
-    name, host = device_name(device), socket.gethostname()
-    trainer.say_rank(*me, host, name)
+    world = join(asked, me, device)
     found = searched(asked, me, device)
     # A capture cannot be made on the default stream, nor of parameters that were made there.
     with torch.cuda.stream(torch.cuda.Stream(device)) if asked.cuda_graphs == "true" else nullcontext():
         said, more = train(asked, me, device)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, **said}, device, me.world_size)
-    if me.rank == 0:
-        of_ranks = {key: [one[key] for one in ranks] for key in said if key.endswith("_s")}
-        found = {"backend": backend, **versions(), **of_ranks, **found, **more}
-        switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
-        trainer.say_done(trainer.closing(asked, ranks, found, switches))
-    if backend == "nccl":
-        gc.collect()  # a graph that holds NCCL's kernels must go before its group
-        dist.destroy_process_group()
+    switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
+    world.report(asked, said, {**found, **more}, switches)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-        sys.stdout.flush()
-        # No orderly teardown of gloo: with 2.13 a rank whose peer had already left ended in "terminate called without an
-        # active exception", a SIGABRT after a run that was complete and proven.
-        os._exit(0)
-    except Exception:
-        trainer.leave_at_once()
+    leave_after(main)

@@ -228,19 +228,21 @@ def say_done(facts: dict[str, Any]) -> None:
 def closing(
     asked: argparse.Namespace, ranks: Sequence[dict[str, Any]], found: dict[str, Any], switches: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the facts of a training run for its last line.
+    """Return the facts of a training run for its last line, like `of_all`."""
+    return of_all(asked, ranks, {"global_batch": asked.batch_size * len(ranks), **found}, switches)
+
+
+def of_all(
+    asked: argparse.Namespace, ranks: Sequence[dict[str, Any]], found: dict[str, Any], switches: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the facts of a run for its last line: what was asked, what all ranks said, what was found out.
 
     ``switches``: what was declared as `SWITCH`.
     """
-    said = {name: getattr(asked, name) == "true" for name in switches}
-    return of_all(asked, ranks, {**said, "global_batch": asked.batch_size * len(ranks), **found})
-
-
-def of_all(asked: argparse.Namespace, ranks: Sequence[dict[str, Any]], found: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a run for its last line: what was asked, what all ranks said, what was found out."""
     counts = Counter(one["device"] for one in ranks)
     return {
         **vars(asked),
+        **{name: getattr(asked, name) == "true" for name in switches},
         "world_size": len(ranks),
         "ranks": sorted(one["rank"] for one in ranks),
         "hosts": list(dict.fromkeys(one["host"] for one in ranks)),
