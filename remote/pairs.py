@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world
+from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
 from trainer import Identity
 
 PING_BYTES = 8
@@ -111,8 +111,7 @@ class Line:
         works = dist.batch_isend_irecv([P2POp(way, tensor, self.peer) for way, tensor in pairs if tensor is not None])
         for work in works:
             work.wait()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        settle(self.device)
 
     def one_way(self, from_lead: bool) -> None:
         """Send one way, between a word to begin and an acknowledgement: what was sent may still be in a buffer of this node."""
@@ -178,8 +177,7 @@ def transfers(asked: argparse.Namespace, line: Line, group: Any) -> Iterable[Tup
 def reduce(line: Line, group: Any) -> None:
     """All-reduce over the ranks of both nodes."""
     dist.all_reduce(line.here, group=group)
-    if line.device.type == "cuda":
-        torch.cuda.synchronize(line.device)
+    settle(line.device)
 
 
 def measure(asked: argparse.Namespace, me: Identity, device: torch.device) -> None:

@@ -100,6 +100,12 @@ def prove_world(me: Identity, device: torch.device) -> None:
     trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
 
 
+def settle(device: torch.device) -> None:
+    """Wait until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def memory_bytes(device: torch.device) -> int:
     """Return the most memory this rank held: of the GPU's, or resident."""
     if device.type == "cuda":

@@ -47,7 +47,7 @@ import trainer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world
+from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
 from trainer import Identity, Step
 
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -734,8 +734,7 @@ def attempt(asked: argparse.Namespace, learner: Learner, device: torch.device, b
         images, labels = synthetic(argparse.Namespace(**{**vars(asked), "batch_size": batch_size}), device, 0)
         for _ in range(2):
             taken(learner, learner.parallel.module, images, labels)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        settle(device)
     except RuntimeError as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have words of their own for it
         why = str(error).strip().split("\n")[0][:200] or type(error).__name__
     images = labels = None  # type: ignore[assignment]
