@@ -101,16 +101,19 @@ def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
 def test_a_wrong_result_ends_the_run(tmp_path: Path) -> None:
     """One rank reduces something else: the check against what must come out sees it, and no line is printed for that size."""
     needs("torch")
-    source = (Path(__file__).parents[1] / "remote" / "collectives.py").read_text()
+    remote = Path(__file__).parents[1] / "remote"
+    source = (remote / "collectivecalls.py").read_text()
     telling = "return lambda: dist.all_reduce(receive)"
     assert source.count(telling) == 1
-    wrong = tmp_path / "collectives.py"
+    program = tmp_path / "collectives.py"  # the folder of the program comes first where Python looks
+    program.write_text((remote / program.name).read_text())
+    wrong = tmp_path / "collectivecalls.py"
     wrong.write_text(source.replace(telling, "return lambda: dist.all_reduce(receive, op=dist.ReduceOp.MAX)"))
     arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "4096"]
     with pytest.raises(
         AssertionError, match=r"wrong result: allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"
     ):
-        torchrun(arguments, tmp_path, 2, str(wrong))
+        torchrun(arguments, tmp_path, 2, str(program))
 
 
 # --- what its lines say ---------------------------------------------------------------------------------------------------

@@ -70,7 +70,8 @@ EFFECTS = {
 FRAMEWORKS = {
     "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "torchranks", "loaders"},
     "torchranks": {"torch", "trainer"},
-    "collectives": {"torch", "trainer", "torchranks"},
+    "collectives": {"torch", "trainer", "torchranks", "collectivecalls"},
+    "collectivecalls": {"torch", "trainer", "torchranks"},
     "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
     "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
     "pairs": {"torch", "trainer", "torchranks"},
