@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import collectives, pairsheet
 from orchestrator.grids import Content, Grid, Repeats
-from orchestrator.hardware import hardware
 
 if TYPE_CHECKING:
     from orchestrator.spec import RunSpec
     from orchestrator.summary import Cell
 
-__all__ = ["Sheet", "content_of", "sheet_of"]
+__all__ = ["Entry", "Sheet", "content_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """One cell of a bench that trains nothing. ``n`` counts its good repeats, ``failed`` the others."""
+class Entry:
+    """One cell as every output tells it, whatever it measures. ``n`` counts its good repeats, ``failed`` the others;
+    ``options`` holds what else of the spec differs between the cells of the bench."""
 
     series: str
-    measures: str
     framework: str
     model: str
     dtype: str
@@ -39,54 +38,26 @@ class Sheet:
     simulated: bool
     n: int
     failed: int
-    grids: tuple[Grid, ...]
-    said: tuple[str, ...]
-    culprits: tuple[str, ...]
     qualifications: tuple[str, ...]
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]
     hardware: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sheet(Entry):
+    """One cell of a bench that trains nothing."""
+
+    measures: str
+    grids: tuple[Grid, ...]
+    said: tuple[str, ...]
+    culprits: tuple[str, ...]
+
+
 def content_of(cell: Cell) -> Content:
     """Return what the readings of the good runs of a cell amount to."""
     repeats = [(run.repeat, run.readings) for run in cell.good]
     return _CONTENT.get(cell.measure.name, _as_read)(cell.spec, repeats) if repeats else Content()
-
-
-def sheet_of(
-    cell: Cell,
-    content: Content,
-    series: str,
-    options: Mapping[str, Any],
-    qualifications: tuple[str, ...],
-    failures: tuple[str, ...],
-) -> Sheet:
-    """Return the sheet of a cell; ``failures`` has a text for each run that measured nothing."""
-    spec = cell.spec
-    return Sheet(
-        series=series,
-        measures=cell.measure.name,
-        framework=spec.framework,
-        model=spec.model,
-        dtype=spec.dtype,
-        device=spec.device,
-        shape=spec.shape,
-        nodes=spec.nodes,
-        gpus=spec.gpus,
-        world_size=spec.world_size,
-        options=options,
-        simulated=cell.simulated,
-        n=len(cell.good),
-        failed=len(failures),
-        grids=content.grids,
-        said=content.said,
-        culprits=content.culprits,
-        qualifications=qualifications,
-        failures=failures,
-        run_ids=tuple(run.run_id for run in cell.runs),
-        hardware=hardware(cell.good or cell.runs, spec),
-    )
 
 
 def _as_read(spec: RunSpec, repeats: Repeats) -> Content:

@@ -18,7 +18,7 @@ from orchestrator.hardware import conditions_of, differing_facts, hardware, infi
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.physics import Measured, findings
-from orchestrator.sheets import Sheet, content_of, sheet_of
+from orchestrator.sheets import Entry, Sheet, content_of
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
 from orchestrator.tempo import Tempo
@@ -65,26 +65,13 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One cell. Speeds are samples/s over ``n`` good repeats, unrounded, None where there is none; ``options`` holds what
-    else of the spec differs between the rows of the table. ``series`` is what a row shares with its baseline, in words.
-    Intervals are of 95 %, None where there are too few repeats; the baseline has none of its speedup, which is 1."""
+class Row(Entry):
+    """One cell that has a speed: samples/s over ``n`` good repeats, unrounded, None where there is none. ``series`` is what a
+    row shares with its baseline, in words. Intervals are of 95 %, None where there are too few repeats; the baseline has none
+    of its speedup, which is 1."""
 
-    series: str
-    framework: str
-    model: str
-    dtype: str
     loader: str
-    device: str
     batch_size: int
-    shape: str
-    nodes: int
-    gpus: int
-    world_size: int
-    options: Mapping[str, Any]
-    simulated: bool
-    n: int
-    failed: int
     average_speed: float | None
     median_speed: float | None
     min_speed: float | None
@@ -94,10 +81,6 @@ class Row:
     speedup_interval: Interval | None
     efficiency: float | None
     efficiency_interval: Interval | None
-    qualifications: tuple[str, ...]
-    failures: tuple[str, ...]
-    run_ids: tuple[str, ...]
-    hardware: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,21 +268,9 @@ def _row(cell: Cell, base: Cell | None, series: str, differing: Sequence[str], q
     faster = speedup(middle, base.median) if middle and base and base.median else None
     faster_by = ratio_interval(cell.by_repeat, base.by_repeat) if faster and base and base is not cell else None
     return Row(
-        series=series,
-        framework=spec.framework,
-        model=spec.model,
-        dtype=spec.dtype,
+        **_entry(cell, series, differing, qualifications),
         loader=spec.loader,
-        device=spec.device,
         batch_size=spec.batch_size,
-        shape=spec.shape,
-        nodes=spec.nodes,
-        gpus=spec.gpus,
-        world_size=spec.world_size,
-        options={name: _choice(spec, name) for name in differing},
-        simulated=cell.simulated,
-        n=len(speeds),
-        failed=len(cell.runs) - len(speeds),
         average_speed=mean(speeds) if speeds else None,
         median_speed=middle,
         min_speed=min(speeds, default=None),
@@ -309,17 +280,30 @@ def _row(cell: Cell, base: Cell | None, series: str, differing: Sequence[str], q
         speedup_interval=faster_by,
         efficiency=scaling_efficiency(faster, spec.world_size) if faster else None,
         efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
-        qualifications=qualifications,
-        failures=_failures(cell),
-        run_ids=tuple(run.run_id for run in cell.runs),
-        hardware=hardware(cell.good or cell.runs, spec),
     )
 
 
 def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
     content = content_of(cell)
-    options = {name: _choice(cell.spec, name) for name in differing}
-    return sheet_of(cell, content, series, options, _qualifications(cell, None, content.doubts, typical), _failures(cell))
+    entry = _entry(cell, series, differing, _qualifications(cell, None, content.doubts, typical))
+    return Sheet(**entry, measures=cell.measure.name, grids=content.grids, said=content.said, culprits=content.culprits)
+
+
+def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of an `Entry`."""
+    names = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size")
+    failures = _failures(cell)
+    return {name: getattr(cell.spec, name) for name in names} | {
+        "series": series,
+        "options": {name: _choice(cell.spec, name) for name in differing},
+        "simulated": cell.simulated,
+        "n": len(cell.good),
+        "failed": len(failures),
+        "qualifications": qualifications,
+        "failures": failures,
+        "run_ids": tuple(run.run_id for run in cell.runs),
+        "hardware": hardware(cell.good or cell.runs, cell.spec),
+    }
 
 
 def _failures(cell: Cell) -> tuple[str, ...]:

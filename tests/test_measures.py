@@ -152,7 +152,12 @@ def test_people_see_the_sheet(bench: BenchDir, tmp_path: Path, form: str) -> Non
 
 
 def test_csv_has_a_line_for_each_row_of_the_sheet(bench: BenchDir, tmp_path: Path) -> None:
-    lines = list(csv.DictReader(io.StringIO(orch(tmp_path, "summarize", "b1", "--format", "csv").stdout)))
+    text = orch(tmp_path, "summarize", "b1", "--format", "csv").stdout
+    assert text.splitlines()[0] == (
+        "framework,model,dtype,device,nodes,gpus,world_size,options,simulated,n,failed,table,repeat,to,time_s,"
+        "hardware,qualifications,failures,run_ids"
+    )
+    lines = list(csv.DictReader(io.StringIO(text)))
     assert [(line["model"], line["n"], line["repeat"], line["time_s"]) for line in lines] == [
         ("ping", "2", "1", "0.125"), ("ping", "2", "1", "20.5"), ("ping", "2", "2", "0.25"), ("ping", "2", "2", "21.5"),
     ]  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import fields
 
 from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.sheets import Sheet
+from orchestrator.sheets import Entry, Sheet
 from orchestrator.stats import published
-from orchestrator.summary import Row, Summary
+from orchestrator.summary import Summary
 
 __all__ = ["render"]
 
@@ -21,8 +22,10 @@ _FIELDS = (
     "speedup_interval", "efficiency", "efficiency_interval",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
-_FACTS = ("framework", "model", "dtype", "device", "nodes", "gpus", "world_size", "options", "simulated", "n", "failed")
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
+"""What a line of a sheet ends with."""
+_FACTS = tuple(name for name in _FIELDS if name in {each.name for each in fields(Entry)}.difference(_TEXTS))
+"""What it begins with."""
 
 
 def render(summary: Summary) -> str:
@@ -56,7 +59,7 @@ def _plain(value: str | int | float | None) -> str:
     return _text(value) if isinstance(value, str) else "" if value is None else repr(value)
 
 
-def _field(row: Row | Sheet, name: str) -> str:
+def _field(row: Entry, name: str) -> str:
     value = getattr(row, name)
     if value is None:
         return ""
