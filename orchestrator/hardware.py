@@ -110,7 +110,7 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
         else:
             versions = _found_versions(run)
         parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
-        parts |= dict.fromkeys(_transport_words(seen) or seen.get("networks") or ())
+        parts |= dict.fromkeys(_transport_words(seen))
         drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
         parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
     return " · ".join(parts)

@@ -67,11 +67,14 @@ class Transport:
     settings: Mapping[str, str] = field(default_factory=dict)
     p2p_refused: bool = False
 
-    def words(self) -> tuple[str, ...]:
-        """Return it for a line of hardware; a network is named where a path goes over it, or no path is known."""
+    def words(self, nodes: int, world_size: int) -> tuple[str, ...]:
+        """Return it for a line of hardware: nothing of one rank, which sends nothing. A network is named where a path goes over
+        it, or several nodes are there and no path is known."""
+        if world_size == 1:
+            return ()
         kinds = sorted(self.paths)
         over = {kind for kind in kinds if kind.startswith("NET/")}
-        words = [name for name in self.networks if not kinds or name.partition(" on ")[0] in over]
+        words = [name for name in self.networks if (nodes > 1 and not kinds) or name.partition(" on ")[0] in over]
         words += [kind for kind in kinds if kind not in {name.partition(" on ")[0] for name in words}]
         words += ["GDRDMA"] * bool(self.gdrdma)
         words += [f"{self.coll_channels} channels"] * bool(self.coll_channels)
@@ -82,7 +85,7 @@ def transport(logs: Iterable[bytes]) -> Transport:
     """Return what all logs of a run say. Hostile bytes find no pattern, and change nothing.
 
     >>> found = transport([b"n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\\n"])
-    >>> found.paths, found.words()
+    >>> found.paths, found.words(nodes=1, world_size=2)
     ({'P2P/CUMEM': 1}, ('P2P/CUMEM',))
     """
     found: dict[str, None] = {}
@@ -127,11 +130,14 @@ def _kind(text: str) -> str:
     return "SHM" if text == "direct shared memory" else text.rstrip()
 
 
-def fallbacks(found: Transport, nodes: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
+def fallbacks(found: Transport, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
     """Return a text for each choice of NCCL that is slower than what the hardware has, as far as that is known.
 
-    ``infiniband_gbit``: by host, the rate of its active InfiniBand ports; None or 0 where there is none.
+    Of one rank, which sends nothing, there is none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports; None
+    or 0 where there is none.
     """
+    if world_size == 1:
+        return []
     active = sorted(host for host, rate in infiniband_gbit.items() if rate)
     over = [kind for kind in found.paths if kind.startswith("NET/")]
     sockets = [name for name in found.networks or over if name.startswith("NET/Socket")]

@@ -136,8 +136,9 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     doubts += slowed(records)
     doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
     spoken = _transport(run, planned, records)
-    observed = {**observed, "networks": list(spoken.networks), "transport": {**asdict(spoken), "words": list(spoken.words())}}
-    doubts += nccl.fallbacks(spoken, spec.nodes, infiniband_gbit(planned.facts))
+    words = spoken.words(spec.nodes, spec.world_size)
+    observed = {**observed, "networks": list(spoken.networks), "transport": {**asdict(spoken), "words": list(words)}}
+    doubts += nccl.fallbacks(spoken, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
     result = replace(
         result,
         state="finished",

@@ -39,7 +39,7 @@ def test_a_real_log_tells_paths_channels_rings_and_trees() -> None:
     assert found.paths == {"NET/Socket": 2, "P2P/CUMEM": 2}
     assert (found.coll_channels, found.p2p_channels, found.nvls_channels, found.rings, found.trees) == (2, 2, 0, 2, 2)
     assert (found.gdrdma, found.multicast, found.p2p_refused) == (False, None, False)
-    assert found.words() == ("NET/Socket on eth0", "P2P/CUMEM", "2 channels")
+    assert found.words(nodes=4, world_size=8) == ("NET/Socket on eth0", "P2P/CUMEM", "2 channels")
 
 
 @pytest.mark.parametrize(("line", "paths", "gdrdma"), [
@@ -82,8 +82,22 @@ def test_a_run_on_one_node_does_not_name_the_network_that_it_does_not_use() -> N
     lines = log(
         "Using network Socket", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM"
     )
-    assert transport([lines]).words() == ("P2P/CUMEM",)
-    assert transport([log("Using network Socket")]).words() == ("NET/Socket",)
+    assert transport([lines]).words(nodes=1, world_size=2) == ("P2P/CUMEM",)
+    unknown = transport([log("Using network Socket", "24 coll channels, 16 p2p channels, 2 p2p channels per peer")])
+    assert unknown.words(nodes=1, world_size=2) == ("24 channels",)
+    assert unknown.words(nodes=2, world_size=2) == ("NET/Socket", "24 channels")
+
+
+def test_of_one_rank_nothing_is_told_as_nothing_travels() -> None:
+    """What NCCL 2.28.9 wrote on one H200 with NVLS off."""
+    found = transport([
+        log("NCCL_NVLS_ENABLE set by environment to 0.", "NET/Socket : Using [0]eth0:10.11.0.2<0>", "Using network Socket",
+            "64 coll channels, 64 collnet channels, 0 nvls channels, 64 p2p channels, 64 p2p channels per peer")
+    ])  # fmt: skip
+    assert found.networks == ("NET/Socket on eth0",) and found.coll_channels == 64
+    assert found.words(nodes=1, world_size=1) == ()
+    assert fallbacks(found, 1, 1, {"node1": 400.0}) == []
+    assert fallbacks(found, 1, 2, {"node1": 400.0}) == ["NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0"]
 
 
 IB = {"node1": 400.0, "node2": 400.0}
@@ -118,7 +132,7 @@ NO_IB: dict[str, float | None] = {"node1": None, "node2": None}
 def test_a_fallback_is_told_and_nothing_else(
     lines: tuple[str, ...], nodes: int, gbit: dict[str, float | None], texts: list[str]
 ) -> None:
-    assert fallbacks(transport([log(*lines)]), nodes, gbit) == texts
+    assert fallbacks(transport([log(*lines)]), nodes, 2 * nodes, gbit) == texts
 
 
 @given(
@@ -126,5 +140,5 @@ def test_a_fallback_is_told_and_nothing_else(
 )
 def test_no_log_is_too_odd_to_be_read(logs: list[bytes]) -> None:
     found = transport(logs)
-    assert all(isinstance(word, str) and word.isprintable() for word in found.words())
+    assert all(isinstance(word, str) and word.isprintable() for word in found.words(nodes=2, world_size=4))
     assert dataclasses.replace(found) == found and isinstance(found, Transport)
