@@ -1,4 +1,4 @@
-"""The inventory of a lab as text: what `orch` is told about the machines of the rehearsal."""
+"""A lab as text: what a person is told of it, and its inventory, what `orch` is told of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.lab.identity import login_user
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab
 
-__all__ = ["gpu_settings", "gpus_for_each", "inventory_text"]
+__all__ = ["described", "gpu_settings", "gpus_for_each", "inventory_text"]
 
 _GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
@@ -48,6 +48,19 @@ def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that say how GPUs of this machine may speak to each other, such as NCCL_NVLS_ENABLE=0: sshd passes
     none of them on, and what holds for the machine holds for its nodes."""
     return {name: value for name, value in sorted(environment.items()) if name.startswith(_GPU_SETTINGS)}
+
+
+def described(lab: Lab, gpus: int, slots: int) -> str:
+    """Return what a lab that is up is, in one line."""
+    ways = {
+        "namespaces": "in network namespaces of their own with sshd, no route out",
+        "loopback": "on this machine's loopback with sshd as this user; they share files and ports",
+        "asyncssh": "on this machine's loopback with a Python SSH server, not OpenSSH; they share files and ports",
+    }
+    ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
+    count, what = (gpus, "GPU") if gpus else (slots, "CPU slot")
+    each = f"{count} {what}{'s' * (count > 1)}"
+    return f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)} of {each}, {ends} port {lab.nodes[0].port}, {ways[lab.kind]}"
 
 
 def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab import cgroups, loopback, namespaces
-from orchestrator.lab.description import gpu_settings, gpus_for_each, inventory_text
+from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
@@ -65,7 +65,7 @@ def up(
     except BaseException:
         down(lab.directory)
         raise
-    say(f"lab: {_described(lab, gpus, slots)}")
+    say(f"lab: {described(lab, gpus, slots)}")
     return lab
 
 
@@ -97,17 +97,6 @@ def _clear_rest(directory: Path) -> None:
             return
         raise
     raise ConfigError(f"a lab is up in {directory} already", hint="end it with `orch lab down`")
-
-
-def _described(lab: Lab, gpus: int, slots: int) -> str:
-    ways = {
-        "namespaces": "in network namespaces of their own with sshd, no route out",
-        "loopback": "on this machine's loopback with sshd as this user; they share files and ports",
-        "asyncssh": "on this machine's loopback with a Python SSH server, not OpenSSH; they share files and ports",
-    }
-    first, last = lab.nodes[0], lab.nodes[-1]
-    each = f"{gpus} GPUs" if gpus else f"{slots} CPU slot{'s' if slots > 1 else ''}"
-    return f"{len(lab.nodes)} nodes of {each}, {first.address} to {last.address} port {first.port}, {ways[lab.kind]}"
 
 
 def _start_all(lab: Lab, share: Sequence[Path]) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from orchestrator import library
 from orchestrator.errors import ConfigError
 from orchestrator.lab import Lab, LabNode, machine
-from orchestrator.lab.description import gpu_settings, gpus_for_each, inventory_text
+from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
 from tests.faultlab import MakeLab, Ssh
 
@@ -21,6 +22,15 @@ from tests.faultlab import MakeLab, Ssh
 def _lab(directory: Path) -> Lab:
     nodes = tuple(LabNode(f"node{n}", f"10.11.0.{n + 1}", 22, directory / "nodes" / f"node{n}") for n in (1, 2))
     return Lab(directory, "0123456789abcdef", "namespaces", nodes, "/opt/venv/bin/python", 1500)
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "slots", "told"), [
+    (2, 1, 2, "2 nodes of 1 GPU, 10.11.0.2 to 10.11.0.3 port 22"), (2, 4, 1, "2 nodes of 4 GPUs, "),
+    (1, 0, 1, "1 node of 1 CPU slot, 10.11.0.2 port 22"), (2, 0, 3, "2 nodes of 3 CPU slots, "),
+])  # fmt: skip
+def test_one_of_a_kind_is_said_in_the_singular(tmp_path: Path, nodes: int, gpus: int, slots: int, told: str) -> None:
+    lab = _lab(tmp_path)
+    assert described(replace(lab, nodes=lab.nodes[:nodes]), gpus, slots).startswith(told)
 
 
 def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -> None:
