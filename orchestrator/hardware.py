@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed",
+    "slowed_in",
 ]  # fmt: skip
 
 _WORTH = 0.05
@@ -62,8 +63,9 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
-def slowed(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a text for each reason that lowered clocks for a twentieth of a run or more, from its nodes' exit records."""
+def slowed(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return, by reason and host, the share of a run for which clocks were lowered, from a twentieth on; from its nodes' exit
+    records. Reasons have the names of nvidia-smi's counters."""
     shares: dict[str, dict[str, float]] = {}
     for host, record in records.items():
         for rank in record["ranks"]:
@@ -73,11 +75,20 @@ def slowed(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
             for name in _SLOWDOWNS.keys() & told.keys():
                 if type(told[name]) is int and (share := min(1.0, told[name] * 1e-6 / (ended - began))) >= _WORTH:
                     shares.setdefault(name, {})[host] = share
-    return [
-        f"clocks lowered by {words}: for {max(shares[name].values()):.0%} of the run on {fold(sorted(shares[name]))}"
-        for name, words in _SLOWDOWNS.items()
-        if name in shares
-    ]
+    return shares
+
+
+def slowed_in(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text for each reason that lowered clocks in any of some runs; of a run counts the node that lost most."""
+    texts = []
+    for name, words in _SLOWDOWNS.items():
+        if found := [run.slowed[name] for run in runs if name in run.slowed]:
+            shares = sorted(max(share.values()) for share in found)
+            reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
+            hosts = fold(sorted(set().union(*found)))
+            counted = f", in {len(found)} of {len(runs)} runs" * (len(runs) > 1)
+            texts.append(f"clocks lowered by {words}: for {reach} of the run on {hosts}{counted}")
+    return texts
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:

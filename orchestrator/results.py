@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator import collectives, nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
 from orchestrator.evidence import invalid
-from orchestrator.hardware import infiniband_gbit, slowed
+from orchestrator.hardware import infiniband_gbit, slowed, slowed_in
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
 from orchestrator.pairtimes import pair_times
@@ -108,7 +108,7 @@ def store(run: RunDir, result: RunResult) -> None:
             "throughput": values,
             "step_variation": result.step_variation,
             "transport": result.observed.get("transport"),
-            "qualifications": list(result.qualifications),
+            "qualifications": [*result.qualifications, *slowed_in([result])],
             "error": result.error.as_dict() if result.error else None,
         },
     )
@@ -133,7 +133,6 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     doubts += [text for one in sampled for text in one.warnings] + _remarks(observed)
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
-    doubts += slowed(records)
     doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
     spoken = _transport(run, planned, records)
     words = spoken.words(spec.nodes, spec.world_size)
@@ -145,6 +144,7 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
         simulated=planned.simulated or observed.get("simulated") is True,
         qualifications=tuple(dict.fromkeys(doubts)),
         observed=observed,
+        slowed=slowed(records),
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for one in sampled for line in one.readings], observed))

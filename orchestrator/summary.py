@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
-from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s
+from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.physics import Measured, findings
@@ -39,7 +39,7 @@ class RunResult:
     ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
     ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
     every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings``
-    are what a program that trains nothing has measured.
+    are what a program that trains nothing has measured, ``slowed`` what `hardware.slowed` says of the nodes' clocks.
     """
 
     run_id: str
@@ -57,6 +57,7 @@ class RunResult:
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
     readings: tuple[Any, ...] = ()
+    slowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:
@@ -335,6 +336,7 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
         found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     found += conditions_of(cell.good) if cell.spec.device == "cuda" else []
+    found += slowed_in(cell.good)
     found += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DataError, RunError, TransportError
+from orchestrator.hardware import slowed_in
 from orchestrator.results import read_bench, read_run, store
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.summary import RunResult, summarize
@@ -210,7 +211,28 @@ def test_clocks_that_were_lowered_for_a_twentieth_of_the_run_are_told(bench: Ben
             record["ranks"][0] |= {"slowed_us": slowed_us, "started_mono_s": 2.0, "ended_mono_s": 8.0}
 
     result = read_run(build(bench, "r1", after=slow))
-    assert result.throughput and list(result.qualifications) == told
+    assert result.throughput and slowed_in([result]) == told
+    store(bench.run("r1"), result)
+    assert json.loads((bench.path / "r1/results/throughput.json").read_text())["qualifications"] == told
+
+
+def test_lowered_clocks_of_several_runs_are_one_note(bench: BenchDir) -> None:
+    """Node 1 ran 6 s, of which the power limit took 0.54, 1.5 and 1.62; node 2 lost nothing in the first, more in the last."""
+
+    def slow(*slowed_us: int) -> Callable[[list[dict[str, Any]]], None]:
+        def change(records: list[dict[str, Any]]) -> None:
+            for record, time_us in zip(records, slowed_us, strict=True):
+                told = {"sw_power_cap": time_us}
+                record["ranks"][0] |= {"slowed_us": told, "started_mono_s": 2.0, "ended_mono_s": 8.0}
+
+        return change
+
+    lost = [(540_000, 0), (0, 0), (1_500_000, 0), (1_620_000, 3_000_000)]
+    runs = [build(bench, f"r{n}", after=slow(*times), repeat=n) for n, times in enumerate(lost, start=1)]
+    (row,) = summarize([read_run(run) for run in runs]).rows
+    assert row.qualifications == ("clocks lowered by the power limit: for 9% to 50% of the run on node[1-2], in 3 of 4 runs",)
+    (row,) = summarize([read_run(run) for run in runs[1:3]]).rows
+    assert row.qualifications[-1] == "clocks lowered by the power limit: for 25% of the run on node1, in 1 of 2 runs"
 
 
 def test_halving_the_speed_of_steps_halves_the_result(bench: BenchDir) -> None:
