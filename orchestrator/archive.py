@@ -228,9 +228,17 @@ def _compare(record: Mapping[str, Any], computed: Any, where: str) -> None:
         one, other = expected.get(place, "nothing"), found.get(place, "nothing")
         close = isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-9)
         if not close and (type(one) is not type(other) or one != other):
-            newer = f"orch {record['orch']} sealed it, this is {__version__}: verify it with that one"
-            hint = newer if record["orch"] != __version__ else ""
+            hint = _sealed_by(record, computed)
             raise _damaged(f"{where}: {place}", f"expected {one!r} as sealed, the logs give {other!r}", hint)
+
+
+def _sealed_by(record: Mapping[str, Any], computed: Any) -> str:
+    """Return what to do where another orch has sealed; empty where the tables were changed under the version that is here."""
+    sealed, here = (record["orch"], record["tables"].get("schema")), (__version__, computed["schema"])
+    if sealed == here:
+        return ""
+    who = f"orch {sealed[0]} (tables of schema {sealed[1]!r}) sealed it, this is {here[0]} (schema {here[1]})"
+    return f"{who}: verify it with that one. every file is as sealed, and orch summarize of the unpacked archive computes anew"
 
 
 def _leaves(value: Any, place: str = "tables") -> Iterator[tuple[str, Any]]:

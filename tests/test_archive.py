@@ -209,7 +209,20 @@ def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(u
     assert f"tables.rows.0.median_speed: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
     record["orch"] = "0.0.9"
     (unpacked / RECORD).write_text(json.dumps(record))
-    assert "orch 0.0.9 sealed it" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+    assert "orch 0.0.9 (tables of schema 3) sealed it" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+
+
+def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, tmp_path: Path) -> None:
+    """As orch sealed before tables had sheets: schema 2, of the same version."""
+    record = json.loads((unpacked / RECORD).read_text())
+    record["tables"]["schema"] = 2
+    del record["tables"]["sheets"]
+    (unpacked / RECORD).write_text(json.dumps(record))
+    assert refusal(resealed(unpacked, tmp_path / "a.tar")).endswith(
+        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 3. "
+        f"orch {__version__} (tables of schema 2) sealed it, this is {__version__} (schema 3): verify it with that one. "
+        "every file is as sealed, and orch summarize of the unpacked archive computes anew"
+    )
 
 
 @pytest.mark.parametrize("place", [("rows",), ("rows", 0, "failures"), ("notes",), ("rows", 0, "n"), ("unit",)])

@@ -142,6 +142,7 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
     [
         (["collect"], "no bench yet. orch bench resnet50 makes one"),
         (["summarize"], "no bench yet. orch bench resnet50 makes one"),
+        (["summarize", "b1.tar"], "no bench 'b1.tar'. unpack an archive with tar -xf, and give its directory"),
         (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists them"),
         (
             ["summarize", "--format", "pdf"],

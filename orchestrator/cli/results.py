@@ -50,7 +50,9 @@ def find_bench(name: str) -> BenchDir:
     if name:
         path = Path(name) if _is_folder(Path(name)) else runs / name
         if not _is_folder(path):
-            raise ConfigError(f"no bench {name!r}", where=str(runs), hint="orch status lists them; a directory will do as well")
+            listed = "orch status lists them; a directory will do as well"
+            hint = "unpack an archive with tar -xf, and give its directory" if name.endswith(".tar") else listed
+            raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
         return BenchDir.open(path)
     newest = latest(runs)
     if newest is None:
