@@ -155,7 +155,7 @@ def test_csv_has_a_line_for_each_row_of_the_sheet(bench: BenchDir, tmp_path: Pat
     text = orch(tmp_path, "summarize", "b1", "--format", "csv").stdout
     assert text.splitlines()[0] == (
         "framework,model,dtype,device,nodes,gpus,world_size,options,simulated,n,failed,table,repeat,to,time_s,"
-        "hardware,qualifications,failures,run_ids"
+        "said,hardware,qualifications,failures,run_ids"
     )
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [(line["model"], line["n"], line["repeat"], line["time_s"]) for line in lines] == [

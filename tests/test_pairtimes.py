@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from itertools import combinations
 from typing import Any
@@ -10,9 +12,12 @@ import pytest
 
 from orchestrator.errors import DataError
 from orchestrator.library import open_framework
+from orchestrator.measures import MEASURES
 from orchestrator.pairsheet import content
 from orchestrator.pairtimes import PairTimes, pair_times
+from orchestrator.report import delimited, markdown
 from orchestrator.spec import RunSpec, resolve
+from orchestrator.summary import RunResult, Summary, summarize
 
 FRAMEWORK = open_framework("pairs").framework
 READING = re.compile(FRAMEWORK.log.readings)
@@ -157,3 +162,31 @@ def test_sweeps_of_several_runs_count_together() -> None:
     one, other = (pair_times(spec, lines_of(spec, of_node(1, times)), HOSTS) for times in (2.0, 8.0))
     # The middle of 2 and 8 times, in logarithms.
     assert content(spec, [(1, one), (2, other)]).grids[0].rows[1][1] == pytest.approx(4.0)
+
+
+def summary_of(nodes: int, slow: dict[tuple[int, int, str], float]) -> Summary:
+    spec = spec_of(nodes=nodes, gpus=1)
+    found = pair_times(spec, lines_of(spec, slow), {"nodes": [f"node{n + 1}" for n in range(nodes)]})
+    return summarize([RunResult("r1", 1, spec, False, "finished", measure=MEASURES["pairs"], readings=tuple(found))])
+
+
+@pytest.mark.parametrize(("nodes", "drawn"), [(16, True), (17, False)])
+def test_people_see_the_matrix_of_up_to_16_nodes_and_programs_that_of_any(nodes: int, drawn: bool) -> None:
+    summary = summary_of(nodes, {(1, 3, "both"): 4.0})
+    shown = markdown.render(summary)
+    assert ("### pairs pairs fp32 cpu 17n1g: every pair" not in shown) and ("16n1g: every pair" in shown) == drawn
+    told = "every pair, GB/s each way at once: 18 columns, in --format csv and json only"
+    assert (told in shown) != drawn and "link node2 to node4: 4.0x slower" in shown
+    assert shown.count("cpu: measured on CPUs") == 1  # below the last table that is drawn
+    lines = list(csv.reader(io.StringIO(delimited.render(summary))))
+    head = next(line for line in lines if f"node{nodes}" in line and "said" in line)
+    matrix = {line[12]: line for line in lines[lines.index(head) + 1 :]}
+    assert len(matrix) == nodes and float(matrix["node2"][head.index("node4")]) == pytest.approx(0.125)
+
+
+def test_every_line_of_the_csv_says_who_is_slow_or_what_would_have_been_found() -> None:
+    for slow, begins in (({(1, 3, "both"): 4.0}, "link node2 to node4: 4.0x slower"), ({}, "nothing stands out: ")):
+        blocks = delimited.render(summary_of(4, slow)).split("\n\n")
+        assert len(blocks) == 3
+        for said in (line["said"] for block in blocks for line in csv.DictReader(io.StringIO(block))):
+            assert said.startswith(begins) and said.endswith("; an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms")

@@ -19,6 +19,8 @@ COLUMNS = (
 )  # fmt: skip
 """Speeds in samples/s. ``notes`` holds the numbers of the footnotes."""
 NOTHING = "–"
+_WIDEST = 17
+"""Columns of the widest grid that is drawn: every pair of 16 nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,15 @@ def tables(summary: Summary) -> tuple[Table, ...]:
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
-    """Return a table per grid of a sheet, the first with what is said of the whole, the last with what qualifies it."""
+    """Return a table per grid of a sheet, the first with what is said of the whole, the last with what qualifies it.
+
+    A grid that is too wide to be read is a line of the first one, which says where it is to be had.
+    """
     repeats = f"n={sheet.n}" + (f", {sheet.failed} failed" if sheet.failed else "")
-    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []))))
-    grids = sheet.grids or (Grid("", (), ()),)
+    wide = [grid for grid in sheet.grids if len(grid.columns) > _WIDEST]
+    elsewhere = [f"{grid.title}: {len(grid.columns)} columns, in --format csv and json only" for grid in wide]
+    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *elsewhere)))
+    grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
         Table(

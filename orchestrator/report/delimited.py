@@ -23,9 +23,8 @@ _FIELDS = (
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
-"""What a line of a sheet ends with."""
 _FACTS = tuple(name for name in _FIELDS if name in {each.name for each in fields(Entry)}.difference(_TEXTS))
-"""What it begins with."""
+"""What a line of a sheet begins with; it ends with what is said of the whole, and the texts of a row."""
 
 
 def render(summary: Summary) -> str:
@@ -40,7 +39,7 @@ def render(summary: Summary) -> str:
         writer.writerows([_field(row, name) for name in _FIELDS] for row in summary.rows)
     for columns in dict.fromkeys(grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]):
         out.write("\n" * bool(out.tell()))
-        writer.writerow([*_FACTS, "table", *map(_text, columns), *_TEXTS])
+        writer.writerow([*_FACTS, "table", *map(_text, columns), "said", *_TEXTS])
         writer.writerows(line for sheet in summary.sheets for line in _sheet(sheet, columns))
     return out.getvalue()
 
@@ -49,7 +48,7 @@ _NO_GRID = Grid("", (), ((),))
 
 
 def _sheet(sheet: Sheet, columns: tuple[str, ...]) -> Iterator[list[str]]:
-    facts, texts = ([_field(sheet, name) for name in names] for names in (_FACTS, _TEXTS))
+    facts, texts = ([_field(sheet, name) for name in names] for names in (_FACTS, ("said", *_TEXTS)))
     for grid in sheet.grids or [_NO_GRID]:
         for row in grid.rows if grid.columns == columns else ():
             yield [*facts, _text(grid.title), *(_plain(value) for value in row), *texts]
