@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from orchestrator.diagnosis import diagnose, ended_by, is_consequence
@@ -24,6 +26,19 @@ _SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
 
 
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """A failure with its last words, and the log that has them; empty without any."""
+
+    error: OrchError
+    log: str = ""
+    words: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.words)
+
+
 def explained(
     error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: Mapping[str, Mapping[str, Any]]
 ) -> OrchError | None:
@@ -35,43 +50,40 @@ def explained(
     """
     if error is None or not error.host:
         return error
-    failures = (error, *rivals)
-    error = next((each for each in failures if not _merely_complains(each, run)), error)
-    if _merely_complains(error, run):
-        error = next(_stopped_while_dying(error, run, facts), error)
-    if not error.hint:
-        error.hint = "\n".join(_said(error, run, facts))
-    return error
+    first = _last_words(error, run)
+    failures = chain([first], (_last_words(rival, run) for rival in rivals))
+    causes = chain((each for each in failures if not is_consequence(each.text)), _stopped_while_dying(error, run, facts))
+    death = next(causes, first)
+    if not death.error.hint:
+        death.error.hint = "\n".join(_said(death, run, facts))
+    return death.error
 
 
-def _merely_complains(error: OrchError, run: RunDir) -> bool:
-    return is_consequence("\n".join(_last_words(error, run)[1]))
-
-
-def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[OrchError]:
+def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[_Death]:
     """Yield the ranks that the stop of the run ended, of which the last words tell a cause that stands for itself."""
     for host in hosts:
         with suppress(DataError):
             for number in ended_by("SIGTERM", run.exit_record(host) or {}):
                 text = f"rank {number} was about to end by itself when it was stopped"
                 dying = RunError(text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase)
-                finding = diagnose("\n".join(_last_words(dying, run)[1]))
+                death = _last_words(dying, run)
+                finding = diagnose(death.text)
                 if finding and finding.weight == CAUSE:
-                    yield dying
+                    yield death
 
 
-def _said(error: OrchError, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    name, words = _last_words(error, run)
+def _said(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    error = death.error
     record: Mapping[str, Any] | None = None
     with suppress(DataError):
         record = run.exit_record(error.host)
-    finding = diagnose("\n".join(words), record, _rank(error))
+    finding = diagnose(death.text, record, _rank(error))
     if finding and finding.kind != "ended_elsewhere":
         yield f"{finding.cause}; {finding.remedy}"
         yield f"  {_short(finding.line)}"
-    if words:
-        yield f"last lines of {name} on {error.host}:"
-        yield from (f"  {_short(line)}" for line in words[-_SHOWN_LINES:])
+    if death.words:
+        yield f"last lines of {death.log} on {error.host}:"
+        yield from (f"  {_short(line)}" for line in death.words[-_SHOWN_LINES:])
     yield from sentences(facts)[:_SHOWN_DIFFERENCES]
 
 
@@ -81,8 +93,8 @@ def _short(line: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
 
 
-def _last_words(error: OrchError, run: RunDir) -> tuple[str, list[str]]:
-    """Return the name and the last lines of the log that says most about a failure on its host; empty without any."""
+def _last_words(error: OrchError, run: RunDir) -> _Death:
+    """Read the last lines of the log that says most about a failure on its host."""
     rank = _rank(error)
     streams = () if rank is None else (f"rank-{rank}.err", f"rank-{rank}.out")
     for name in (*streams, "node.err", "node.out"):
@@ -92,8 +104,8 @@ def _last_words(error: OrchError, run: RunDir) -> tuple[str, list[str]]:
                 log.seek(max(0, path.stat().st_size - _READ_BYTES))
                 text = log.read(_READ_BYTES).decode("utf-8", "replace")
             if lines := [line for line in text.splitlines() if line.strip()]:
-                return name, lines
-    return "", []
+                return _Death(error, name, lines)
+    return _Death(error)
 
 
 def _rank(error: OrchError) -> int | None:

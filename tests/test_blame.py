@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
     assert error.message == "rank 1 was about to end by itself when it was stopped"
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
+
+
+def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, read, opened = RunDir(tmp_path / "r1"), list[str](), Path.open
+    said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, None, 1)}
+    error = failed(run, said)
+    rival = RunError("rank 2 ended with exit code 1", kind="rank_failed", host="node3")
+
+    def noted(path: Path, mode: str = "r") -> Any:
+        read.append(path.parent.name)
+        return opened(path, mode)
+
+    monkeypatch.setattr(Path, "open", noted)
+    found = explained(error, (rival,), run, dict.fromkeys(said, {}))
+    assert found is not None and found.host == "node2" and read == ["node1", "node3", "node2"]
+    read.clear()
+    found = explained(error, (), run, {})
+    assert found is error and read == ["node1"] and "last lines of rank-0.err on node1:" in (found.hint or "")
 
 
 @pytest.mark.parametrize(
