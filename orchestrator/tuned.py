@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from orchestrator.history import Tally
 from orchestrator.rundir import BenchDir
 from orchestrator.search import State, state_of
-from orchestrator.tuning import Candidate, Gain, gain, settings, written
+from orchestrator.summary import RunResult
+from orchestrator.tuning import Candidate, Gain, Measured, gain, ranked, settings, written
 
-__all__ = ["FASTER", "Tried", "Tuned", "tuned"]
+__all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]
 
 FASTER, DEFAULT, UNCONFIRMED, UNFINISHED = "faster", "default", "unconfirmed", "unfinished"
 _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
@@ -65,10 +66,10 @@ class Tuned:
         return {"schema": 1, "unit": "samples/s", **asdict(self)}
 
 
-def tuned(bench: BenchDir) -> Tuned:
-    """Return what came of a tune. Raises DataError where its record is damaged."""
+def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
+    """Return what came of a tune; ``results`` of its runs, if they were read. Raises DataError where its record is damaged."""
     record = bench.bench()
-    state = state_of(bench, Tally(bench, clock=lambda: 0.0).result)
+    state = _state(bench, results)
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
     found = gain(last) if last else None
     best: Candidate = last.rung.candidates[0] if last else ()
@@ -97,6 +98,36 @@ def tuned(bench: BenchDir) -> Tuned:
         evidence=state.confirming,
         tried=tuple(_tried(state)),
     )
+
+
+def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
+    """Return those runs of a tune in which the default and the best candidate ran beside each other last, and how many other
+    candidates there are; all runs where no candidate has run well. Raises DataError where its record is damaged."""
+    record, state = bench.bench(), _state(bench, results)
+    ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
+    if not ahead:
+        return list(results), 0
+    number, best = ahead[-1]
+    default = (0,) * len(best)
+    rung = record["tune"]["rungs"][number]
+    cells = dict(zip((default, *state.rungs[number].rung.candidates), rung["cells"], strict=True))
+    places = {run_id: (entry.get("rung"), entry.get("cell")) for run_id, entry in record["plan"].items()}
+    others = {candidate for measured in state.rungs for candidate in measured.speeds} - {default, best}
+    return [run for run in results if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))], len(others)
+
+
+def _best(measured: Measured) -> Candidate | None:
+    """Return the fastest candidate of a rung beside the default, or the one that it confirms; None where none has a speed."""
+    confirmed = measured.rung.candidates[0]
+    if measured.rung.confirms:
+        return confirmed if any(measured.speeds[confirmed].values()) else None
+    return next(filter(any, ranked(measured.speeds)), None)
+
+
+def _state(bench: BenchDir, results: Sequence[RunResult] | None) -> State:
+    if results is None:
+        return state_of(bench, Tally(bench, clock=lambda: 0.0).result)
+    return state_of(bench, {run.run_id: run for run in results if run.state != "incomplete"}.get)
 
 
 def _verdict(state: State, found: Gain | None) -> str:

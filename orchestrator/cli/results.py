@@ -30,6 +30,7 @@ _RENDERED = {
 }  # fmt: skip
 """By form: the module of `orchestrator.report` that writes it."""
 _OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
+_FOR_PEOPLE = ("table", "markdown")
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
@@ -172,7 +173,7 @@ def summarize(
         from orchestrator.cli.page import show
 
         return show(find_bench(bench), against=bool(against), explain=explain, templates=templates, opened=open_)
-    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, templates)
+    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, templates, form in _FOR_PEOPLE)
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
             summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
@@ -242,9 +243,12 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
 
 
 def _summary(
-    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None
+    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None, short: bool
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
-    """Return the summary, the runs of a bench, and what is wrong with the evidence of those that have no number for it."""
+    """Return the summary, the runs of a bench, and what is wrong with the evidence of those that have no number for it.
+
+    ``short``: of a tune the default and the best alone.
+    """
     if from_logs:
         from orchestrator.foreign import summary_of_tree
         from orchestrator.library import open_framework
@@ -265,7 +269,19 @@ def _summary(
                 raise _no_speed(result.measure.name, "--rule", "leave it out")
 
         return by_rule(directory, results, templates), results, damaged
-    return summary_of(results, notes_of(directory)), results, damaged
+    told, notes = _of_tune(directory, results) if short and "tune" in directory.bench() else (results, [])
+    return summary_of(told, [*notes_of(directory), *notes]), results, damaged
+
+
+def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
+    """Return those runs of a tune that matter, what came of it, and where the others are."""
+    from orchestrator.report.tuned import answer
+    from orchestrator.tuned import compared, tuned
+
+    told, others = compared(bench, results)
+    where = f"orch attach {bench.path.name} lists each candidate of each rung, and --format json, csv and html have all rows"
+    left = [f"{others} other candidates and {len(results) - len(told)} earlier runs are not shown: {where}"]
+    return told, [answer(tuned(bench, results)), *left * (len(told) < len(results))]
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
