@@ -22,6 +22,15 @@ AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Store host keys t
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Further framework folders.")]
 
+# Of commands that run something. The defaults stand with the commands.
+Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Time for all: 90s, 30m, 2h.")]
+WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds after which a run is stopped.")]
+Lease = Annotated[float, typer.Option("--lease", min=2, max=86400, help="Seconds a node runs on without a controller.")]
+StopGrace = Annotated[float, typer.Option("--stop-grace", min=0, max=600, help="Seconds from terminate to kill.")]
+StallTimeout = Annotated[float, typer.Option("--stall-timeout", min=1, help="Seconds without a further line.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")]
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

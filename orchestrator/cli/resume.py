@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Json
+from orchestrator.cli.options import AcceptNew, Detach, Json
 from orchestrator.cli.results import Bench, find_bench
 
 
@@ -19,7 +19,7 @@ def add_to(app: typer.Typer) -> None:
 def resume(
     bench: Bench = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat runs that failed of themselves, too.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")] = False,
+    detach: Detach = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
