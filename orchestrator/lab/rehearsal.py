@@ -160,8 +160,8 @@ def down(directory: Path) -> list[str]:
     lab = read(directory)
     if lab is None:
         return []
-    nodes = [f"{node.name} (pid {pid})" for node in lab.nodes if (pid := node.pid)]
-    firsts, holder = {pid for node in lab.nodes if (pid := node.pid)}, lab.holder
+    nodes = {pid: node.name for node in lab.nodes if (pid := node.pid)}
+    firsts, holder = set(nodes), lab.holder
     cgroups.release(lab)
     with held_namespaces(firsts | {holder}, "net") as networks, held_namespaces(firsts, "pid") as inner:
         shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
@@ -169,7 +169,7 @@ def down(directory: Path) -> list[str]:
     cgroups.clear(lab)
     others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in firsts | {holder}]
     _remove(lab.directory)
-    return [*nodes, *others, str(lab.directory)]
+    return [*(f"{name} (pid {pid})" for pid, name in nodes.items()), *others, str(lab.directory)]
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:

@@ -15,9 +15,9 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -58,22 +58,28 @@ def main() -> int:
 
 def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Iterable[Result]:
     """Yield the result of every trial as it comes, with a line for each failure and each finished row."""
-    base = Path(tempfile.mkdtemp(prefix="faults-"))
     open_trials = {one.name: trials or one.trials for one in chosen}
+    wanted = [(one.name, number) for one in chosen for number in range(1, open_trials[one.name] + 1)]
+    with _labs(jobs) as (base, pool):
+        for future in as_completed([pool.submit(worker.trial, base, name, number, seed) for name, number in wanted]):
+            result = future.result()
+            open_trials[result.row] -= 1
+            if not result.passed:
+                print(f"FAILED {result.row} trial {result.number}: {result.text}", flush=True)
+            if not open_trials[result.row]:
+                print(f"{result.row} done", flush=True)
+            yield result
+
+
+@contextmanager
+def _labs(jobs: int) -> Iterator[tuple[str, ProcessPoolExecutor]]:
+    """Have so many workers, each with a lab of its own in the folder that is returned; nothing of it is left afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="faults-"))
     context = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.start_lab, initargs=(str(base),)) as pool:
-            wanted = [(one.name, number) for one in chosen for number in range(1, open_trials[one.name] + 1)]
-            futures = [pool.submit(worker.trial, str(base), name, number, seed) for name, number in wanted]
             try:
-                for future in as_completed(futures):
-                    result = future.result()
-                    open_trials[result.row] -= 1
-                    if not result.passed:
-                        print(f"FAILED {result.row} trial {result.number}: {result.text}", flush=True)
-                    if not open_trials[result.row]:
-                        print(f"{result.row} done", flush=True)
-                    yield result
+                yield str(base), pool
             finally:  # an interrupt reaches this process alone where it is sent by number: what is under way ends, no more
                 pool.shutdown(cancel_futures=True)
     finally:

@@ -202,5 +202,5 @@ def select(names: Sequence[str]) -> list[Row]:
     unknown = [name for name in names if not any(row.startswith(name) for row in ROWS)]
     if unknown:
         raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    whole, begun = {name for name in names if name in ROWS}, tuple(name for name in names if name not in ROWS)
-    return [one for one in ROWS.values() if not names or one.name in whole or one.name.startswith(begun)]
+    begun = tuple(name for name in names if name not in ROWS)
+    return [one for one in ROWS.values() if not names or one.name in names or one.name.startswith(begun)]
