@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ __all__ = ["Search", "Trace", "ask_beside", "find"]
 _PAUSE_S = 0.2
 _HELLO_S = 2.0
 _LEAVE_S = 10.0
-_GREETING_S = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,19 @@ def ask_beside(cluster: Cluster, peer: Peer) -> None:
     """While a node is silent, ask its server for a greeting on fresh connections, and note when one came.
 
     A line that lost several packets in a row waits twice as long before each further try; a fresh one does not. So a node that
-    greets is there, and may be given the benefit of the doubt for a moment.
+    greets is there, and may be given the benefit of the doubt for a moment. A greeting that comes after the node has answered
+    is none of the next silence.
     """
     silent_since = peer.last_answer
-    while not peer.over and peer.last_answer == silent_since and peer.greeted_at < silent_since:
+
+    def doubted() -> bool:
+        return not peer.over and peer.last_answer == silent_since
+
+    while doubted() and peer.greeted_at < silent_since:
         node = cluster.nodes.get(peer.name)
-        if node is not None and node.transport.greets(_GREETING_S):
-            peer.greeted_at = time.monotonic()
+        with suppress(TransportError):
+            if node is not None and node.transport.greets(doubted) and doubted():
+                peer.greeted_at = time.monotonic()
         time.sleep(_PAUSE_S)
     peer.asking = False
 

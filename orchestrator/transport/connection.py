@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -114,13 +114,14 @@ class Transport:
             raise RunError(f"{argv[0]} wrote more than can be kept", kind="output_limit", host=self.host.name)
         return Result(code, signal, stdout, stderr)
 
-    def greets(self, timeout_s: float) -> bool:
+    def greets(self, wanted: Callable[[], bool]) -> bool:
         """Tell whether the host's server answers beside this line, which a lossy network may hold up for seconds.
 
-        Behind a jump host there is no asking; then it says no.
+        It is asked as long as the answer is ``wanted``. Behind a jump host or a ProxyCommand there is no asking; then it says
+        no. Raises TransportError host_unreachable where its name does not resolve.
         """
         endpoint = self._line.endpoint
-        return not endpoint.via and greets(endpoint, timeout_s)
+        return not (endpoint.via or endpoint.proxy_command) and greets(endpoint, wanted)
 
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> Channel:
         """Start a command and return the channel to it; ``timeout_s`` limits the start alone."""

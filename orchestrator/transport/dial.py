@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import selectors
 import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import cycle
 from typing import Any
 
 from orchestrator.errors import TransportError
@@ -21,7 +25,13 @@ _DEAD_LINE_MS = 10_000
 
 _THIN_LINEAR_TIMEOUTS = 16
 """Linux's TCP_THIN_LINEAR_TIMEOUTS, which the socket module does not name: on a lossy line a beat is sent again every 0.2 s,
-where the pause would otherwise double each time until the silence looks like the end of the node."""
+where the pause would otherwise double each time until the silence looks like the end of the node. Linux does so for streams
+that have left slow start, by a threshold that BBR never sets."""
+
+_AGAIN_S = 0.4
+"""Pause between the connections that ask for a greeting. What one of them loses, it sends again only after a second."""
+_ASKING = 3
+"""So many of them at once: a server refuses more than ten that have not logged in (MaxStartups)."""
 
 _REASONS = {
     errno.ECONNREFUSED: ("connection refused on port {port}", "is sshd running, and on this port?"),
@@ -56,20 +66,44 @@ def dial(endpoint: Endpoint, deadline: float) -> Any:
     raise endpoint.error("host_unreachable", "its name has no address")
 
 
-def greets(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Tell whether an SSH server answers there on a fresh connection; nothing is said to it."""
-    deadline = time.monotonic() + timeout_s
+def greets(endpoint: Endpoint, wanted: Callable[[], bool]) -> bool:
+    """Tell whether an SSH server answers there on one of several fresh connections; nothing is said to it.
+
+    Every 0.4 s another connection is made, as long as the answer is ``wanted``. Raises TransportError host_unreachable where
+    its name does not resolve.
+    """
+    addresses = cycle(_addresses(endpoint, time.monotonic() + _AGAIN_S * _ASKING))
+    asked: list[socket.socket] = []
     try:
-        sock = dial(endpoint, deadline)
-    except TransportError:
-        return False
-    try:
-        sock.settimeout(max(0.05, deadline - time.monotonic()))
-        return bytes(sock.recv(4)) == b"SSH-"
-    except OSError:
+        while wanted():
+            family, kind, protocol, _, address = next(addresses)
+            sock = socket.socket(family, kind, protocol)
+            asked.append(sock)
+            sock.setblocking(False)
+            sock.connect_ex(address)
+            if _one_greets(asked, time.monotonic() + _AGAIN_S):
+                return True
+            for old in asked[: 1 - _ASKING]:
+                old.close()
+            del asked[: 1 - _ASKING]
         return False
     finally:
-        sock.close()
+        for sock in asked:
+            sock.close()
+
+
+def _one_greets(asked: list[socket.socket], until: float) -> bool:
+    """Wait for a greeting on any of these; one that ends or says something else is not heard any further."""
+    with selectors.PollSelector() as waiting:
+        for sock in asked:
+            waiting.register(sock, selectors.EVENT_READ)
+        while (left_s := until - time.monotonic()) > 0:
+            for key, _ in waiting.select(left_s):
+                with suppress(OSError):
+                    if key.fileobj.recv(4) == b"SSH-":  # type: ignore[union-attr]
+                        return True
+                waiting.unregister(key.fileobj)
+    return False
 
 
 def _addresses(endpoint: Endpoint, deadline: float) -> list[Any]:
@@ -104,6 +138,8 @@ def _tune(sock: socket.socket) -> None:
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_LINE_MS)
         sock.setsockopt(socket.IPPROTO_TCP, _THIN_LINEAR_TIMEOUTS, 1)
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"bbr"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # always there, and allowed to everybody
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> TransportError:

@@ -427,6 +427,7 @@ def test_a_proxy_command_of_the_ssh_configuration_is_used(rig: Rig, no_leak: obj
     line = rig.connect(server)
     data = bytes(range(256)) * 20_000
     assert line.run(["cat"], input=data, timeout_s=30).stdout == data
+    assert not line.greets(lambda: True)  # there is no asking past it
     line.close()
 
 
