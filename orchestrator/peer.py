@@ -28,9 +28,9 @@ _CLOSE_S = 1.0
 class Limits:
     """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
 
-    beat_s: float = 0.5
-    lost_s: float = 2.8
-    doubt_s: float = 2.0
+    beat_s: float = 0.25
+    lost_s: float = 2.9
+    doubt_s: float = 1.9
     lease_s: float = 60.0
     first_line_s: float = 600.0
     stall_s: float = 600.0
