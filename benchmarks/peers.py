@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,12 @@ def main() -> None:
     parser.add_argument("lab", type=Path)
     parser.add_argument("count", type=int)
     asked = parser.parse_args()
-    CONTENDERS[asked.contender](Hosts(asked.lab, asked.count), asked)
+    contender = partial(CONTENDERS[asked.contender], Hosts(asked.lab, asked.count), asked)
+    if asked.contender.endswith("-orch"):
+        from orchestrator.cli.process import at_once
+
+        at_once(contender)  # as `orch` begins and ends
+    contender()
 
 
 if __name__ == "__main__":

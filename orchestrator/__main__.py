@@ -1,6 +1,6 @@
 """``python -m orchestrator`` is `orch`."""
 
-from orchestrator.cli.main import run
+from orchestrator.cli.process import run
 
 if __name__ == "__main__":
     run()

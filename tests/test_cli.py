@@ -15,7 +15,7 @@ from orchestrator import __version__
 from orchestrator.library import frameworks
 
 REPOSITORY = Path(__file__).parents[1]
-ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.main import run; run()")
+ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
 # A network namespace without any interface that is up: whatever would contact somebody fails at once, and shows.
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ()
 

@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.main import run; run()"
+    code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()"
     variables = os.environ | {"ORCH_PROJECT": str(project), "PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "150"}
     argv = [sys.executable, "-c", code, "history", *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=variables)

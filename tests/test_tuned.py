@@ -75,7 +75,7 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     bench(tmp_path, [FIRST, LAST])
 
     def summarize(form: str) -> str:
-        code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.main import run; run()"
+        code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()"
         variables = os.environ | {"ORCH_PROJECT": str(tmp_path), "COLUMNS": "150"}
         argv = [sys.executable, "-c", code, "summarize", "b1", "--format", form]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout

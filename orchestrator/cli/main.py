@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
-import os
 import sys
-import threading
 from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, NoReturn
@@ -14,9 +10,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli.process import flush
 from orchestrator.errors import Faults, OrchError
 
-__all__ = ["main", "program", "run"]
+__all__ = ["main", "program"]
 
 MODULES = {
     "deploy": ("deploy", "check"),
@@ -66,30 +63,8 @@ def _root(
     """Benchmark deep-learning training on machines that are reachable by SSH."""
 
 
-def run() -> None:
-    """Run the command line as a process of its own, and end it at once.
-
-    Python would first take all modules apart, which is an eighth of a second that nobody needs.
-    """
-    try:
-        main()
-    except SystemExit as end:
-        if end.code is not None and not isinstance(end.code, int):
-            raise
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
-        atexit._run_exitfuncs()
-        _flush()
-        os._exit(end.code or 0)
-
-
 def main() -> None:
     """Run the command line; every error ends here, in one message and one exit status."""
-    # What a command loads is there to stay: with Python's own 700, a tenth of each start went into looking for garbage in it.
-    gc.set_threshold(50_000)
-    # Inventories mean the same whatever plug-ins of pydantic there are, and to look for some is to read about all packages.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         program(sys.argv[1] if len(sys.argv) > 1 else "")(standalone_mode=True)
     except OrchError as error:
@@ -103,16 +78,8 @@ def main() -> None:
 
 def _leave(code: int) -> NoReturn:
     """End with this status and no other: text that a gone reader cannot take would make the interpreter end with 120."""
-    _flush()
+    flush()
     sys.exit(code)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report(error: OrchError) -> None:

@@ -17,7 +17,7 @@ from tests import judge
 from tests.judge import Proc
 
 REPOSITORY = Path(__file__).parents[2]
-ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.main import run; run()")
+ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
 """The program without its console script, so that tests run in a bare source tree as well."""
 
 SMALL = ("resnet50", "-f", "simulated", "--set", "gradient_mb=0.1", "--no-baseline", "--repeats", "1", "--stop-grace", "0.5")

@@ -127,7 +127,7 @@ BUG = (
     "def broken(*args, **more):\n"
     "    raise RuntimeError('a fault of ours')\n"
     "{module}.{name} = broken\n"
-    "from orchestrator.cli.main import run; run()"
+    "from orchestrator.cli.process import run; run()"
 )
 BUGS = {
     "plan": ("bench", "plan_run"),
