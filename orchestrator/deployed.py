@@ -20,13 +20,13 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
 from orchestrator.fitness import same_machine
+from orchestrator.framework import payload_path
 from orchestrator.inventory import Host
-from orchestrator.launch import stage_payload
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import Node
 from orchestrator.preflight import capture
-from orchestrator.render import payload_path
 from orchestrator.rundir import write_atomic
+from orchestrator.staging import stage_payload
 
 __all__ = ["Deployed", "Memory", "deploy"]
 

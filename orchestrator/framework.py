@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
 from orchestrator.measures import MEASURES, TRAINING, Measure
 
-__all__ = ["ConfigFile", "Framework", "Knob", "LogGrammar", "Option"]
+__all__ = ["ConfigFile", "Framework", "Knob", "LogGrammar", "Option", "payload_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +200,8 @@ class Framework:
                 hint=self.dtype_reasons.get(device) or nearest(dtype, table).lstrip("; "),
             )
         return table[dtype]
+
+
+def payload_path(name: str, digest: str) -> str:
+    """Return where a payload file lies in a node's work directory: under its digest, so it is sent once and never stale."""
+    return f"payload/{digest}/{name}"

@@ -15,15 +15,17 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
+from orchestrator.framework import payload_path
 from orchestrator.library import FrameworkFolder
-from orchestrator.node import Node, Upload
+from orchestrator.node import Upload
 from orchestrator.peer import Interrupt, Limits, Peer, close_seconds
 from orchestrator.reattach import Trace
-from orchestrator.render import NodePlan, Plan, payload_path
+from orchestrator.render import NodePlan, Plan
 from orchestrator.runnercall import KeeperLine
+from orchestrator.staging import stage_payload
 from orchestrator.watch import Watch
 
-__all__ = ["Interrupt", "Launch", "Limits", "Outcome", "stage_payload"]
+__all__ = ["Interrupt", "Launch", "Limits", "Outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,6 @@ class Outcome:
     start: Mapping[str, Any] | None
     rivals: tuple[OrchError, ...] = ()
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def stage_payload(node: Node, folder: FrameworkFolder) -> int:
-    """Bring the runner and the framework's payload to a node, named by digest. Returns the bytes that had to be sent."""
-    digests = folder.payload_digests
-    files = [Upload(payload_path(name, digests[name]), content) for name, content in folder.payload.items()]
-    return node.put(files, timeout_s=60)
 
 
 class Launch:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.framework import Framework
+from orchestrator.framework import Framework, payload_path
 from orchestrator.inventory import Host, secret_values
 from orchestrator.spec import RunSpec
 from orchestrator.topology import Placement, Slot
 
-__all__ = ["NodePlan", "Plan", "RenderedFile", "payload_path", "render", "without_secrets"]
+__all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
@@ -67,11 +67,6 @@ class Plan:
     payload: Mapping[str, str]
     nodes: tuple[NodePlan, ...]
     launch: str = "every_node"
-
-
-def payload_path(name: str, digest: str) -> str:
-    """Return where a payload file lies in a node's work directory: under its digest, so it is sent once and never stale."""
-    return f"payload/{digest}/{name}"
 
 
 def render(
