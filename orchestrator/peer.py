@@ -28,7 +28,7 @@ _CLOSE_S = 1.0
 class Limits:
     """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
 
-    beat_s: float = 0.25
+    beat_s: float = 0.5
     lost_s: float = 2.9
     doubt_s: float = 1.9
     lease_s: float = 60.0
