@@ -21,7 +21,7 @@ from pathlib import Path
 
 from orchestrator.rundir import BenchDir, RunDir
 
-_ORCH = "import sys; from orchestrator.cli.main import main; sys.argv[0] = 'orch'; main()"
+_ORCH = "import sys; from orchestrator.cli.process import run; sys.argv[0] = 'orch'; run()"
 
 
 def main() -> None:

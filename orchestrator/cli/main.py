@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli.process import flush
 from orchestrator.errors import Faults, OrchError
 
 __all__ = ["main", "program"]
@@ -70,16 +69,10 @@ def main() -> None:
     except OrchError as error:
         with suppress(OSError):  # the terminal may be what has just gone
             report(error)
-        _leave(error.exit_code)
+        sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does; there is nobody left to tell.
-        _leave(0)
-
-
-def _leave(code: int) -> NoReturn:
-    """End with this status and no other: text that a gone reader cannot take would make the interpreter end with 120."""
-    flush()
-    sys.exit(code)
+        sys.exit(0)
 
 
 def report(error: OrchError) -> None:

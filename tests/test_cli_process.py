@@ -1,0 +1,50 @@
+"""How the program ends as a process: with its own status, and with 1 where what it printed is lost, but for a gone reader."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def ended(body: str, stdout: int) -> int:
+    code = f"import sys\nfrom orchestrator.cli.process import at_once\ndef main():\n    print('x')\n    {body}\nat_once(main)"
+    # Without PYTHONUNBUFFERED: what is printed has to wait for the end.
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run([sys.executable, "-c", code], stdout=stdout, timeout=60, check=False, env=variables).returncode
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("sys.exit('why')", 1)])
+def test_the_status_is_the_programs_own(body: str, status: int) -> None:
+    assert ended(body, subprocess.DEVNULL) == status
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit(5)", 5)])
+def test_a_reader_that_has_gone_changes_no_status(body: str, status: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert ended(body, writer) == status
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 1), ("sys.exit(5)", 5)])
+def test_text_that_a_full_disk_does_not_take_is_no_success(body: str, status: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert ended(body, full.fileno()) == status
+
+
+def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: Path) -> None:
+    left, threaded = tmp_path / "left", tmp_path / "threaded"
+    body = (
+        f"import atexit, pathlib, threading, time; atexit.register(pathlib.Path({str(left)!r}).touch); "
+        f"threading.Thread(target=lambda: (time.sleep(0.3), pathlib.Path({str(threaded)!r}).touch())).start()"
+    )
+    assert ended(body, subprocess.DEVNULL) == 0
+    assert left.exists() and threaded.exists()
