@@ -15,7 +15,6 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
-from orchestrator.framework import payload_path
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import Upload
 from orchestrator.peer import Interrupt, Limits, Peer, close_seconds
@@ -140,12 +139,10 @@ class Launch:
         return next(node for node in self.plan.nodes if node.slot.host == name)
 
     def _arm(self) -> None:
-        noderun = payload_path("noderun.py", self.plan.payload["noderun.py"])
-
         def open_line(name: str) -> KeeperLine:
             node = self.cluster.nodes[name]
             try:
-                return node.keeper(self.plan.run_id, noderun, start=True, timeout_s=self.limits.arm_s)
+                return node.keeper(self.plan.run_id, start=True, timeout_s=self.limits.arm_s)
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise

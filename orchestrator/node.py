@@ -159,12 +159,12 @@ class Node:
             while not (line := call.line()).get("done"):
                 yield call.read(_whole(line["bytes"], 1 << 20))
 
-    def keeper(self, run_id: str, noderun: str, *, start: bool, timeout_s: float) -> KeeperLine:
-        """Open the line to a run's keeper, starting one if asked to. ``noderun`` is the runner's staged path.
+    def keeper(self, run_id: str, *, start: bool, timeout_s: float) -> KeeperLine:
+        """Open the line to a run's keeper, starting one if asked to.
 
         Returns once the keeper has said hello. Raises TransportError node_lost where there is none to answer.
         """
-        call = self._begin("line", {"run": run_id, "noderun": noderun, "start": start, "wait_s": timeout_s}, timeout_s)
+        call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s}, timeout_s)
         try:
             return KeeperLine(call, call.line(), self.transport.via)
         except BaseException:

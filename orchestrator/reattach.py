@@ -51,7 +51,7 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
         if not left.alive:
             return Trace("broken" if left.started else "nothing")
         try:
-            line = node.keeper(run_id, "", start=False, timeout_s=_HELLO_S)
+            line = node.keeper(run_id, start=False, timeout_s=_HELLO_S)
         except TransportError as error:
             if error.kind != "node_lost" or not node.transport.alive:
                 raise
@@ -106,7 +106,7 @@ class Search:
         """Try until the keeper is found, its end is known, or the watch loop has given the node up."""
         while not self.peer.over:
             try:
-                line = self.cluster.reconnect(self.name).keeper(self.run_id, "", start=False, timeout_s=_HELLO_S)
+                line = self.cluster.reconnect(self.name).keeper(self.run_id, start=False, timeout_s=_HELLO_S)
             except TransportError as error:
                 if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_keeper():
                     return

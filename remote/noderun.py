@@ -5,9 +5,10 @@ It is called in three ways.
 1. From standard input of an ssh channel, so that nothing has to be installed first: the source, then one JSON request line
    ``{"op": …, "nonce": …}``. The answer starts with the line ``ORCH <nonce>``, which tells it from whatever a login script
    prints, and goes on with JSON lines; after a line with ``"bytes": n`` follow n raw bytes. Operations: the ``op_…`` functions.
-2. ``noderun.py keep DIR``: the keeper, one per run and node. It is detached from ssh, holds the node's lock, starts the launch
-   script at the agreed instant, reaps whatever descends from it, and writes ``exit.json``. It listens on ``keeper.sock``; the
-   controller speaks to it through `op_line`. Nobody renewing it for one lease means the end of the run.
+2. By a fork of its own: the keeper, ``orch-keeper`` among processes, one per run and node. Detached from ssh, it holds the
+   node's lock, starts the launch script at the agreed instant, reaps whatever descends from it, and writes ``exit.json``. It
+   listens on ``keeper.sock``; the controller speaks to it through `op_line`. Nobody renewing it for one lease means the end of
+   the run.
 3. ``noderun.py rank -- ARGV…``: one rank. It gives the rank its own log files and records how it ended.
 
 What only some requests need is imported by these: each of many requests on many nodes starts this program anew.
@@ -58,6 +59,7 @@ TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-
 TOLD_S = 10
 MOST_TOLD_BYTES = 1 << 22
 MOST_LINES = 40
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -456,6 +458,7 @@ class Keeper:
         self.killed_at = None
         self.group = ""
         self.ranks = {}
+        self.rank_files = {}
         self.record = None
         self.logs_checked = 0.0
         self.progress = (0, 0.0)
@@ -736,7 +739,8 @@ class Keeper:
             known = self.ranks.get(entry.name, {})
             if not entry.name.endswith(".json") or "ended_mono_s" in known:
                 continue
-            record = read_record(entry.path)
+            # A wrapper writes twice, the second file beside the first: another number means another record.
+            record = known if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
             if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
                 # It may have written its last word and gone since the record was read; only then it is killed.
                 record = read_record(entry.path)
@@ -744,7 +748,7 @@ class Keeper:
                     record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
             if record.get("signal") == "SIGKILL" and self.state == "running" and oom_kills() > self.oom_kills:
                 record.update(note="the kernel killed it for memory")
-            self.ranks[entry.name] = record
+            self.ranks[entry.name], self.rank_files[entry.name] = record, entry.inode()
             if "ended_mono_s" in record:
                 self.tell("rank", **record)
                 if record["code"] != 0 and self.state == "running":
@@ -912,7 +916,9 @@ def keep_main(directory):
 
     os.chdir(directory)
     os.umask(0o077)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_NAME, b"orch-keeper", 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
@@ -1119,7 +1125,7 @@ def op_line(request):
     """Start a keeper for a run directory if asked to, then carry lines between the controller and it until one side ends."""
     directory = inside(root_directory(request["root"]), "runs/" + request["run"])
     if request["start"]:
-        start_keeper(directory, os.path.join(os.path.dirname(os.path.dirname(directory)), request["noderun"]))
+        start_keeper(directory)
     os.chdir(directory)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     deadline = time.monotonic() + request.get("wait_s", 10)
@@ -1156,8 +1162,11 @@ def op_line(request):
                 view = view[os.write(1, view) :]
 
 
-def start_keeper(directory, program):
-    """Fork twice and become a keeper that has nothing of this ssh session: no terminal, no stream, no session."""
+def start_keeper(directory):
+    """Fork twice and become a keeper that has nothing of this ssh session: no terminal, no stream, no session.
+
+    Python is not started anew: this program is loaded, and a start costs more than all else that a keeper does.
+    """
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -1165,15 +1174,19 @@ def start_keeper(directory, program):
     os.setsid()
     if os.fork():
         os._exit(0)
+    code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
         log = os.open(os.path.join(directory, "keeper.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
         os.closerange(3, 64)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", program, "keep", directory])
+        keep_main(directory)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
     finally:
-        os._exit(127)
+        os._exit(code)
 
 
 def op_stop(request):
@@ -1693,9 +1706,7 @@ def serve_main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["keep"]:
-        keep_main(sys.argv[2])
-    elif sys.argv[1:3] == ["rank", "--"]:
+    if sys.argv[1:3] == ["rank", "--"]:
         sys.exit(rank_main(sys.argv[3:]))
     else:
         serve_main()

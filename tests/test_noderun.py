@@ -179,7 +179,7 @@ class Machine:
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
 
     def keeper(self, run: str, *, start: bool = True) -> Line:
-        line = self.call("line", run=run, noderun="payload/x/noderun.py", start=start, wait_s=5)
+        line = self.call("line", run=run, start=start, wait_s=5)
         assert line.read_line()["event"] == "hello"
         return line
 
@@ -249,12 +249,12 @@ def bearing(run: str) -> list[int]:
 
 def keepers(folder: Path) -> list[int]:
     """Return the keepers of a run directory."""
-    mark = f"\0keep\0{folder}\0".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if mark in (entry / "cmdline").read_bytes():
+                at = str((entry / "cwd").readlink()).removesuffix(" (deleted)")
+                if (entry / "comm").read_text() == "orch-keeper\n" and at == str(folder.resolve()):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -768,8 +768,8 @@ def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> N
 def test_every_answer_about_a_run_says_which_boot_it_is_of(machine: Machine) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     files = machine.stage(RUN, SLEEP)
-    refused = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5).read_line()["error"]
-    line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=True, wait_s=5)
+    refused = machine.call("line", run=RUN, start=False, wait_s=5).read_line()["error"]
+    line = machine.call("line", run=RUN, start=True, wait_s=5)
     hello = line.read_line()
     machine.arm(line, RUN, files)
     armed = line.wait_for("armed")
@@ -1225,7 +1225,7 @@ def test_a_log_is_followed_until_the_run_ends(machine: Machine) -> None:
 
 def test_no_keeper_is_an_answer_and_no_wait(machine: Machine) -> None:
     machine.stage(RUN, SLEEP)
-    line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5)
+    line = machine.call("line", run=RUN, start=False, wait_s=5)
     assert line.read_line(1.0)["error"]["kind"] == "node_lost"
 
 
@@ -1235,7 +1235,7 @@ def test_a_keeper_that_leaves_before_its_first_word_is_no_keeper(machine: Machin
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(machine.folder(RUN) / "keeper.sock"))
         door.listen(4)
-        line = machine.call("line", run=RUN, noderun="payload/x/noderun.py", start=False, wait_s=5)
+        line = machine.call("line", run=RUN, start=False, wait_s=5)
         assert select.select([door], [], [], 5)[0], "nobody comes"
         if accepts:
             door.accept()[0].close()

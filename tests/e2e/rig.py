@@ -146,7 +146,7 @@ class Controller:
 
     def keeper(self, node: str) -> Proc:
         """The node runner that owns the run on a node."""
-        found = [one for one in judge.processes(self.lab, node) if "noderun.py keep" in one.cmdline]
+        found = [one for one in judge.processes(self.lab, node) if one.comm == "orch-keeper"]
         assert len(found) == 1, found
         return found[0]
 

@@ -404,7 +404,7 @@ def never_ready(trial: Trial) -> None:
     trained = False
 
     def keeper() -> list[judge.Proc]:
-        return [one for one in judge.processes(trial.lab, victim) if "noderun.py keep" in one.cmdline]
+        return [one for one in judge.processes(trial.lab, victim) if one.comm == "orch-keeper"]
 
     deadline = time.monotonic() + 30
     while not (found := keeper()):
