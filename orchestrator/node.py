@@ -164,9 +164,9 @@ class Node:
 
         Returns once the keeper has said hello. Raises TransportError node_lost where there is none to answer.
         """
-        call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s}, timeout_s)
+        call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}, timeout_s)
         try:
-            return KeeperLine(call, call.line(), self.transport.via)
+            return KeeperLine(call, call.line(), self._keep, self.transport.via)
         except BaseException:
             call.channel.close()
             raise
@@ -179,13 +179,17 @@ class Node:
 
     @contextmanager
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
-        """Have one request answered. The runner that has answered stays for the next one, some seconds at most."""
+        """Have one request answered."""
         call = self._begin(op, {**request, "stay": True}, timeout_s)
         try:
             yield call
         except BaseException:
             call.channel.close()
             raise
+        self._keep(call)
+
+    def _keep(self, call: Call) -> None:
+        """Let the runner that has answered stay for the next request, some seconds at most; one of them is enough."""
         with self._keeping:
             if not self._idle:
                 self._idle.append(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -157,15 +158,18 @@ class Call:
 class KeeperLine:
     """The line to one run's keeper: orders go out, events come in, in the thread of the connection. ``hello`` was the first.
 
-    ``via`` names the jump host that it runs through, where there is one.
+    ``via`` names the jump host that it runs through, where there is one. ``keep`` is given the runner that has carried the line
+    once the keeper has gone at our word.
     """
 
-    def __init__(self, call: Call, hello: dict[str, Any], via: str = "") -> None:
+    def __init__(self, call: Call, hello: dict[str, Any], keep: Callable[[Call], None], via: str = "") -> None:
         self._call = call
+        self._keep = keep
         self.via = via
         self.hello = hello
         self.host = call.host
-        self._over = False
+        self._over = threading.Event()
+        self._runner_stays = False
         self._deliver: Callable[[str, dict[str, Any]], None] = lambda *_: None
 
     def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
@@ -181,18 +185,30 @@ class KeeperLine:
         except TransportError:
             return
 
-    def close(self) -> None:
-        """Close the line. Before the go-word this makes the keeper leave without starting anything."""
-        self._call.channel.close()
+    def close(self, wait_s: float = 0.0) -> None:
+        """Close the line. Before the go-word this makes the keeper leave without starting anything.
+
+        After a goodbye there are up to ``wait_s`` seconds for the keeper to go, so that its runner may answer further requests.
+        """
+        self._over.wait(wait_s)
+        if self._runner_stays:
+            self._keep(self._call)
+        else:
+            self._call.channel.close()
 
     def _hand_over(self, lines: Callable[[], Iterator[dict[str, Any]]]) -> None:
-        if self._over:
+        if self._over.is_set():
             return
         try:
             for event in lines():
+                if event.get("event") == "closed":
+                    self._call.channel.listen(None)
+                    self._runner_stays = True
+                    self._over.set()
+                    return
                 self._deliver(self.host.name, {**event, "line": self, "at": time.monotonic()})
         except OrchError as error:
-            self._over = True
+            self._over.set()
             self._deliver(self.host.name, {"event": "lost", "line": self, "error": error, "at": time.monotonic()})
 
 

@@ -27,6 +27,7 @@ _SYNC_ROUNDS = 6
 _TICK_S = 0.1
 _DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
+_GOODBYE_S = 1.0
 
 
 class Watch:
@@ -72,8 +73,11 @@ class Watch:
         """Say goodbye on every line. Keepers that were not released leave without starting anything."""
         for peer in self.peers.values():
             peer.send("bye")
+        until = time.monotonic() + _GOODBYE_S
+        for peer in self.peers.values():
             if peer.line:
-                peer.line.close()
+                goes = not peer.error and (peer.record is not None or not self.released)
+                peer.line.close(max(0.0, until - time.monotonic()) if goes else 0.0)
 
     # -- before the start
 

@@ -1122,7 +1122,10 @@ def op_get(request):
 
 
 def op_line(request):
-    """Start a keeper for a run directory if asked to, then carry lines between the controller and it until one side ends."""
+    """Start a keeper for a run directory if asked to, then carry lines between the controller and it until one side ends.
+
+    Where that was the controller's goodbye, requests may follow; else they could not be told from orders on their way.
+    """
     directory = inside(root_directory(request["root"]), "runs/" + request["run"])
     if request["start"]:
         start_keeper(directory)
@@ -1137,7 +1140,7 @@ def op_line(request):
             if time.monotonic() > deadline or not request["start"]:
                 raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
             time.sleep(0.005)
-    heard = False
+    heard = bye = False
     # Output that the controller does not take must not hold up its orders, hence two non-blocking directions.
     while True:
         ready = select.select([0, connection], [], [])[0]
@@ -1145,6 +1148,7 @@ def op_line(request):
             data = os.read(0, 65536)
             if not data:
                 return
+            bye = data.endswith(b'{"do": "bye"}\n')
             with contextlib.suppress(OSError):  # a keeper that has gone shows below
                 connection.sendall(data)
         if connection in ready:
@@ -1153,7 +1157,11 @@ def op_line(request):
             except OSError:  # it left with this connection still waiting at its door
                 data = b""
             if not data:
+                if bye:
+                    reply(event="closed")
+                    return
                 if heard:
+                    request["stay"] = False
                     return
                 raise Refused("node_lost", "the keeper in %s left just now" % directory, boot_id=boot_id())
             heard = True

@@ -754,6 +754,38 @@ def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
     assert (record["state"], record["reason"]) == ("finished", ""), record
 
 
+def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: Machine) -> None:
+    files = machine.stage(RUN, "exit 0\n")
+    line = machine.call("line", run=RUN, start=True, wait_s=5, stay=True)
+    assert line.read_line()["event"] == "hello"
+    machine.arm(line, RUN, files)
+    line.wait_for("armed")
+    line.order("go", at=None)
+    line.wait_for("ended")
+    line.order("bye")
+    line.wait_for("closed", 2)
+    assert not keepers(machine.folder(RUN))
+    line.send(json.dumps({"root": str(machine.root), "op": "left", "nonce": "again", "run": RUN}).encode() + b"\n")
+    assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
+    assert line.read_line()["left"] == []
+    assert line.process.wait(5) == 0
+
+
+def test_where_a_keeper_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
+    files = machine.stage(RUN, SLEEP)
+    line = machine.call("line", run=RUN, start=True, wait_s=5, stay=True)
+    assert line.read_line()["event"] == "hello"
+    machine.arm(line, RUN, files)
+    line.wait_for("armed")
+    line.order("go", at=None)
+    line.wait_for("started")
+    os.kill(keepers(machine.folder(RUN))[0], signal.SIGKILL)
+    line.order("beat", n=1)
+    assert line.process.wait(5) == 0
+    assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"
+    assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []
+
+
 def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP, lease_s=1.0)
     (keeper,) = keepers(machine.folder(RUN))

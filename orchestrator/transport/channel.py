@@ -88,10 +88,10 @@ class Channel:
         if self._stdout.pour(count, write, timeout_s) < count:
             raise EOFError if self._stdout.ended else self._gone()
 
-    def listen(self, listener: Callable[[bytes], None]) -> None:
+    def listen(self, listener: Callable[[bytes], None] | None) -> None:
         """Hand over output as it comes, in the connection's own thread, which must not be kept; ``b""`` once it is over.
 
-        After that `recv` says whether the command ended or the line broke.
+        After that `recv` says whether the command ended or the line broke. With None, output is for `recv` again.
         """
         self._stdout.listen(listener)
 

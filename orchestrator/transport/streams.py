@@ -56,12 +56,16 @@ class Inbox:
             if first and self._listener:
                 self._listener(b"")
 
-    def listen(self, listener: Callable[[bytes], None]) -> None:
+    def listen(self, listener: Callable[[bytes], None] | None) -> None:
         """Hand over all that comes from now on, what has come and was not taken first; ``b""`` once the stream is over.
 
-        It is called in the connection's thread, which nothing else is served by meanwhile, so it must not wait.
+        It is called in the connection's thread, which nothing else is served by meanwhile, so it must not wait. With None what
+        comes from now on is kept for `take` again.
         """
         with self._changed:
+            if listener is None:
+                self._listener = None
+                return
             data, self._size = b"".join(self._chunks), 0
             self._chunks.clear()
             self._listener = listener
