@@ -764,7 +764,7 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     line.wait_for("ended")
     line.order("bye")
     line.wait_for("closed", 2)
-    assert not keepers(machine.folder(RUN))
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 2, "the keeper stays")
     line.send(json.dumps({"root": str(machine.root), "op": "left", "nonce": "again", "run": RUN}).encode() + b"\n")
     assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
     assert line.read_line()["left"] == []
@@ -780,7 +780,6 @@ def test_where_a_keeper_is_gone_without_a_goodbye_the_line_ends(machine: Machine
     line.order("go", at=None)
     line.wait_for("started")
     os.kill(keepers(machine.folder(RUN))[0], signal.SIGKILL)
-    line.order("beat", n=1)
     assert line.process.wait(5) == 0
     assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"
     assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []

@@ -40,11 +40,12 @@ class Inbox:
         with self._changed:
             self.total += len(data)
             rest = self._poured(memoryview(data)) if self._pour else bytes(data)
-            if rest and self._listener:
-                self._listener(rest)
+            listener = self._listener  # by what it is told it may come to an end
+            if rest and listener:
+                listener(rest)
             elif rest:
                 self._keep_back(rest)
-            waiting = len(rest) if self._keep is None and not self._listener else 0
+            waiting = len(rest) if self._keep is None and not listener else 0
         if len(data) > waiting:
             self._open_window(len(data) - waiting)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +17,9 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.fanout import WIDTH, each
 from orchestrator.library import runner_source
 from orchestrator.node import Node, Upload
+from orchestrator.runnercall import KeeperLine
 from orchestrator.transport import Transport
+from tests import judge
 from tests.contract.rig import Rig
 
 
@@ -29,6 +34,12 @@ def runners() -> list[int]:
         if any(b"signal.alarm(60)" in word for word in words) and words[0].endswith(b"python3"):
             found.append(int(path.parent.name))
     return found
+
+
+def keepers() -> set[int]:
+    """Of these, the keepers of runs."""
+    names = {number: Path(f"/proc/{number}/comm") for number in runners()}
+    return {number for number, path in names.items() if path.exists() and path.read_text() == "orch-keeper\n"}
 
 
 def answers(node: Node) -> bool:
@@ -47,6 +58,50 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
     while set(runners()) - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert set(runners()) <= before
+
+
+def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
+    """The line to the keeper of a run that is staged and not started."""
+    files = [Upload("runs/r1/launch.sh", b"exit 0\n", 0o700), Upload("runs/r1/env.sh", b"", 0o600)]
+    node.put(files, timeout_s=20)
+    line = node.keeper("r1", start=True, timeout_s=10)
+    line.start(lambda _, event: events.put(event["event"]))
+    return line
+
+
+def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None:
+    before = set(runners())
+    events: queue.SimpleQueue[str] = queue.SimpleQueue()
+    line = kept(node, events)
+    line.send("bye")
+    line.close(10)
+    judge.wait_for(lambda: len(set(runners()) - before) == 1, 5, "the keeper stays")
+    only = set(runners())
+    assert answers(node) and answers(node)
+    assert set(runners()) == only and events.empty()
+
+
+def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:
+    before = set(runners())
+    line = kept(node, queue.SimpleQueue())
+    old = set(runners()) - before
+    assert len(old) == 2 and len(old & keepers()) == 1
+    line.close(0.2)
+    assert answers(node)
+    judge.wait_for(lambda: not old & set(runners()), 5, "they stay")
+
+
+def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
+    before = set(runners())
+    events: queue.SimpleQueue[str] = queue.SimpleQueue()
+    line = kept(node, events)
+    (runner,) = set(runners()) - before - keepers()
+    os.kill(runner, signal.SIGKILL)
+    assert events.get(timeout=5) == "lost"
+    began = time.monotonic()
+    line.close(10)
+    assert time.monotonic() - began < 2
+    assert answers(node)
 
 
 def test_one_runner_answers_request_after_request(node: Node) -> None:
