@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
+from orchestrator.evidence import invalid, rendered_texts
 from orchestrator.intervals import interval
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
+from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.stats import median
 from orchestrator.summary import Cell, cells_of
 
-__all__ = ["Curve", "newest_curve"]
+__all__ = ["Curve", "newest_curve", "settings_of"]
+
+Settings = Mapping[str, Mapping[str, str]]
+"""By host, the variables that NCCL is set with there."""
+
+_SETTING = ("NCCL_", "TORCH_NCCL_")
+_TELLING = "NCCL_DEBUG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,10 @@ class Curve:
 
 
 def newest_curve(
-    runs: Path, shape: str, hosts: Sequence[str], *, collective: str = "allreduce", device: str = "", in_place: bool = True
+    runs: Path, shape: str, settings: Settings, *, collective: str = "allreduce", device: str = "", in_place: bool = True
 ) -> Curve | None:
-    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts; None where there is none.
+    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with NCCL set like this; None
+    where there is none.
 
     ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. All-reduce is in place, as
     DistributedDataParallel calls it. Of several types the one with most good repeats is taken, then fp32. A bench that cannot
@@ -45,7 +53,7 @@ def newest_curve(
     for path in sorted(runs.glob("*/bench.json"), reverse=True):
         try:
             bench = BenchDir.open(path.parent)
-            results = [read_run(run) for run in bench.runs() if _is_of(run.manifest(), collective, hosts)]
+            results = [read_run(run) for run in bench.runs() if _is_of(run, collective, settings)]
         except (OrchError, KeyError, TypeError, AttributeError):  # damaged, or of an earlier version
             continue
         fitting = [cell for cell in cells_of(results) if _fits(cell, shape, device)]
@@ -56,10 +64,29 @@ def newest_curve(
     return None
 
 
-def _is_of(manifest: Mapping[str, Any], collective: str, hosts: Sequence[str]) -> bool:
-    """Tell by the manifest alone whether a run is worth reading."""
+def settings_of(run: RunDir) -> Settings:
+    """Return how a run sets NCCL on each of its hosts, but for what NCCL writes. Raises DataError where it cannot be read.
+
+    A run on CPUs has hosts without settings: no NCCL is asked there.
+    """
+    manifest = run.manifest()
+    found: dict[str, dict[str, str]] = {}
+    for slot in manifest["placement"]["slots"]:
+        text = rendered_texts(run, slot["host"]).get("env.sh", "") if manifest["spec"]["device"] == "cuda" else ""
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise invalid(f"expected lines of a shell, got: {error}", slot["host"], "env.sh") from None
+        pairs = (word.partition("=")[::2] for word in words if word.startswith(_SETTING))
+        found[slot["host"]] = {name: value for name, value in pairs if not name.startswith(_TELLING)}
+    return found
+
+
+def _is_of(run: RunDir, collective: str, settings: Settings) -> bool:
+    """Tell by what was planned alone whether a run is worth reading."""
+    manifest = run.manifest()
     measured = manifest["framework"].get("measures") == "collectives" and manifest["spec"]["model"] == collective
-    return measured and {slot["host"] for slot in manifest["placement"]["slots"]} == set(hosts)
+    return measured and settings_of(run) == settings
 
 
 def _fits(cell: Cell, shape: str, device: str) -> bool:

@@ -1,11 +1,12 @@
-"""A bench explained: what its runs tell of their steps, and the newest all-reduces that were measured on the same hosts."""
+"""A bench explained: what its runs tell of their steps, and the newest all-reduces that were measured on the same hosts with
+the same settings of NCCL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from orchestrator.account import BenchAccount, RunAccount
-from orchestrator.curves import newest_curve
+from orchestrator.curves import newest_curve, settings_of
 from orchestrator.explain import Collective, Explanation, Startup, explanation
 from orchestrator.overlap import Curve
 from orchestrator.rundir import BenchDir
@@ -49,8 +50,7 @@ def explain_bench(
 def _collective(bench: BenchDir, row: Row, run_id: str) -> Collective | None:
     if row.world_size == 1:
         return None
-    slots = bench.run(run_id).manifest()["placement"]["slots"]
-    found = newest_curve(bench.path.absolute().parent, row.shape, [slot["host"] for slot in slots], device=row.device)
+    found = newest_curve(bench.path.absolute().parent, row.shape, settings_of(bench.run(run_id)), device=row.device)
     # One size is no curve: the command that is named then measures more.
     return Collective(Curve.of(found.times_s), found.bench_id, found.uncertain) if found and len(found.times_s) > 1 else None
 

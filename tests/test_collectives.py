@@ -278,11 +278,11 @@ def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> Non
     bench(tmp_path, "20250103", [lambda planned, logs: None])
     damaged = bench(tmp_path, "20250104", [measured({1024: "0.9"})])
     (damaged.run("20250104-1").path / "logs/node1/rank-0.out").write_text("")
-    found = newest_curve(tmp_path, "2n2g", ["node2", "node1"])
+    found = newest_curve(tmp_path, "2n2g", {"node2": {}, "node1": {}})
     assert found and found.bench_id == "20250102" and found.times_s == {1024: pytest.approx(0.35), 2048: pytest.approx(0.6)}
     assert (found.dtype, found.in_place, found.repeats) == ("fp32", True, 2)
-    assert newest_curve(tmp_path, "1n4g", ["node1", "node2"]) is None
-    assert newest_curve(tmp_path, "2n2g", ["node1", "node3"]) is None
-    assert newest_curve(tmp_path, "2n2g", ["node1", "node2"], in_place=False) is None
-    assert newest_curve(tmp_path, "2n2g", ["node1", "node2"], collective="broadcast") is None
-    assert newest_curve(tmp_path, "2n2g", ["node1", "node2"], device="cpu") is None
+    assert newest_curve(tmp_path, "1n4g", {"node1": {}, "node2": {}}) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node3": {}}) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, in_place=False) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, collective="broadcast") is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, device="cpu") is None

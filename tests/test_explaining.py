@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from orchestrator.account import account_of
 from orchestrator.cli.main import program
-from orchestrator.curves import newest_curve
+from orchestrator.curves import newest_curve, settings_of
 from orchestrator.errors import ConfigError
 from orchestrator.explain import Explanation
 from orchestrator.explaining import explain_bench
@@ -114,9 +114,23 @@ def test_repeats_of_all_reduces_tell_how_far_their_times_may_be_off(tmp_path: Pa
     other = BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["r1", "r2", "r3"]})
     for repeat, times in enumerate((0.99, 1.0, 1.01), start=1):
         build(other, f"r{repeat}", partial(all_reduces, times=times), repeat=repeat)
-    found = newest_curve(tmp_path, f"{NODES}n{GPUS}g", ["node1", "node2"])
+    found = newest_curve(tmp_path, f"{NODES}n{GPUS}g", {"node1": {}, "node2": {}})
     # Student's t of three, 4.303, times a deviation of 1 %, over the square root of three, 2.48 %, as a ratio.
     assert found and found.times_s == TIMES and found.uncertain == pytest.approx(math.expm1(0.0248), abs=0.0002)
+
+
+def test_all_reduces_with_other_settings_of_nccl_count_for_nothing(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    four, sizes = bench.run("four"), BenchDir.open(tmp_path / "b0").run("sizes")
+    for host in ("node1", "node2"):
+        text = "export LC_ALL=C\nexport NCCL_DEBUG=INFO\nexport NCCL_ALGO='Ring Tree'\nexport TORCH_NCCL_HIGH_PRIORITY=1\n"
+        four.write_rendered(host, "env.sh", text.encode(), 0o600)
+    assert settings_of(four)["node2"] == {"NCCL_ALGO": "Ring Tree", "TORCH_NCCL_HIGH_PRIORITY": "1"}
+    assert explained(bench)[1].predicted is None
+    for host in ("node1", "node2"):
+        text = "export NCCL_ALGO='Ring Tree'\nexport TORCH_NCCL_HIGH_PRIORITY=1\nexport NCCL_DEBUG=WARN\n"
+        sizes.write_rendered(host, "env.sh", text.encode(), 0o600)
+    assert explained(bench)[1].predicted == pytest.approx(BATCH * WORLD / 0.470)
 
 
 def test_all_reduces_on_other_hosts_count_for_nothing(tmp_path: Path) -> None:
