@@ -40,6 +40,15 @@ def test_text_that_a_full_disk_does_not_take_is_no_success(body: str, status: in
         assert ended(body, full.fileno()) == status
 
 
+def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
+    argv = [sys.executable, "-u", "-m", "orchestrator", "published"]
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=variables)
+    assert done.returncode == 1
+    assert done.stderr == "orch: expected room for all that is printed, got: No space left on device\n"
+
+
 def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: Path) -> None:
     left, threaded = tmp_path / "left", tmp_path / "threaded"
     body = (

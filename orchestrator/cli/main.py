@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -29,6 +30,8 @@ MODULES = {
     "dataset": ("dataset",),
 }
 """The modules of `orchestrator.cli` in the order of the help, and the commands of each."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def program(word: str = "") -> typer.Typer:
@@ -73,6 +76,13 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does; there is nobody left to tell.
         sys.exit(0)
+    except OSError as error:
+        # Files are written where errors name them; what has no name is the output itself, as a rule.
+        if error.filename or error.errno not in _NO_ROOM:
+            raise
+        with suppress(OSError):
+            typer.echo(f"orch: expected room for all that is printed, got: {error.strerror}", err=True)
+        sys.exit(1)
 
 
 def report(error: OrchError) -> None:
