@@ -10,11 +10,13 @@ import os
 import secrets
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.hostset import fold
 from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
@@ -153,7 +155,8 @@ def environment(lab: Lab) -> Mapping[str, str]:
 
 
 def down(directory: Path) -> list[str]:
-    """End every process of the lab and remove its directory; return what was ended. Nothing there: nothing to do.
+    """End every process of the lab and remove its directory; return what was ended, alike ones in one line. Nothing there:
+    nothing to do.
 
     The caller and its parents are spared, so that ``orch lab down`` works inside ``orch lab shell``.
     """
@@ -167,9 +170,10 @@ def down(directory: Path) -> list[str]:
         shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
         ended = end_all(partial(_members, lab, networks - shared, inner - shared))
     cgroups.clear(lab)
-    others = [f"{ended[pid].name} (pid {pid})" for pid in sorted(ended) if pid not in firsts | {holder}]
+    others = Counter(ended[pid].name for pid in sorted(ended) if pid not in firsts | {holder})
     _remove(lab.directory)
-    return [*(f"{name} (pid {pid})" for pid, name in nodes.items()), *others, str(lab.directory)]
+    names = [fold(nodes.values())] if nodes else []
+    return [*names, *(f"{count} x {name}" for name, count in others.items()), str(lab.directory)]
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:
