@@ -17,29 +17,34 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.fanout import WIDTH, each
 from orchestrator.library import runner_source
 from orchestrator.node import Node, Upload
+from orchestrator.procs import cmdline, descendants, snapshot
 from orchestrator.runnercall import KeeperLine
 from orchestrator.transport import Transport
 from tests import judge
 from tests.contract.rig import Rig
 
 
-def runners() -> list[int]:
-    """The node runners that live on this machine and are ours."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(b"signal.alarm(60)" in word for word in words) and words[0].endswith(b"python3"):
-            found.append(int(path.parent.name))
-    return found
+def runners() -> set[int]:
+    """The node runners of this process's own servers; tests beside this one have theirs."""
+    ours = descendants({os.getpid()}, snapshot())
+    words = {pid: cmdline(pid).split(b"\0") for pid in ours}
+    return {
+        pid
+        for pid, (program, *more) in words.items()
+        if program.endswith(b"python3") and b"signal.alarm(60)" in b" ".join(more)
+    }
 
 
-def keepers() -> set[int]:
-    """Of these, the keepers of runs."""
-    names = {number: Path(f"/proc/{number}/comm") for number in runners()}
-    return {number for number, path in names.items() if path.exists() and path.read_text() == "orch-keeper\n"}
+def keepers(node: Node) -> set[int]:
+    """The keepers of the node's runs, which are no server's children any more."""
+    return {pid for pid, one in snapshot().items() if one.name == "orch-keeper" and _folder(pid).startswith(node.root)}
+
+
+def _folder(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return ""
 
 
 def answers(node: Node) -> bool:
@@ -51,13 +56,13 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
     host = replace(line.host, vars={"workdir": str(tmp_path / "work")})
     line.host = host
     made = Node(line, runner_source())
-    before = set(runners())
+    before = runners()
     yield made
     made.close()
     deadline = time.monotonic() + 5
-    while set(runners()) - before and time.monotonic() < deadline:
+    while runners() - before and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert set(runners()) <= before
+    assert runners() <= before
 
 
 def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
@@ -70,32 +75,29 @@ def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
 
 
 def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None:
-    before = set(runners())
     events: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = kept(node, events)
+    only = runners()
     line.send("bye")
     line.close(10)
-    judge.wait_for(lambda: len(set(runners()) - before) == 1, 5, "the keeper stays")
-    only = set(runners())
     assert answers(node) and answers(node)
-    assert set(runners()) == only and events.empty()
+    assert len(only) == 1 and runners() == only and events.empty()
+    judge.wait_for(lambda: not keepers(node), 5, "the keeper stays")
 
 
 def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:
-    before = set(runners())
     line = kept(node, queue.SimpleQueue())
-    old = set(runners()) - before
-    assert len(old) == 2 and len(old & keepers()) == 1
+    old = runners()
+    assert len(old) == 1 and len(keepers(node)) == 1
     line.close(0.2)
     assert answers(node)
-    judge.wait_for(lambda: not old & set(runners()), 5, "they stay")
+    judge.wait_for(lambda: not old & runners() and not keepers(node), 5, "they stay")
 
 
 def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
-    before = set(runners())
     events: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = kept(node, events)
-    (runner,) = set(runners()) - before - keepers()
+    (runner,) = runners()
     os.kill(runner, signal.SIGKILL)
     assert events.get(timeout=5) == "lost"
     began = time.monotonic()
@@ -105,13 +107,13 @@ def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
 
 
 def test_one_runner_answers_request_after_request(node: Node) -> None:
-    before = set(runners())
+    before = runners()
     files = [Upload("payload/x/a", b"a" * 100_000), Upload("payload/x/b", b"b")]
     assert node.put(files, timeout_s=20) == 100_001
-    first = set(runners()) - before
+    first = runners() - before
     assert node.put(files, timeout_s=20) == 0
     assert answers(node)
-    assert len(first) == 1 and set(runners()) - before == first
+    assert len(first) == 1 and runners() - before == first
 
 
 def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
@@ -121,10 +123,10 @@ def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
 
 def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node._runner = node._runner.replace(b"STAY_S = 15", b"STAY_S = 1")
-    before = set(runners())
+    before = runners()
     answers(node)
     deadline = time.monotonic() + 10
-    while set(runners()) - before:
+    while runners() - before:
         assert time.monotonic() < deadline, "it does not leave"
         time.sleep(0.05)
     assert answers(node)
