@@ -179,7 +179,7 @@ class Machine:
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
 
     def keeper(self, run: str, *, start: bool = True) -> Line:
-        line = self.call("line", run=run, start=start, wait_s=5)
+        line = self.call("line", run=run, start=start, wait_s=5, stay=True)
         assert line.read_line()["event"] == "hello"
         return line
 
@@ -755,12 +755,7 @@ def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
 
 
 def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: Machine) -> None:
-    files = machine.stage(RUN, "exit 0\n")
-    line = machine.call("line", run=RUN, start=True, wait_s=5, stay=True)
-    assert line.read_line()["event"] == "hello"
-    machine.arm(line, RUN, files)
-    line.wait_for("armed")
-    line.order("go", at=None)
+    line = machine.start(RUN, "exit 0\n")
     line.wait_for("ended")
     line.order("bye")
     line.wait_for("closed", 2)
@@ -772,13 +767,7 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
 
 
 def test_where_a_keeper_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
-    files = machine.stage(RUN, SLEEP)
-    line = machine.call("line", run=RUN, start=True, wait_s=5, stay=True)
-    assert line.read_line()["event"] == "hello"
-    machine.arm(line, RUN, files)
-    line.wait_for("armed")
-    line.order("go", at=None)
-    line.wait_for("started")
+    line = machine.start(RUN, SLEEP)
     os.kill(keepers(machine.folder(RUN))[0], signal.SIGKILL)
     assert line.process.wait(5) == 0
     assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"

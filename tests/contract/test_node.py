@@ -17,34 +17,30 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.fanout import WIDTH, each
 from orchestrator.library import runner_source
 from orchestrator.node import Node, Upload
-from orchestrator.procs import cmdline, descendants, snapshot
+from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.runnercall import KeeperLine
 from orchestrator.transport import Transport
 from tests import judge
 from tests.contract.rig import Rig
 
 
-def runners() -> set[int]:
-    """The node runners of this process's own servers; tests beside this one have theirs."""
-    ours = descendants({os.getpid()}, snapshot())
-    words = {pid: cmdline(pid).split(b"\0") for pid in ours}
-    return {
-        pid
-        for pid, (program, *more) in words.items()
-        if program.endswith(b"python3") and b"signal.alarm(60)" in b" ".join(more)
-    }
+def runners(node: Node) -> set[int]:
+    """The node runners of the node's own server, wherever they hang by now; tests beside this one have servers of theirs."""
+    return {pid for pid, name in _started(node) if name != "orch-keeper"}
 
 
 def keepers(node: Node) -> set[int]:
-    """The keepers of the node's runs, which are no server's children any more."""
-    return {pid for pid, one in snapshot().items() if one.name == "orch-keeper" and _folder(pid).startswith(node.root)}
+    """Those of them that have become keepers of runs."""
+    return {pid for pid, name in _started(node) if name == "orch-keeper"}
 
 
-def _folder(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        return ""
+def _started(node: Node) -> Iterator[tuple[int, str]]:
+    server = f" {node.host.address} {node.host.ssh.port}".encode()
+    for pid, one in snapshot().items():
+        program, *words = cmdline(pid).split(b"\0")
+        runs = program.endswith(b"python3") and any(b"signal.alarm(60)" in word for word in words)
+        if runs and any(entry.startswith(b"SSH_CONNECTION=") and entry.endswith(server) for entry in environ(pid)):
+            yield pid, one.name
 
 
 def answers(node: Node) -> bool:
@@ -56,13 +52,9 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
     host = replace(line.host, vars={"workdir": str(tmp_path / "work")})
     line.host = host
     made = Node(line, runner_source())
-    before = runners()
     yield made
     made.close()
-    deadline = time.monotonic() + 5
-    while runners() - before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert runners() <= before
+    judge.wait_for(lambda: not runners(made) | keepers(made), 5, "they stay")
 
 
 def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
@@ -77,27 +69,27 @@ def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
 def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None:
     events: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = kept(node, events)
-    only = runners()
+    only = runners(node)
     line.send("bye")
     line.close(10)
     assert answers(node) and answers(node)
-    assert len(only) == 1 and runners() == only and events.empty()
+    assert len(only) == 1 and runners(node) == only and events.empty()
     judge.wait_for(lambda: not keepers(node), 5, "the keeper stays")
 
 
 def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:
     line = kept(node, queue.SimpleQueue())
-    old = runners()
+    old = runners(node)
     assert len(old) == 1 and len(keepers(node)) == 1
     line.close(0.2)
     assert answers(node)
-    judge.wait_for(lambda: not old & runners() and not keepers(node), 5, "they stay")
+    judge.wait_for(lambda: not old & runners(node) and not keepers(node), 5, "they stay")
 
 
 def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
     events: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = kept(node, events)
-    (runner,) = runners()
+    (runner,) = runners(node)
     os.kill(runner, signal.SIGKILL)
     assert events.get(timeout=5) == "lost"
     began = time.monotonic()
@@ -107,13 +99,12 @@ def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:
 
 
 def test_one_runner_answers_request_after_request(node: Node) -> None:
-    before = runners()
     files = [Upload("payload/x/a", b"a" * 100_000), Upload("payload/x/b", b"b")]
     assert node.put(files, timeout_s=20) == 100_001
-    first = runners() - before
+    first = runners(node)
     assert node.put(files, timeout_s=20) == 0
     assert answers(node)
-    assert len(first) == 1 and runners() - before == first
+    assert len(first) == 1 and runners(node) == first
 
 
 def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
@@ -123,12 +114,8 @@ def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
 
 def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node._runner = node._runner.replace(b"STAY_S = 15", b"STAY_S = 1")
-    before = runners()
     answers(node)
-    deadline = time.monotonic() + 10
-    while runners() - before:
-        assert time.monotonic() < deadline, "it does not leave"
-        time.sleep(0.05)
+    judge.wait_for(lambda: not runners(node), 10, "it does not leave")
     assert answers(node)
 
 

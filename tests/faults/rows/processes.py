@@ -40,11 +40,8 @@ def stopped(trial: Trial, within_s: float) -> None:
     """Wait until no process of a run is left; what still asks or collects is not one."""
 
     def running_ones() -> list[judge.Proc]:
-        owners = (".py", "orch-keeper")
-        return [
-            one for one in judge.ours(trial.lab)
-            if one.defunct or one.environ_run_id or any(mark in f"{one.comm} {one.cmdline}" for mark in owners)
-        ]  # fmt: skip
+        left = judge.ours(trial.lab)
+        return [one for one in left if one.defunct or one.environ_run_id or ".py" in one.cmdline or one.comm == "orch-keeper"]
 
     trial.stopped_s = judge.wait_for(lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}")
 
