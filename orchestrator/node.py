@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.runnercall import Call, KeeperLine
+from orchestrator.runnercall import Call, KeeperLine, Reader
 from orchestrator.transport import Transport
 
 __all__ = ["Node", "Upload", "Wanted"]
@@ -125,29 +125,8 @@ class Node:
         """Write every log byte beyond the ``have`` offsets into ``sink``. None where the run is not there."""
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
         with self._call("get", request, timeout_s) as call:
-            names: set[str] = set()
-            received = 0
             try:
-                while True:
-                    line = call.line()
-                    if line.get("absent"):
-                        return None
-                    count = _whole(line["bytes"], _PIECE_LIMIT)
-                    if line.get("done"):
-                        left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
-                        odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
-                        sizes, alive = _sizes(line["sizes"]), bool(line["alive"])
-                        return Wanted(sizes, call.read(count), alive, left_out, boot_id, odd)
-                    name, offset = str(line["name"]), int(line["offset"])
-                    size = _whole(line["raw"], _PACKED_LIMIT if line["packed"] else _PIECE_LIMIT)
-                    names.add(name)
-                    received += size
-                    if not size or len(names) > max_files or offset + received > max_bytes:
-                        raise ValueError(f"{size} bytes of {name!r} from {offset}")
-                    if line["packed"]:
-                        sink(name, offset)(memoryview(_unpacked(call.read(count), size)))
-                    else:
-                        call.pour(_same(count, size), sink(name, offset))
+                return call.follow(_pieces(sink, max_bytes, max_files))
             except (KeyError, TypeError, ValueError, zlib.error) as fault:
                 raise RunError(
                     f"expected a piece of a log, got something malformed: {fault}", kind="result_invalid", host=self.host.name
@@ -225,7 +204,35 @@ class Node:
         return call
 
 
-def _unpacked(data: bytes, size: int) -> bytes:
+def _pieces(sink: Sink, max_bytes: int, max_files: int) -> Reader[Wanted | None]:
+    """Read what a runner sends of logs, piece by piece."""
+    names: set[str] = set()
+    received = 0
+    while not (line := (yield None)).get("done"):
+        if line.get("absent"):
+            return None
+        count = _whole(line["bytes"], _PIECE_LIMIT)
+        name, offset = str(line["name"]), int(line["offset"])
+        size = _whole(line["raw"], _PACKED_LIMIT if line["packed"] else _PIECE_LIMIT)
+        names.add(name)
+        received += size
+        if not size or len(names) > max_files or offset + received > max_bytes:
+            raise ValueError(f"{size} bytes of {name!r} from {offset}")
+        if line["packed"]:
+            packed = bytearray()
+            yield count, packed.extend
+            sink(name, offset)(memoryview(_unpacked(packed, size)))
+        else:
+            yield _same(count, size), sink(name, offset)
+    left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
+    odd = tuple(str(name)[:200] for name in list(line.get("odd", ()))[:20])
+    sizes, alive = _sizes(line["sizes"]), bool(line["alive"])
+    record = bytearray()
+    yield _whole(line["bytes"], _PIECE_LIMIT), record.extend
+    return Wanted(sizes, bytes(record), alive, left_out, boot_id, odd)
+
+
+def _unpacked(data: bytes | bytearray, size: int) -> bytes:
     raw = zlib.decompressobj(_WINDOW).decompress(data, size + 1)
     _same(len(raw), size)
     return raw

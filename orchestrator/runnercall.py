@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport import Channel
 
-__all__ = ["Call", "KeeperLine", "owner_words", "refusal"]
+__all__ = ["Call", "KeeperLine", "Reader", "owner_words", "refusal"]
 
 _LEAVE_S = 1.0
 _NOISE_LIMIT = 1 << 20
@@ -23,6 +23,13 @@ _HINTS = {
     "transfer_corrupt": "the node's disk or memory alters bytes, or somebody writes to these files",
     "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
 }
+
+
+T = TypeVar("T")
+Counted = tuple[int, Callable[[memoryview], Any]]
+Reader = Generator[Counted | None, Any, T]
+"""Reads an answer: it yields None for the next line, which it is sent, or a count of bytes and what is given them in pieces,
+each good until that returns."""
 
 
 class Call:
@@ -63,13 +70,13 @@ class Call:
 
     def line(self) -> dict[str, Any]:
         """Return the next JSON line. Raises what the node refused."""
-        while (value := self._next_line()) is None:
+        while (value := self.next_line()) is None:
             self._more()
         return value
 
     def whole_lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines that have come whole, without waiting."""
-        while (value := self._next_line()) is not None:
+        while (value := self.next_line()) is not None:
             yield value
 
     def lines_with(self, data: bytes) -> Iterator[dict[str, Any]]:
@@ -79,7 +86,9 @@ class Call:
         self._buffer += data
         return self.whole_lines()
 
-    def _next_line(self) -> dict[str, Any] | None:
+    def next_line(self, data: bytes = b"") -> dict[str, Any] | None:
+        """Take in ``data`` and return the first line, None where it has not come whole."""
+        self._buffer += data
         at = self._buffer.find(b"\n")
         if at < 0:
             if len(self._buffer) > _LINE_LIMIT:
@@ -105,13 +114,18 @@ class Call:
         del self._buffer[:count]
         return data
 
-    def pour(self, count: int, write: Callable[[memoryview], Any]) -> None:
-        """Have exactly ``count`` bytes written as they come, in the connection's own thread."""
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        write(memoryview(data))
-        with self._answering():
-            self.channel.pour(count - len(data), write, self.timeout_s)
+    def follow(self, reader: Reader[T]) -> T:
+        """Have ``reader`` read the answer as it comes, in the connection's own thread; return what it returns."""
+        reading = _Reading(self, reader)
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        rest = reading.take(memoryview(data))
+        if rest is None:
+            with self._answering():
+                self.channel.pour(reading.take, self.timeout_s)
+        else:
+            self._buffer += rest
+        return reading.result
 
     def _more(self) -> None:
         with self._answering():
@@ -210,6 +224,42 @@ class KeeperLine:
         except OrchError as error:
             self._over.set()
             self._deliver(self.host.name, {"event": "lost", "line": self, "error": error, "at": time.monotonic()})
+
+
+class _Reading(Generic[T]):
+    """An answer on its way to a reader: a `Taker` that gives it the lines and the bytes that it asks for."""
+
+    def __init__(self, call: Call, reader: Reader[T]) -> None:
+        self.result: T
+        self._call = call
+        self._reader = reader
+        self._left = 0
+        self._write: Callable[[memoryview], Any] | None = None
+        self._ask(next(reader))
+
+    def take(self, data: memoryview) -> memoryview | None:
+        while True:
+            line = None
+            if self._write:
+                part, data = data[: self._left], data[self._left :]
+                self._left -= len(part)
+                self._write(part)
+                if self._left:
+                    return None
+            else:
+                text = bytes(data)
+                end = text.find(b"\n") + 1 or len(text)
+                line, data = self._call.next_line(text[:end]), data[end:]
+                if line is None:
+                    return None
+            try:
+                self._ask(self._reader.send(line))
+            except StopIteration as end_of_answer:
+                self.result = end_of_answer.value
+                return data
+
+    def _ask(self, counted: Counted | None) -> None:
+        self._left, self._write = counted or (0, None)
 
 
 def refusal(fields: Any, host: str) -> OrchError:

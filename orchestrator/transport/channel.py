@@ -18,7 +18,7 @@ from paramiko.message import Message
 
 from orchestrator.errors import TransportError
 from orchestrator.inventory import Host
-from orchestrator.transport.streams import Inbox
+from orchestrator.transport.streams import Inbox, Taker
 from orchestrator.transport.wire import Wire
 
 __all__ = ["Channel", "open_channel"]
@@ -79,13 +79,12 @@ class Channel:
             raise self._gone()
         return data
 
-    def pour(self, count: int, write: Callable[[memoryview], Any], timeout_s: float) -> None:
-        """Have the next ``count`` bytes of output written as they come, in the connection's own thread; each is good
-        until ``write`` returns.
+    def pour(self, taker: Taker, timeout_s: float) -> None:
+        """Have ``taker`` take output as it comes, in the connection's own thread, until it wants no more.
 
-        Raises EOFError where the output ends before, TimeoutError and TransportError as `recv` does, and what ``write`` raises.
+        Raises EOFError where the output ends before, TimeoutError and TransportError as `recv` does, and what ``taker`` raises.
         """
-        if self._stdout.pour(count, write, timeout_s) < count:
+        if not self._stdout.pour(taker, timeout_s):
             raise EOFError if self._stdout.ended else self._gone()
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:

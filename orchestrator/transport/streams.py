@@ -11,7 +11,10 @@ from typing import Any
 from paramiko.common import cMSG_CHANNEL_WINDOW_ADJUST
 from paramiko.message import Message
 
-__all__ = ["Inbox", "Outbox"]
+__all__ = ["Inbox", "Outbox", "Taker"]
+
+Taker = Callable[[memoryview], "memoryview | None"]
+"""Is given bytes as they come, each good until it returns; returns None while it wants more, and at its end what it leaves."""
 
 
 class Inbox:
@@ -103,18 +106,17 @@ class Inbox:
             self._open_window(len(data))
         return data
 
-    def pour(self, count: int, write: Callable[[memoryview], Any], timeout_s: float) -> int:
-        """Have the next ``count`` bytes written as they come; return how many came, fewer only once the stream is over.
+    def pour(self, taker: Taker, timeout_s: float) -> bool:
+        """Have what comes taken until ``taker`` wants no more; False where the stream was over before.
 
-        They are written in the connection's thread, to hand them to another takes longer than to write them down, and what
-        ``write`` is given is good until it returns. Raises TimeoutError where nothing comes for so long, and what ``write``
-        raises.
+        It is called in the connection's thread: to hand bytes to another takes longer than to write them down. Raises
+        TimeoutError where nothing comes for so long, and what ``taker`` raises.
         """
         with self._changed:
             chunks = list(self._chunks)
             self._chunks.clear()
             self._size = 0
-            pour = self._pour = _Pour(count, write)
+            pour = self._pour = _Pour(taker)
             left = [rest for chunk in chunks if (rest := self._poured(memoryview(chunk)))]
             for rest in left:
                 self._keep_back(rest)
@@ -130,10 +132,10 @@ class Inbox:
             raise pour.error
         if not (pour.over or self._closed):
             raise TimeoutError
-        return count - pour.left
+        return pour.over
 
     def _poured(self, data: memoryview) -> bytes:
-        """Have data written, as much as is still wanted; return the rest."""
+        """Have data taken, as much as is still wanted; return the rest."""
         assert self._pour
         rest = bytes(self._pour.take(data))
         if self._pour.over:
@@ -161,29 +163,23 @@ class Inbox:
 
 
 class _Pour:
-    """So many bytes on their way to where they are written down."""
+    """Bytes on their way to a taker, until it wants no more or fails."""
 
-    def __init__(self, count: int, write: Callable[[memoryview], Any]) -> None:
-        self.left = count
+    def __init__(self, taker: Taker) -> None:
+        self.over = False
         self.error: Exception | None = None
-        self._write = write
-
-    @property
-    def over(self) -> bool:
-        """Whether all that was wanted is written, or could not be."""
-        return not self.left or self.error is not None
+        self._taker = taker
 
     def take(self, data: memoryview) -> memoryview:
-        """Write as much of ``data`` as is wanted and return the rest."""
+        """Have as much of ``data`` taken as is wanted and return the rest."""
         if self.over:
             return data
-        part = data[: self.left]
-        self.left -= len(part)
         try:
-            self._write(part)
+            rest = self._taker(data)
         except Exception as error:  # it is raised again in the thread that waits for these bytes
-            self.error = error
-        return data[len(part) :]
+            self.error, rest = error, data
+        self.over = rest is not None
+        return data[:0] if rest is None else rest
 
 
 class Outbox:

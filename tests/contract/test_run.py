@@ -7,7 +7,9 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
@@ -16,6 +18,7 @@ from paramiko.message import Message
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.transport import Transport
 from orchestrator.transport import channel as channel_module
+from orchestrator.transport.streams import Taker
 from orchestrator.transport.wire import Wire
 from tests.contract.rig import Rig
 
@@ -181,29 +184,43 @@ def test_a_channel_carries_bytes_both_ways_until_its_input_is_closed(line: Trans
     channel.close()
 
 
+def counted(count: int, write: Callable[[memoryview], Any]) -> Taker:
+    """Take so many bytes and no more."""
+    left = count
+
+    def take(data: memoryview) -> memoryview | None:
+        nonlocal left
+        part, rest = data[:left], data[left:]
+        left -= len(part)
+        write(part)
+        return rest if left == 0 else None
+
+    return take
+
+
 def test_so_many_bytes_of_output_are_written_as_they_come_and_what_follows_is_kept(line: Transport) -> None:
     channel = line.popen(
         sh("printf first; sleep 0.2; head -c 9000000 /dev/zero; printf then; sleep 0.2; printf last"), timeout_s=10
     )
     assert channel.recv(10) == b"first"
     written = bytearray()
-    channel.pour(9_000_002, written.extend, 10)
+    channel.pour(counted(9_000_002, written.extend), 10)
     assert written == bytes(9_000_000) + b"th"
     assert b"".join(iter(lambda: channel.recv(10), b"")) == b"enlast"
 
 
 def test_output_that_ends_stands_still_or_cannot_be_written_stops_the_writing(line: Transport) -> None:
-    def full(data: bytes) -> None:
+    def full(data: memoryview) -> None:
         raise OSError(f"no room for {len(data)} bytes")
 
     with pytest.raises(EOFError):
-        line.popen(sh("printf abc"), timeout_s=10).pour(4, bytearray().extend, 10)
+        line.popen(sh("printf abc"), timeout_s=10).pour(counted(4, bytearray().extend), 10)
     with pytest.raises(TimeoutError):
-        line.popen(sh("printf abc; exec sleep 30"), timeout_s=10).pour(4, bytearray().extend, 0.3)
+        line.popen(sh("printf abc; exec sleep 30"), timeout_s=10).pour(counted(4, bytearray().extend), 0.3)
     with pytest.raises(OSError, match="no room for 3 bytes"):
-        line.popen(sh("printf abc; exec sleep 30"), timeout_s=10).pour(4, full, 10)
+        line.popen(sh("printf abc; exec sleep 30"), timeout_s=10).pour(counted(4, full), 10)
     slow = line.popen(sh("for n in 1 2 3 4; do printf $n; sleep 0.4; done"), timeout_s=10)
-    slow.pour(4, bytearray().extend, 0.7)  # it comes late as a whole, and never stands still for so long
+    slow.pour(counted(4, bytearray().extend), 0.7)  # it comes late as a whole, and never stands still for so long
 
 
 def test_a_channel_keeps_the_end_of_standard_error_and_always_drains_it(line: Transport) -> None:
