@@ -188,12 +188,14 @@ class _Collector:
             raise ValueError("no step that values could belong to")
         if (len(readers) > 1 or not texts) and any(map(eq, all_steps, all_steps[1:])):
             raise ValueError("a step twice, and lines that may complete the first or be the second")
-        before = {name: value for name, text in leading.items() for value in self._values(tag, name, [text])}
-        return before, steps, {name: self._values(tag, name, column) for name, column in texts.items()}
+        gaps = len(readers) > 1
+        before = {name: value for name, text in leading.items() for value in self._values(tag, name, [text], gaps)}
+        return before, steps, {name: self._values(tag, name, column, gaps) for name, column in texts.items()}
 
-    def _values(self, tag: int | None, name: str, texts: Sequence[str | None]) -> list[Any]:
-        """Return the values of a column, None where it has no text. Raises ValueError where one is no number."""
-        there: Sequence[Any] = texts if None not in texts else [text for text in texts if text is not None]
+    def _values(self, tag: int | None, name: str, texts: Sequence[str | None], gaps: bool) -> list[Any]:
+        """Return the values of a column, None where it has no text, which may be with ``gaps``. Raises ValueError where one is
+        no number."""
+        there: Sequence[Any] = [text for text in texts if text is not None] if gaps and None in texts else texts
         if name == "timestamp" and there and ":" in there[0]:
             values: list[Any] = [self._value(tag, name, text) for text in there]
             if None in values:
