@@ -233,8 +233,8 @@ class _Reading(Generic[T]):
         self.result: T
         self._call = call
         self._reader = reader
-        self._left = 0
-        self._write: Callable[[memoryview], Any] | None = None
+        self._left: int
+        self._write: Callable[[memoryview], Any] | None
         self._ask(next(reader))
 
     def take(self, data: memoryview) -> memoryview | None:
