@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from mmap import mmap
-from operator import eq, le, methodcaller
+from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
@@ -343,9 +343,9 @@ def _holding(text: str, readers: Sequence[Reader]) -> list[str]:
     return [line for line in lines if any([reader.literal in line for reader in readers])]
 
 
-def _attempts(steps: Sequence[int], slack: int) -> list[int]:
+def _attempts(steps: list[int], slack: int) -> list[int]:
     """Return where attempts begin: at the first step, and where one is lower than one before it by more than ``slack``."""
-    if in_order(steps, le):
+    if steps == sorted(steps):
         return [0]
     starts, highest = [0], steps[0]
     for row, step in enumerate(steps):

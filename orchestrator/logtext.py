@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from functools import lru_cache
+from functools import cache, lru_cache
 from mmap import mmap
 
 __all__ = ["LONG_LINE", "TAG_END", "blocks", "by_rank", "cleaned", "clock", "is_clean", "tagged", "whole", "wholes"]
@@ -33,6 +33,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1
 _RARE_ESCAPES = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|{_ESCAPES.pattern}")
 # mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
 _RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+_MOST_COUNTED = 1 << 16
 _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 
 
@@ -83,7 +84,7 @@ def tagged(text: str) -> list[tuple[int | None, str]]:
 
 def by_rank(text: str) -> Mapping[int | None, str]:
     """Return the lines of each rank, joined; several may have written to a line, and a tag holds for no more than its line."""
-    if TAG_END not in text:
+    if "]" not in text or TAG_END not in text:  # the first alone is found missing thirty times as quickly
         return {None: text}
     found: dict[int | None, list[str]] = {None: []}
     for tag, piece in tagged(text):
@@ -126,9 +127,31 @@ def whole(text: str | None) -> int | None:
 
 def wholes(texts: Sequence[str]) -> list[int]:
     """Return the number of each text. Raises ValueError where one is none of up to 15 digits."""
-    if len(texts) > 1 and texts.count(texts[0]) == len(texts):  # most runs have the same number of samples in each step
-        return wholes(texts[:1]) * len(texts)
+    if len(texts) > 1:
+        if texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):  # as most runs' samples in each step
+            return wholes(texts[:1]) * len(texts)
+        if counted := _counted(texts):
+            return counted
     joined = "".join(texts)
     if texts and (not (joined.isascii() and joined.isdigit()) or max(map(len, texts)) > 15):
         raise ValueError("not whole numbers")
     return list(map(int, texts))
+
+
+def _counted(texts: Sequence[str]) -> list[int]:
+    """Return the number of each text where these count up as the steps of most logs do, which is sooner seen than read."""
+    first, second = whole(texts[0]), whole(texts[1])
+    if first is None or second is None or second <= first:
+        return []
+    stop, apart = first + (second - first) * len(texts), second - first
+    if stop > _MOST_COUNTED:
+        return []
+    numbers, decimals = _counting((stop - 1).bit_length())
+    return numbers[first:stop:apart] if decimals[first:stop:apart] == texts else []
+
+
+@cache
+def _counting(bits: int) -> tuple[list[int], list[str]]:
+    """Return the numbers of so many bits, and the same as text."""
+    numbers = list(range(1 << bits))
+    return numbers, list(map(str, numbers))

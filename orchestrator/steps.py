@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
@@ -58,9 +58,9 @@ def rows(steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> list[Step
     return made
 
 
-def in_order(steps: Sequence[int], compare: Callable[[int, int], bool] = lt) -> bool:
-    """Tell whether each step compares so with the one after it."""
-    return all(map(compare, steps, islice(steps, 1, None)))
+def in_order(steps: Sequence[int]) -> bool:
+    """Tell whether each step is less than the one after it."""
+    return all(map(lt, steps, islice(steps, 1, None)))
 
 
 class Chorus:
@@ -75,7 +75,7 @@ class Chorus:
 
     def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
         """Hear one more rank: its steps, and a column for each kind of value that it printed, None where a step has none."""
-        partly = [name for name, column in values.items() if None in column]
+        partly = [name for name, column in values.items() if not all(column) and None in column]
         there = {name: column for name, column in values.items() if name not in partly or column.count(None) < len(column)}
         if any(name in there for name in partly):
             for names, places in _by_names(there).items():
@@ -162,7 +162,7 @@ class _Part:
 
     def _times(self, name: str, column: list[Any]) -> list[Any]:
         """Return a column that can be summed; not a number is what no training run can have."""
-        usual = math.isfinite(sum(column)) and min(column) > 1 / ABSURD and max(column) < ABSURD
+        usual = min(column) > 1 / ABSURD and sum(column) < ABSURD
         if not usual:
             column = [value if 1 / ABSURD < abs(value) < ABSURD or value == 0 else math.nan for value in column]
         if not name.endswith("_per_s"):

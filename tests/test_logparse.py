@@ -498,6 +498,26 @@ def test_a_step_of_thousands_of_digits_is_no_step() -> None:
     assert parse(b"orch step=" + b"9" * 5000 + b" t=1 step_time_s=1 samples=1\n", OURS).samples == ()
 
 
+@settings(max_examples=300)
+@given(
+    st.integers(0, 70_000),
+    st.integers(-2, 40),
+    st.integers(0, 200),
+    st.lists(
+        st.tuples(st.integers(0, 199), st.sampled_from(["7", "007", "", "-1", "1.0", "1_0", " 1", "٣", "9" * 15, "9" * 16]))
+    ),
+)
+def test_numbers_that_count_up_are_read_as_any_others(first: int, apart: int, count: int, odd: list[tuple[int, str]]) -> None:
+    texts = [str(abs(first + apart * row)) for row in range(count)]
+    for row, text in odd:
+        texts[row : row + 1] = [text] * (row < count)
+    if all(re.fullmatch("[0-9]{1,15}", text) for text in texts):
+        assert logtext.wholes(texts) == [int(text) for text in texts]
+    else:
+        with pytest.raises(ValueError, match="whole numbers|invalid literal"):
+            logtext.wholes(texts)
+
+
 def test_digits_of_other_scripts_are_no_digits() -> None:
     loose = LogGrammar(files=("x",), patterns=(r"step=(?P<step>\d+) t=(?P<timestamp>\S+)",))
     assert parse("step=٣ t=1\nstep=3 t=2\n".encode(), loose).samples == (StepSample(3, timestamp=2.0),)
