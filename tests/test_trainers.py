@@ -368,6 +368,8 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"cudnn_benchmark_limit": -1}, "--cudnn-benchmark-limit: expected 0 or more, got -1"),
         ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: the system ends processes where memory ends"),
         ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
+        ({"reduce": "packed", "compress": "fp16"}, "--compress: expected none with --reduce packed, got fp16"),
+        ({"reduce": "packed", "steps": 11}, "--steps: expected more than the 11 before --reduce packed takes over, got 11"),
         ({}, ""),
     ],
 )
@@ -387,14 +389,16 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     [
         ({"backend": "gloo"}, "--cuda-graphs: expected cuda and nccl, got cuda and gloo"),
         ({"compress": "fp16"}, "--compress: expected none with --cuda-graphs, got fp16"),
-        ({"steps": 11}, "--steps: expected more than the 11 that --cuda-graphs takes before its capture, got 11"),
+        ({"steps": 12}, "--steps: expected more than the 12 before --cuda-graphs takes over, got 12"),
         ({}, ""),
     ],
 )
 def test_what_cannot_be_one_cuda_graph_is_refused(trainer: ModuleType, change: dict[str, Any], message: str) -> None:
-    asked = argparse.Namespace(**{"device": "cuda", "backend": "auto", "compress": "none", "steps": 120} | change)
-    assert trainer.unusable_graphs(asked).startswith(message)
-    assert bool(trainer.unusable_graphs(asked)) is bool(message)
+    asked = argparse.Namespace(
+        **{"device": "cuda", "backend": "auto", "compress": "none", "steps": 120, "cuda_graphs": "true"} | change
+    )
+    assert trainer.unusable_reduction(asked).startswith(message)
+    assert bool(trainer.unusable_reduction(asked)) is bool(message)
 
 
 @pytest.fixture
@@ -507,8 +511,8 @@ def test_ranks_come_from_the_environment_only(trainer: ModuleType, monkeypatch: 
     assert tuple(trainer.identity()) == (5, 1, 8, 1)
 
 
-def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
-    """Run the PyTorch trainer under torchrun, each rank with its own files; return their folder."""
+def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: Path = PYTORCH) -> Path:
+    """Run the PyTorch trainer, or another program, under torchrun, each rank with its own files; return their folder."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
@@ -516,7 +520,7 @@ def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
-    command += [sys.executable, "-u", str(PYTORCH), *arguments]
+    command += [sys.executable, "-u", str(program), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors
@@ -572,6 +576,47 @@ def test_the_buckets_are_those_that_ddp_reduces(two_ranks: list[str]) -> None:
     assert sum(full) + rest == facts["gradient_bytes"]
     assert len(full) == 3 and all(25 << 20 <= size < 36 << 20 for size in full)
     assert facts["gradient_dtype"] == "float32"
+
+
+def test_packed_gradients_are_the_averages_of_ddp(tmp_path: Path) -> None:
+    """A small model in channels-last, on two ranks with images of their own: without an average each would go its own way."""
+    pytest.importorskip("torch")
+    program = tmp_path / "small.py"
+    program.write_text(f"""
+import sys
+sys.path.insert(0, {str(PYTORCH.parent)!r})
+import train_pytorch as trainer
+from torch import nn
+def small(num_classes):
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
+trainer.MODELS["resnet50"] = small
+trainer.leave_after(trainer.main)
+""")
+    found = {}
+    for reduce in ("ddp", "packed"):
+        folder = tmp_path / reduce
+        folder.mkdir()
+        arguments = [
+            "--device",
+            "cpu",
+            "--image-size",
+            "32",
+            "--batch-size",
+            "4",
+            "--channels-last",
+            "on",
+            "--bucket-cap-mb",
+            "1",
+        ]
+        torchrun([*arguments, "--steps", "20", "--learning-rate", "0.0005", "--reduce", reduce], folder, 2, program)
+        assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
+        text = next(folder.glob("*-0.out")).read_text()
+        found[reduce] = [float(loss) for loss in re.findall(r"orch step=[1-9].* loss=([0-9.]+)", text)]
+        facts = closing("pytorch", text)
+        assert facts["reduce"] == reduce and len(facts["gradient_buckets_bytes"]) > 1
+    assert len(found["ddp"]) == 20 and len(set(found["ddp"])) == 20
+    assert found["packed"] == pytest.approx(found["ddp"], abs=2e-4)
 
 
 def test_each_rank_measures_a_step_that_waits_for_nobody(two_ranks: list[str]) -> None:
