@@ -512,7 +512,7 @@ class Replayed:
             self.result = self.step(self.images, self.labels)
 
 
-def models(asked: argparse.Namespace, learner: Learner) -> Iterator[Any]:
+def averaging(asked: argparse.Namespace, learner: Learner) -> Iterator[Any]:
     """Yield what each step calls, without end: DDP, and once it has formed its buckets, `Packed` where that is wanted."""
     yield from repeat(learner.parallel, DDP_STEPS)
     yield from repeat(Packed(learner.parallel) if reduction(asked) == "packed" else learner.parallel)
@@ -878,10 +878,10 @@ def train(asked: argparse.Namespace, me: Identity, device: torch.device) -> tupl
     samples = asked.batch_size * me.world_size
     clock = DeviceClock(asked.steps) if device.type == "cuda" else trainer.HostClock()
 
-    called = models(asked, model)
+    models = averaging(asked, model)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return taken(model, next(called), images, labels)
+        return taken(model, next(models), images, labels)
 
     take: Any = Replayed(step, EAGER_STEPS) if asked.cuda_graphs == "true" else step
     input_wait_s = 0.0
