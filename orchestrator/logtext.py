@@ -143,7 +143,8 @@ def _counted(texts: Sequence[str]) -> list[int]:
     first, second = whole(texts[0]), whole(texts[1])
     if first is None or second is None or second <= first:
         return []
-    stop, apart = first + (second - first) * len(texts), second - first
+    apart = second - first
+    stop = first + apart * len(texts)
     if stop > _MOST_COUNTED:
         return []
     numbers, decimals = _counting((stop - 1).bit_length())

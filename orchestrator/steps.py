@@ -75,6 +75,7 @@ class Chorus:
 
     def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
         """Hear one more rank: its steps, and a column for each kind of value that it printed, None where a step has none."""
+        # None and 0 alone are not true: where there is neither, a column need not be searched, which takes far longer.
         partly = [name for name, column in values.items() if not all(column) and None in column]
         there = {name: column for name, column in values.items() if name not in partly or column.count(None) < len(column)}
         if any(name in there for name in partly):
@@ -162,7 +163,7 @@ class _Part:
 
     def _times(self, name: str, column: list[Any]) -> list[Any]:
         """Return a column that can be summed; not a number is what no training run can have."""
-        usual = min(column) > 1 / ABSURD and sum(column) < ABSURD
+        usual = min(column) > 1 / ABSURD and sum(column) < ABSURD  # of positive ones none is above the sum
         if not usual:
             column = [value if 1 / ABSURD < abs(value) < ABSURD or value == 0 else math.nan for value in column]
         if not name.endswith("_per_s"):

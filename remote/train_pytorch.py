@@ -243,14 +243,12 @@ def unusable(asked: argparse.Namespace) -> str:
 
 def unusable_reduction(asked: argparse.Namespace) -> str:
     """Return why gradients cannot be packed, or a step not be captured as one CUDA graph, or nothing."""
-    switch, before = "--reduce packed", DDP_STEPS
-    if asked.cuda_graphs == "true":
-        switch, before = "--cuda-graphs", EAGER_STEPS
-        if asked.device == "cpu" or asked.backend == "gloo":
-            return f"{switch}: expected cuda and nccl, got {asked.device} and {asked.backend}"
-        if "capture_error_mode" not in inspect.signature(torch.cuda.graph.__init__).parameters:
-            return f"{switch}: expected PyTorch 2.1 or newer, got {torch.__version__}"
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+    graphs = asked.cuda_graphs == "true"
+    switch, before = ("--cuda-graphs", EAGER_STEPS) if graphs else ("--reduce packed", DDP_STEPS)
+    if graphs and (asked.device == "cpu" or asked.backend == "gloo"):
+        return f"{switch}: expected cuda and nccl, got {asked.device} and {asked.backend}"
+    captures = "capture_error_mode" in inspect.signature(torch.cuda.graph.__init__).parameters
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook") or (graphs and not captures):
         return f"{switch}: expected PyTorch 2.1 or newer, got {torch.__version__}"
     if asked.compress != "none":
         return f"--compress: expected none with {switch}, got {asked.compress}: its hook waits in Python for each bucket"
@@ -379,8 +377,7 @@ class Packed:
         self.buckets = [[parameters[which] for which in order] for order in buckets(parallel)[1]]
         if sum(map(len, self.buckets)) != len(parameters):
             raise RuntimeError(f"expected DDP to tell what its buckets hold, PyTorch {torch.__version__} tells nothing")
-        self.on_gpu = parameters[0].is_cuda
-        self.aside = torch.cuda.Stream(parameters[0].device) if self.on_gpu else None
+        self.aside = torch.cuda.Stream(parameters[0].device) if parameters[0].is_cuda else None
         self.rooms: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         self.missing: list[int] = []  # gradients, by bucket; empty outside a backward pass of ours
         self.copied: list[torch.Tensor] = []
@@ -400,7 +397,7 @@ class Packed:
             raise RuntimeError(f"expected gradients of {len(self.buckets)} whole buckets, got {len(self.works)}")
         for work, (flat, _) in zip(self.works, self.rooms):
             work.wait()
-            if not self.on_gpu:
+            if not self.aside:
                 flat.div_(dist.get_world_size())
         if self.aside:
             torch.cuda.current_stream().wait_stream(self.aside)
@@ -424,7 +421,7 @@ class Packed:
         with torch.cuda.stream(self.aside):
             torch._foreach_copy_(views, gradients)
             # gloo knows no average.
-            self.works.append(dist.all_reduce(flat, dist.ReduceOp.AVG if self.on_gpu else dist.ReduceOp.SUM, async_op=True))
+            self.works.append(dist.all_reduce(flat, dist.ReduceOp.AVG if self.aside else dist.ReduceOp.SUM, async_op=True))
         for parameter, view in zip(bucket, views):
             parameter.grad = view
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -401,15 +402,18 @@ def test_what_cannot_be_one_cuda_graph_is_refused(trainer: ModuleType, change: d
     assert bool(trainer.unusable_reduction(asked)) is bool(message)
 
 
+def small(num_classes: int) -> Any:
+    """Return a model of three stages; its source is also that of a program."""
+    from torch import nn
+
+    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
+
+
 @pytest.fixture
 def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argparse.Namespace]:
     """A group of one rank, a small model with the name of ResNet-50 and three stages, and what is asked of it."""
     import torch.distributed as dist
-    from torch import nn
-
-    def small(num_classes: int) -> nn.Sequential:
-        layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
-        return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
 
     monkeypatch.setitem(trainer.MODELS, "resnet50", small)
     monkeypatch.setitem(trainer.CUTS, "resnet50", (3, 6))
@@ -583,13 +587,11 @@ def test_packed_gradients_are_the_averages_of_ddp(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = tmp_path / "small.py"
     program.write_text(f"""
+from __future__ import annotations
 import sys
 sys.path.insert(0, {str(PYTORCH.parent)!r})
 import train_pytorch as trainer
-from torch import nn
-def small(num_classes):
-    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
+{inspect.getsource(small)}
 trainer.MODELS["resnet50"] = small
 trainer.leave_after(trainer.main)
 """)
@@ -597,19 +599,9 @@ trainer.leave_after(trainer.main)
     for reduce in ("ddp", "packed"):
         folder = tmp_path / reduce
         folder.mkdir()
-        arguments = [
-            "--device",
-            "cpu",
-            "--image-size",
-            "32",
-            "--batch-size",
-            "4",
-            "--channels-last",
-            "on",
-            "--bucket-cap-mb",
-            "1",
-        ]
-        torchrun([*arguments, "--steps", "20", "--learning-rate", "0.0005", "--reduce", reduce], folder, 2, program)
+        arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "4", "--steps", "20", "--learning-rate", "0.0005"]
+        arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--reduce", reduce]
+        torchrun(arguments, folder, 2, program)
         assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
         text = next(folder.glob("*-0.out")).read_text()
         found[reduce] = [float(loss) for loss in re.findall(r"orch step=[1-9].* loss=([0-9.]+)", text)]
