@@ -3,9 +3,9 @@
     orch lab up --nodes 256 && orch lab exec -- python benchmarks/large.py --nodes 256 [--rounds 10] [--watch-s 30]
 
 A round is deploy, bench (the simulated framework, one rank a node), collect and summarize, in a project of its own. Shown are
-the seconds of each command, and of the bench the largest resident memory, the most threads, and the controller's share of one
-core while all nodes run and it only watches: from 5 s after the start to 5 s before the end. All nodes share this machine, so
-the seconds are those of the machine.
+the seconds of each command, and of the bench the longest silence of any node, the largest resident memory, the most threads,
+and the controller's share of one core while all nodes run and it only watches: from 5 s after the start to 5 s before the end.
+All nodes share this machine, so the seconds are those of the machine.
 """
 
 from __future__ import annotations
@@ -93,12 +93,14 @@ def one_round(project: Path, asked: argparse.Namespace) -> tuple[str, float, Usa
     (events,) = project.glob("runs/*/events.jsonl")
     at = {event["event"]: event["at"] for event in map(json.loads, events.read_text().splitlines())}
     (manifest,) = project.glob("runs/*/*/manifest.json")
-    start = json.loads(manifest.read_text())["start"]
+    told = json.loads(manifest.read_text())
+    silence_s = max(one["longest_silence_s"] for one in told["outcome"]["answers"].values())
     share = measured.share(at["started"] + MARGIN_S, at["finished"] - MARGIN_S)
     took = f"deploy {deployed.seconds:.1f} s, bench {measured.seconds:.1f} s"
     took += f" ({at['started'] - at['planned']:.1f} to the start, {at['finished'] - at['started']:.1f} running,"
     took += f" {at['collected'] - at['finished']:.1f} to bring home), collect {collected.seconds:.1f} s"
-    took += f", summarize {summarized.seconds:.1f} s; skew {start['skew_s'] * 1e3:.1f} ms"
+    took += f", summarize {summarized.seconds:.1f} s; skew {told['start']['skew_s'] * 1e3:.1f} ms"
+    took += f", longest silence {silence_s:.1f} s"
     return took + f"; {measured.memory_mib:.0f} MiB, {measured.threads} threads, watching {share:.1%}", share, measured
 
 

@@ -63,6 +63,7 @@ class Peer:
     record: Mapping[str, Any] | None = None
     error: OrchError | None = None
     last_answer: float = 0.0
+    silence_s: float = 0.0
     longest_silence_s: float = 0.0
     offset_s: float = 0.0
     round_trip_s: float = float("inf")
@@ -90,6 +91,13 @@ class Peer:
         if self.started is not None and self.last_answer:
             self.longest_silence_s = max(self.longest_silence_s, at - self.last_answer)
         self.last_answer = max(at, self.last_answer)
+
+    def listened(self, until: float, seconds: float) -> None:
+        """Count its silence on: up to ``until``, of which the controller listened in the last ``seconds`` of a turn.
+
+        So a silence is never longer than the time since its last answer, nor than the time in which anyone listened for one.
+        """
+        self.silence_s = min(self.silence_s + seconds, until - self.last_answer)
 
     def blame(self, at: float, kind: str, text: str, stopped_at: float | None) -> None:
         """Note a cause, unless it came after our stop."""

@@ -25,6 +25,7 @@ __all__ = ["Watch"]
 
 _SYNC_ROUNDS = 6
 _TICK_S = 0.1
+_LISTENED_S = 0.25
 _DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
 _GOODBYE_S = 1.0
@@ -124,24 +125,23 @@ class Watch:
 
     def run(self) -> None:
         """Beat, listen and judge until every node has ended or is given up."""
-        beat_due = judged_from = turn = time.monotonic()
+        beat_due = turn = time.monotonic()
         deadline = turn + self.plan.spec.timeout_s + self.limits.grace_s + _UNSTOPPED_S
         for peer in self.peers.values():
-            peer.last_answer = max(peer.last_answer, judged_from)
+            peer.last_answer = max(peer.last_answer, turn)
         while not all(peer.over for peer in self.peers.values()):
             if turn >= beat_due:
                 self._beat(tail=True)
                 beat_due = turn + self.limits.beat_s
             self._take_turn()
             before, turn = turn, time.monotonic()
-            if turn - before > 1.0:
-                # We slept, not they: a stopped or suspended controller must not blame the nodes for its own silence.
-                judged_from = turn
             if turn > deadline:
                 self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit that the nodes keep")
             for name, peer in self.peers.items():
                 if not peer.over:
-                    self._judge(name, peer, judged_from)
+                    # Of a turn that took longer we were stopped or held up, and must not blame the nodes for our own silence.
+                    peer.listened(turn, min(turn - before, _LISTENED_S))
+                    self._judge(name, peer)
             if self.interrupt.signal:
                 self.stop("interrupted: the controller got a signal")
             if any(peer.causes or peer.error for peer in self.peers.values()):
@@ -180,16 +180,15 @@ class Watch:
             for name, peer in self.peers.items()
         }
 
-    def _judge(self, name: str, peer: Peer, judged_from: float) -> None:
-        silence = time.monotonic() - max(peer.last_answer, judged_from)
-        if silence > _DOUBT_AFTER_S and not peer.asking and peer.greeted_at < peer.last_answer:
+    def _judge(self, name: str, peer: Peer) -> None:
+        if peer.silence_s > _DOUBT_AFTER_S and not peer.asking and peer.greeted_at < peer.last_answer:
             peer.asking = True
             threading.Thread(target=ask_beside, args=(self.cluster, peer), name=f"ask-{name}", daemon=True).start()
         doubt_s = self.limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
-        if silence > self.limits.lost_s + doubt_s:
+        if peer.silence_s > self.limits.lost_s + doubt_s:
             via = f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
             error = TransportError(
-                f"{via}no sign of life for {silence:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
+                f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
                 kind="node_lost",
                 host=name,
                 run_id=self.plan.run_id,

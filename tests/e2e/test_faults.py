@@ -9,6 +9,7 @@ import time
 import pytest
 
 from orchestrator.lab import faults
+from orchestrator.peer import Limits
 from tests import judge
 from tests.e2e.rig import GRACE_S, QUICK, SMALL, Controller, running
 from tests.faultlab import listener
@@ -121,6 +122,22 @@ def test_a_frozen_node_is_noticed_although_its_connection_stays_open(controller:
     assert done.code == 3 and "orch: node4: no sign of life for" in done.err, (done, time.monotonic() - frozen)
     assert controller.orch("cancel").code == 0
     assert judge.ours(controller.lab) == []
+
+
+def test_time_in_which_the_controller_was_held_up_is_nobodys_silence(controller: Controller) -> None:
+    process = running(controller, "--steps", "90", nodes=2)
+    faults.freeze(controller.lab, "node2")
+    began = time.monotonic()
+    while time.monotonic() - began < 4.5:
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(0.8)
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.1)
+    faults.thaw(controller.lab, "node2")
+    done = controller.end(process, 40)
+    assert done.code == 0, done
+    silence_s = controller.manifest()["outcome"]["answers"]["node2"]["longest_silence_s"]
+    assert silence_s > Limits().lost_s + 1.0, "it was silent for longer than a node may be"
 
 
 def test_of_two_controllers_exactly_one_wins_and_the_other_learns_who_holds_the_nodes(
