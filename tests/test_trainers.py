@@ -582,10 +582,9 @@ def test_the_buckets_are_those_that_ddp_reduces(two_ranks: list[str]) -> None:
     assert facts["gradient_dtype"] == "float32"
 
 
-def test_packed_gradients_are_the_averages_of_ddp(tmp_path: Path) -> None:
-    """A small model in channels-last, on two ranks with images of their own: without an average each would go its own way."""
-    pytest.importorskip("torch")
-    program = tmp_path / "small.py"
+def program_of(folder: Path, body: str) -> Path:
+    """Write a program that knows the PyTorch trainer as ``trainer``, with a small model in the place of ResNet-50."""
+    program = folder / "small.py"
     program.write_text(f"""
 from __future__ import annotations
 import sys
@@ -593,8 +592,54 @@ sys.path.insert(0, {str(PYTORCH.parent)!r})
 import train_pytorch as trainer
 {inspect.getsource(small)}
 trainer.MODELS["resnet50"] = small
-trainer.leave_after(trainer.main)
+{body}
 """)
+    return program
+
+
+def gradients_compared() -> None:
+    """Say of how many parameters two ways of averaging one batch's gradients differ: DDP twice, packed, and not at all."""
+    import torch
+
+    asked, me = trainer.arguments(), trainer.identity()
+    device = trainer.claim_device(asked, me.local_rank)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    trainer.join(asked, me, device)
+    model, batch = trainer.learner(asked, device), trainer.synthetic(asked, device, me.rank)
+    for _ in range(3):
+        trainer.taken(model, model.parallel, *batch)
+
+    def averages(network):
+        model.parallel.zero_grad()
+        network(*batch)[0].backward()
+        if isinstance(network, trainer.Packed):
+            network.done()
+        return [parameter.grad.detach().clone() for parameter in model.parallel.parameters()]
+
+    ddp = averages(model.parallel)
+    others = [averages(each) for each in (model.parallel, trainer.Packed(model.parallel), model.parallel.module)]
+    differ = [sum(not torch.equal(one, other) for one, other in zip(ddp, each, strict=True)) for each in others]
+    print("differ", *differ, "of", len(ddp), flush=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_packed_gradients_are_those_of_ddp_bit_for_bit(tmp_path: Path, device: str) -> None:
+    torch = pytest.importorskip("torch")
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("no two GPUs")
+    program = program_of(tmp_path, f"{inspect.getsource(gradients_compared)}\ntrainer.leave_after(gradients_compared)")
+    arguments = ["--device", device, "--image-size", "32", "--batch-size", "4", "--steps", "20", "--dtype", "fp32"]
+    arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--cudnn-benchmark", "false"]
+    folder = torchrun(arguments, tmp_path, 2, program)
+    said = [re.findall("^differ (.*)", path.read_text(), re.MULTILINE) for path in sorted(folder.glob("*.out"))]
+    (of,) = {line.split()[-1] for (line,) in said}
+    assert int(of) == 8 and said == [[f"0 0 {of} of {of}"]] * 2
+
+
+def test_a_run_whose_gradients_are_packed_has_the_losses_of_ddp(tmp_path: Path) -> None:
+    """A small model in channels-last, on two ranks with images of their own: without an average each would go its own way."""
+    pytest.importorskip("torch")
+    program = program_of(tmp_path, "trainer.leave_after(trainer.main)")
     found = {}
     for reduce in ("ddp", "packed"):
         folder = tmp_path / reduce
