@@ -185,7 +185,7 @@ class Watch:
             peer.asking = True
             threading.Thread(target=ask_beside, args=(self.cluster, peer), name=f"ask-{name}", daemon=True).start()
         doubt_s = self.limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
-        if peer.silence_s > self.limits.lost_s + doubt_s:
+        if peer.silence_s > self.limits.lost_s + doubt_s and not self._unread(name):
             via = f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
             error = TransportError(
                 f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
@@ -197,6 +197,11 @@ class Watch:
             )
             peer.silent = True
             peer.give_up(error, peer.last_answer, self._stopping_since)
+
+    def _unread(self, name: str) -> bool:
+        """Whether something lies on a node's line that its thread was held up from reading: then the silence is ours."""
+        node = self.cluster.nodes.get(name)
+        return node is not None and node.transport.unread
 
     def _finish_waiting(self) -> None:
         """Where only the first node starts something, its good end is the end of those that wait."""

@@ -133,6 +133,11 @@ class Transport:
         return bool(self._wire.is_active())
 
     @property
+    def unread(self) -> bool:
+        """Whether something has come that this side had no processor to take: what a host did not say looks otherwise."""
+        return self._wire.unread
+
+    @property
     def host_key(self) -> str:
         """The fingerprint of the host's key: two names with one key are one machine."""
         return str(self._line.client.fingerprint)

@@ -165,7 +165,7 @@ class _Proxy:
         theirs.close()
         self._sock = ours
         self.send, self.recv_into, self.shutdown = ours.send, ours.recv_into, ours.shutdown
-        self.settimeout, self.getpeername = ours.settimeout, ours.getpeername
+        self.settimeout, self.getpeername, self.fileno = ours.settimeout, ours.getpeername, ours.fileno
 
     @property
     def _closed(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import select
 import socket
 import struct
 from typing import Any
@@ -104,6 +105,16 @@ class Socket:
         data = self._sock.recv(len(room))
         room[: len(data)] = data
         return len(data)
+
+    def unread(self) -> bool:
+        """Whether something has come, be it the end, that `receive` has not taken: its thread had no processor since then."""
+        if self._outbox:
+            return bool(self._sock.recv_ready())
+        look, number = select.poll(), self._sock.fileno()
+        if number < 0:
+            return False
+        look.register(number, select.POLLIN)
+        return bool(look.poll(0))
 
     def close(self) -> None:
         """End reading and writing at once, whoever is at it.

@@ -88,6 +88,11 @@ class Wire(_Base):  # type: ignore[misc]
         """Host key algorithms, without the certificates that paramiko would accept unchecked."""
         return self._preferred_keys
 
+    @property
+    def unread(self) -> bool:
+        """Whether something has come that the connection's thread has not taken."""
+        return self._wrapped.unread()
+
     def shake_hands(self, endpoint: Endpoint, deadline: float) -> None:
         """Exchange banners and keys by the monotonic ``deadline``. Raises TransportError; `Dropped` where a retry helps."""
         self.banner_timeout = 1e6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,19 @@ from orchestrator.transport import Transport, Trust, connect
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]
+
+
+_PUMP = """
+import os, socket, sys, threading
+line = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        line.sendall(data)
+    line.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := line.recv(65536):
+    os.write(1, data)
+"""
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,12 @@ class Rig:
         """Write the ssh configuration of all hosts; what comes first wins."""
         lines = (text, "Host *", f"UserKnownHostsFile {self.known_hosts}", "GlobalKnownHostsFile none", "IdentityAgent none")
         self.config.write_text("\n".join(lines) + "\n")
+
+    def proxy_command(self) -> str:
+        """Return the line of the ssh configuration that reaches every host through a process."""
+        script = self.directory / "pump.py"
+        script.write_text(_PUMP)
+        return f"ProxyCommand {sys.executable} {script} %h %p"
 
     def serve(self, *options: str, known: bool = True, **settings: Any) -> Sshd:
         """Start a server that lets the client key in; ``known`` puts its key into the known-hosts file."""

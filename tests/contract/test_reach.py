@@ -416,14 +416,7 @@ def test_the_inventory_wins_over_the_ssh_configuration(rig: Rig) -> None:
 
 def test_a_proxy_command_of_the_ssh_configuration_is_used(rig: Rig, no_leak: object) -> None:
     server = rig.serve()
-    pump = (
-        "import socket,sys,threading,os\ns=socket.create_connection((sys.argv[1],int(sys.argv[2])))\n"
-        "def up():\n while (d:=os.read(0,65536)): s.sendall(d)\n s.shutdown(1)\n"
-        "threading.Thread(target=up,daemon=True).start()\nwhile (d:=s.recv(65536)): os.write(1,d)\n"
-    )
-    script = rig.directory / "pump.py"
-    script.write_text(pump)
-    rig.configure(f"ProxyCommand {sys.executable} {script} %h %p")
+    rig.configure(rig.proxy_command())
     line = rig.connect(server)
     data = bytes(range(256)) * 20_000
     assert line.run(["cat"], input=data, timeout_s=30).stdout == data

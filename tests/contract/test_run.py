@@ -9,18 +9,23 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
 from paramiko.message import Message
 
 from orchestrator.errors import ConfigError, TransportError
+from orchestrator.peer import Interrupt, Limits, Peer
 from orchestrator.transport import Transport
 from orchestrator.transport import channel as channel_module
 from orchestrator.transport.streams import Taker
 from orchestrator.transport.wire import Wire
+from orchestrator.watch import Watch
+from tests import judge
 from tests.contract.rig import Rig
+from tests.test_render import rendered
 
 EVERY_BYTE = bytes(range(256))
 
@@ -254,6 +259,56 @@ def test_sends_of_several_threads_are_not_mixed(line: Transport) -> None:
     for thread in threads:
         thread.join()
     assert sorted(received[start : start + 300_000] for start in range(0, 1_200_000, 300_000)) == blocks
+
+
+def held_up(line: Transport) -> threading.Event:
+    """Hold up the connection's thread, let more come, and return what lets the thread go on."""
+    channel = line.popen(["cat"], timeout_s=10)
+    came, go_on = threading.Event(), threading.Event()
+    channel.listen(lambda _: (came.set(), go_on.wait(20)))
+    assert not line.unread
+    channel.send(b"first")
+    assert came.wait(10)
+    channel.send(b"then")
+    return go_on
+
+
+@pytest.mark.parametrize("way", ["direct", "behind a jump host", "by a ProxyCommand"])
+def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: Rig, way: str) -> None:
+    server = rig.serve()
+    if way == "by a ProxyCommand":
+        rig.configure(rig.proxy_command())
+    jump = rig.serve() if way == "behind a jump host" else None
+    line = rig.connect(rig.host(server, **({"jump": f"{jump.user}@{jump.address}:{jump.port}"} if jump else {})))
+    go_on = held_up(line)
+    judge.wait_for(lambda: line.unread, 10, "nothing is seen")
+    go_on.set()
+    judge.wait_for(lambda: not line.unread, 10, "it stays unread")
+    line.close()
+    assert not line.unread
+
+
+def test_a_node_whose_answer_lies_unread_is_not_lost(rig: Rig) -> None:
+    line = rig.connect(rig.serve())
+    watch = Watch(
+        rendered("", {}),
+        cast(Any, SimpleNamespace(nodes={"gpu2": SimpleNamespace(transport=line)})),
+        limits=Limits(lost_s=0.5, doubt_s=0.0),
+        interrupt=Interrupt(),
+        journal=lambda *_, **__: None,
+        observe=lambda *_: None,
+        tail="",
+    )
+    peer = watch.peers["gpu2"] = Peer("gpu2", None)
+    go_on = held_up(line)
+    judge.wait_for(lambda: line.unread, 10, "nothing came")
+    over = threading.Thread(target=watch.run)
+    over.start()
+    time.sleep(1.5)
+    assert peer.error is None
+    go_on.set()
+    over.join(20)
+    assert peer.error and peer.error.kind == "node_lost"
 
 
 def test_a_line_that_breaks_is_node_lost_for_reader_and_writer_at_once(rig: Rig) -> None:
