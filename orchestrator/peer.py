@@ -93,9 +93,9 @@ class Peer:
         self.last_answer = max(at, self.last_answer)
 
     def listened(self, until: float, seconds: float) -> None:
-        """Count its silence on: up to ``until``, of which the controller listened in the last ``seconds`` of a turn.
+        """Count its silence on, up to ``until``: the controller listened for ``seconds`` since it was last counted.
 
-        So a silence is never longer than the time since its last answer, nor than the time in which anyone listened for one.
+        So it is never longer than the time since its last answer, nor than the time in which anyone listened for one.
         """
         self.silence_s = min(self.silence_s + seconds, until - self.last_answer)
 

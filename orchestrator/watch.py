@@ -139,7 +139,7 @@ class Watch:
                 self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit that the nodes keep")
             for name, peer in self.peers.items():
                 if not peer.over:
-                    # Of a turn that took longer we were stopped or held up, and must not blame the nodes for our own silence.
+                    # In the rest of a longer turn we were stopped or held up, and must not blame the nodes for our own silence.
                     peer.listened(turn, min(turn - before, _LISTENED_S))
                     self._judge(name, peer)
             if self.interrupt.signal:

@@ -134,8 +134,8 @@ class Transport:
 
     @property
     def unread(self) -> bool:
-        """Whether something has come that this side had no processor to take: what a host did not say looks otherwise."""
-        return self._wire.unread
+        """Whether something has come that the line's thread had no processor to take. Of a line that is gone nothing is."""
+        return self.alive and self._wire.unread
 
     @property
     def host_key(self) -> str:

@@ -284,7 +284,8 @@ def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: 
     judge.wait_for(lambda: line.unread, 10, "nothing is seen")
     go_on.set()
     judge.wait_for(lambda: not line.unread, 10, "it stays unread")
-    line.close()
+    server.kill_connections()
+    judge.wait_for(lambda: not line.alive, 10, "it stays alive")
     assert not line.unread
 
 
