@@ -100,16 +100,15 @@ def test_the_lead_of_each_pair_prints_every_time_once(
 
 def test_more_bytes_take_longer(tmp_path: Path) -> None:
     needs("torch")
-    middle = {}
+    fastest = {}  # which a busy machine spoils least
     for size in (4096, 33554432):
         folder = tmp_path / str(size)
         folder.mkdir()
         out = ran(folder, 2, 1, "--steps", "6", "--iterations", "1", "--size-bytes", str(size))
         for way in ("a-to-b", "b-to-a", "both"):
-            times = sorted(float(text) for text in re.findall(rf"direction={way} .* time_s=(\S+)", out[0]))
-            middle[way, size] = times[len(times) // 2]
+            fastest[way, size] = min(float(text) for text in re.findall(rf"direction={way} .* time_s=(\S+)", out[0]))
     for way in ("a-to-b", "b-to-a", "both"):
-        assert middle[way, 33554432] > 3 * middle[way, 4096]
+        assert fastest[way, 33554432] > 3 * fastest[way, 4096]
 
 
 @pytest.mark.parametrize(
