@@ -78,6 +78,10 @@ class Rig:
         settings = SshSettings(user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config))
         return Host(name, server.address, ssh=replace(settings, **ssh))
 
+    def behind(self, server: Sshd, *jumps: Sshd, **ssh: Any) -> Host:
+        """Return the inventory's view of a server that is reached through ``jumps``, one behind the other."""
+        return self.host(server, jump=",".join(f"{jump.user}@{jump.address}:{jump.port}" for jump in jumps), **ssh)
+
     def trust(self, *, accept_new: bool = False) -> Trust:
         """Return a trust with this rig's store."""
         return Trust(self.store, accept_new)

@@ -238,7 +238,7 @@ def test_paramikos_words_go_to_logging(rig: Rig, caplog: pytest.LogCaptureFixtur
 def behind(rig: Rig, *jumps: Sshd, **ssh: Any) -> tuple[Sshd, Host]:
     """Return a server, and the host that reaches it through ``jumps``."""
     server = rig.serve("LogLevel DEBUG1")
-    return server, rig.host(server, jump=",".join(f"{jump.user}@{jump.address}:{jump.port}" for jump in jumps), **ssh)
+    return server, rig.behind(server, *jumps, **ssh)
 
 
 def test_a_host_is_reached_through_a_chain_of_jump_hosts(rig: Rig) -> None:

@@ -278,8 +278,7 @@ def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: 
     server = rig.serve()
     if way == "by a ProxyCommand":
         rig.configure(rig.proxy_command())
-    jump = rig.serve() if way == "behind a jump host" else None
-    line = rig.connect(rig.host(server, **({"jump": f"{jump.user}@{jump.address}:{jump.port}"} if jump else {})))
+    line = rig.connect(rig.behind(server, rig.serve()) if way == "behind a jump host" else server)
     go_on = held_up(line)
     judge.wait_for(lambda: line.unread, 10, "nothing is seen")
     go_on.set()
