@@ -45,7 +45,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.nn.parallel import DistributedDataParallel
 from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
 from trainer import Identity, Step
@@ -129,6 +129,62 @@ CUTS = {"resnet50": (11, 17), "vgg16": (17, 31)}
 and of 2048 channels; of VGG16, the later convolutions and the head."""
 
 
+class Gather(torch.autograd.Function):
+    """Max pooling 3x3 of stride 2 and padding 1, in operations of which inductor makes one kernel each way.
+
+    Of PyTorch's own it makes a gradient that computes the place of each maximum anew, four times for each pixel. Here a
+    maximum is known by its place in its window, 0 to 8 row by row, and each pixel asks the windows that it is in.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the maxima; of equal ones the first, and what is no number, has the gradient, as PyTorch has it."""
+        rows, columns = ((size + 1) // 2 for size in pixels.shape[2:])
+        padded = pad(pixels, (1, 2, 1, 2), value=float("-inf"))
+        most = padded[:, :, 0 : 2 * rows : 2, 0 : 2 * columns : 2]
+        place = torch.zeros_like(most, dtype=torch.int8)
+        for at in range(1, 9):
+            other = padded[:, :, at // 3 : at // 3 + 2 * rows : 2, at % 3 : at % 3 + 2 * columns : 2]
+            more = (other > most) | other.isnan()
+            most, place = torch.where(more, other, most), torch.where(more, at, place)
+        ctx.save_for_backward(place)
+        ctx.pixels = pixels.shape[2:]
+        ctx.layout = torch.channels_last if pixels.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        return most  # not made contiguous: PyTorch 2.11 would compile it without a gradient
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the pixels."""
+        (place,) = ctx.saved_tensors
+        height, width = ctx.pixels
+        odd_row, odd_column = (torch.arange(size, device=place.device, dtype=torch.int8) % 2 for size in (height, width))
+        summed: Any = 0
+        # The window of half the row has a pixel in its second row or, if that is odd, in its third; the one below has it in
+        # its first, if at all. Less than nothing is the place of none.
+        for below, in_row in ((0, 3 + 3 * odd_row), (1, 9 * odd_row - 9)):
+            for right, in_column in ((0, 1 + odd_column), (1, 9 * odd_column - 9)):
+                asked, given = (
+                    doubled(pad(each[:, :, below:, right:], (0, right, 0, below)), height, width) for each in (place, gradient)
+                )
+                summed = summed + torch.where(asked == in_row.view(-1, 1) + in_column, given, 0)
+        return summed.contiguous(memory_format=ctx.layout)
+
+
+def doubled(windows: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Return for each pixel, row and column, what is at half of both."""
+    images, channels, rows, columns = windows.shape
+    wide = windows[:, :, :, None, :, None].expand(images, channels, rows, 2, columns, 2)
+    return wide.reshape(images, channels, 2 * rows, 2 * columns)[:, :, :height, :width]
+
+
+class GatheredPool(nn.Module):
+    """`Gather` as a layer."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the maxima, at half of the size."""
+        return Gather.apply(pixels)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def initialise(model: nn.Module) -> None:
     """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head.
 
@@ -195,6 +251,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
     parser.add_argument("--compile-level", choices=list(COMPILE_OPTIONS), default="default", help="search of --compile")
     parser.add_argument("--compile-split", choices=["stages", "whole", "buckets"], default="stages", help="graphs of --compile")
+    parser.add_argument("--max-pool", choices=["torch", "gathered"], default="torch", help="kernels of --compile for the stem")
     parser.add_argument("--cuda-graphs", default="false", help="replay each step as one CUDA graph", **trainer.SWITCH)
     parser.add_argument("--optimizer", choices=["auto", "fused", "foreach", "plain"], default="auto", help="kernels of SGD")
     parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
@@ -231,6 +288,8 @@ def unusable(asked: argparse.Namespace) -> str:
             return str(loaders.lacking(asked.loader))
     if asked.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
+    if asked.max_pool == "gathered" and (asked.compile == "false" or asked.model != "resnet50"):
+        return "--max-pool: expected torch but for resnet50 with --compile, got gathered"
     if not 0 <= asked.warmup_steps < asked.steps:
         return f"--warmup-steps: expected 0 or more and below the {asked.steps} steps, got {asked.warmup_steps}"
     for name in ("solo_steps", "find_batch_size", "cudnn_benchmark_limit"):
@@ -280,6 +339,8 @@ def refuse(asked: argparse.Namespace, device: torch.device) -> None:
         raise SystemExit(
             f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
         )
+    if asked.max_pool == "gathered":
+        refuse_pool(device)
     half = HALF_TYPES.get(asked.dtype)
     if half is None:
         return
@@ -291,6 +352,24 @@ def refuse(asked: argparse.Namespace, device: torch.device) -> None:
         computed = torch.float32
     if computed != half:
         raise SystemExit(f"--dtype: PyTorch {torch.__version__} computes no {asked.dtype} on {device.type}")
+
+
+def refuse_pool(device: torch.device) -> None:
+    """Raise SystemExit where this PyTorch does not compile `GatheredPool` to what its own pooling gives."""
+    torch.manual_seed(0)
+    images = torch.randn(2, 8, 9, 8, device=device).relu().contiguous(memory_format=torch.channels_last)
+    found = []
+    try:
+        for pool in (nn.MaxPool2d(3, 2, 1), torch.compile(GatheredPool(), dynamic=False, fullgraph=True)):
+            pixels = images.clone().requires_grad_()
+            most = pool(pixels)
+            most.square().sum().backward()
+            found.append((most.detach(), pixels.grad))
+        why = "" if all(map(torch.allclose, *found)) else "its gradient is not that of torch"
+    except RuntimeError as error:  # as torch._dynamo's are
+        why = str(error).strip().split("\n")[0][:200]
+    if why:
+        raise SystemExit(f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}")
 
 
 def loss_scaler(asked: argparse.Namespace, device: torch.device) -> Any:
@@ -337,6 +416,10 @@ def replica(asked: argparse.Namespace, device: torch.device) -> DistributedDataP
     torch.manual_seed(asked.seed)
     network: Any = MODELS[asked.model](asked.num_classes)
     initialise(network)
+    if asked.max_pool == "gathered":
+        for at, layer in enumerate(network):
+            if isinstance(layer, nn.MaxPool2d):
+                network[at] = GatheredPool()
     network.to(device, memory_format=torch.channels_last if channels_last(asked) else torch.contiguous_format)
     model: Any = Trained(network, device.type, HALF_TYPES.get(asked.dtype), asked.label_smoothing)
     if asked.compile == "true":

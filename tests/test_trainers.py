@@ -368,6 +368,11 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
         ({"cudnn_benchmark_limit": -1}, "--cudnn-benchmark-limit: expected 0 or more, got -1"),
         ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: the system ends processes where memory ends"),
+        ({"max_pool": "gathered"}, "--max-pool: expected torch but for resnet50 with --compile, got gathered"),
+        (
+            {"max_pool": "gathered", "compile": "true", "model": "vgg16"},
+            "--max-pool: expected torch but for resnet50 with --compile, got gathered",
+        ),
         ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
         ({"reduce": "packed", "compress": "fp16"}, "--compress: expected none with --reduce packed, got fp16"),
         ({"reduce": "packed", "steps": 11}, "--steps: expected more than the 11 before --reduce packed takes over, got 11"),
@@ -480,6 +485,77 @@ def test_a_compiled_model_has_the_losses_of_an_eager_one(trainer: ModuleType, al
         found, counts = losses(trainer, argparse.Namespace(**vars(alone) | {"compile": "true", "compile_split": split}))
     assert found == pytest.approx(eager, rel=1e-3) and counts[3:] == [0, 0, 0]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (3 if split == "stages" else 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (9, 7), (8, 8), (33, 112)])
+@pytest.mark.parametrize("layout", ["channels_last", "contiguous_format"])
+def test_pooling_by_gathering_is_that_of_torch_bit_for_bit(
+    trainer: ModuleType, dtype: str, size: tuple[int, int], layout: str
+) -> None:
+    import torch
+
+    torch.manual_seed(1)
+    # Few different values, so that the largest is often there twice, and one that is no number.
+    images = torch.randint(-3, 4, (2, 3, *size)).relu().to(getattr(torch, dtype))
+    images[1, 2, 0, 0] = float("nan")
+    found = []
+    for pool in (torch.nn.MaxPool2d(3, stride=2, padding=1), trainer.GatheredPool()):
+        pixels = images.clone(memory_format=getattr(torch, layout)).requires_grad_()
+        most = pool(pixels)
+        torch.manual_seed(2)
+        most.backward(torch.randn(most.shape).to(most.dtype))
+        found.append((most.detach(), pixels.grad))
+    for of_torch, ours in zip(*found, strict=True):
+        assert torch.equal(torch.nan_to_num(ours, nan=9.0), torch.nan_to_num(of_torch, nan=9.0))
+    assert found[0][0].isnan().sum() == 1 and found[1][1].is_contiguous(memory_format=getattr(torch, layout))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_pools_by_gathering_has_the_losses_of_another(
+    trainer: ModuleType, alone: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._dynamo
+    from torch import nn
+
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    made = []
+
+    def pooled(num_classes: int) -> Any:
+        stem = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)]
+        made.append(nn.Sequential(*stem, nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 6 * 6, num_classes)))
+        return made[-1]
+
+    monkeypatch.setitem(trainer.MODELS, "resnet50", pooled)
+    monkeypatch.setitem(sys.modules, trainer.__name__, trainer)  # the compiler looks names up there
+    torch._dynamo.reset()
+    found = [
+        losses(trainer, argparse.Namespace(**vars(alone) | {"compile": on, "max_pool": pool}))[0]
+        for on, pool in (("false", "torch"), ("true", "gathered"))
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    gradients = [model[0].weight.grad for model in made]
+    assert [type(model[3]) for model in made] == [nn.MaxPool2d, trainer.GatheredPool] and all(each.any() for each in gradients)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import torch._dynamo
+
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    torch._dynamo.reset()
+    trainer.refuse_pool(torch.device("cpu"))
+    for change, why in (
+        (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient is not that of torch"),
+        (lambda ctx, gradient: [].pop(), "[A-Z]"),
+    ):
+        torch._dynamo.reset()
+        monkeypatch.setattr(trainer.Gather, "backward", staticmethod(change))
+        with pytest.raises(SystemExit, match=f"--max-pool: expected torch with PyTorch .*, got gathered: .*{why}"):
+            trainer.refuse_pool(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("asked_for", "kind"), [("auto", "fused"), ("foreach", "foreach"), ("plain", "plain")])
