@@ -38,10 +38,11 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
 
 def slots_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
     """Judge whether a machine that is measured on its CPU takes the ranks of a run."""
+    slots = f"{host.slots} CPU slot{'s' * (host.slots > 1)}"
     if ranks is not None and ranks > host.slots:
         hint = "lower --gpus, or raise slots: in the inventory"
-        return failed(host.name, "slots", f"{host.slots} CPU slots", f"{ranks} ranks", hint)
-    return ok(host.name, "slots", f"{host.slots} CPU slots, {facts['cores']} cores, {facts['cpu']}")
+        return failed(host.name, "slots", slots, f"{ranks} ranks", hint)
+    return ok(host.name, "slots", f"{slots}, {facts['cores']} cores, {facts['cpu']}")
 
 
 def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:

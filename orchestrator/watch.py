@@ -137,10 +137,11 @@ class Watch:
             before, turn = turn, time.monotonic()
             if turn > deadline:
                 self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit that the nodes keep")
+            # In the rest of a longer turn we were stopped or held up, and must not blame the nodes for our own silence.
+            listened_s = min(turn - before, _LISTENED_S)
             for name, peer in self.peers.items():
                 if not peer.over:
-                    # In the rest of a longer turn we were stopped or held up, and must not blame the nodes for our own silence.
-                    peer.listened(turn, min(turn - before, _LISTENED_S))
+                    peer.listened(turn, listened_s)
                     self._judge(name, peer)
             if self.interrupt.signal:
                 self.stop("interrupted: the controller got a signal")
