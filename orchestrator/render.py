@@ -134,7 +134,7 @@ def _context(
     run_id: str,
     payload: Mapping[str, str],
 ) -> dict[str, Any]:
-    variables = _paths(host.vars)
+    variables = _Variables(host.name, _paths(host.vars))
     return {
         "run_id": run_id,
         "spec": _fields(
@@ -168,7 +168,7 @@ def _render_one(
 ) -> str:
     import jinja2
 
-    hint = "docs/frameworks.md lists the names that a template may read"
+    hint = "docs/frameworks.md lists the names that a template may read; those of a host stand under vars: in the inventory"
     pieces: list[str] = []
     room = _OUTPUT_LIMIT
     try:
@@ -194,8 +194,15 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Undefined(jinja2.StrictUndefined):
+        @property
+        def _undefined_message(self) -> str:
+            if isinstance(self._undefined_obj, _Variables):
+                return f"expected {self._undefined_name!r} among vars of {self._undefined_obj._host}, found none"
+            return super()._undefined_message
+
     environment = ImmutableSandboxedEnvironment(
-        undefined=jinja2.StrictUndefined,
+        undefined=Undefined,
         loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
         finalize=_FINALIZE[target],
         trim_blocks=True,
@@ -246,6 +253,14 @@ def _place(error: BaseException, sources: Mapping[str, str]) -> str:
 
 class _FromHome(str):
     """A path of the inventory that begins with ``~/``: each node has a home of its own, which its own shell knows."""
+
+
+class _Variables(dict[str, Any]):
+    """What the inventory says of a host, by name."""
+
+    def __init__(self, host: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._host = host  # templates see no name that begins like this
 
 
 def _paths(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
     [
         ("a\n{{ nothing }}\n", 2, "'nothing' is undefined"),
         ("a\n\n{{ options.nothing }}\n", 3, "has no attribute 'nothing'"),
-        ("{% if host_vars.nowhere %}x{% endif %}", 1, "'nowhere'"),
+        ("{% if host_vars.nowhere %}x{% endif %}", 1, "expected 'nowhere' among vars of gpu2, found none"),
+        ("a\n{{ host_vars['nowhere'] }}", 2, "expected 'nowhere' among vars of gpu2, found none"),
+        ("{{ host_vars.host }}", 1, "expected 'host' among vars of gpu2, found none"),
         ("a\n{% if %}\n", 2, "Expected an expression"),
         ("a\nb\n{{ 'x' \n", 3, ""),
         ("{% endfor %}", 1, "endfor"),
