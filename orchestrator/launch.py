@@ -98,7 +98,8 @@ class Launch:
                 trace = traces[name]
                 peer = watch.peers[name] = Peer(name, trace.line, offset_s=offsets.get(name, 0.0))
                 if trace.line:
-                    peer.started, peer.boot_id = trace.line.hello["started"], str(trace.line.hello.get("boot_id", ""))
+                    started, peer.boot_id = trace.line.hello.get("started"), str(trace.line.hello.get("boot_id", ""))
+                    peer.started = started if isinstance(started, (int, float)) else None
                     watch.listen(trace.line)
             for name, trace in traces.items():
                 if trace.record is not None:
@@ -203,7 +204,6 @@ class Launch:
         elif not interrupt.signal:
             message = f"expected a start within {self.limits.arm_s:g} s of the release, none was told"
             for name, peer in peers.items():
-                if peer.started is None:
-                    error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")
-                    peer.error = peer.error or error
+                if peer.started is None and not peer.over:
+                    peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")
         return start

@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
-from orchestrator.errors import OrchError, RunError, TransportError
+from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.inventory import Host
+from orchestrator.strictjson import strict_json
 from orchestrator.transport import Channel
 
 __all__ = ["Call", "KeeperLine", "Reader", "owner_words", "refusal"]
@@ -97,8 +98,8 @@ class Call:
         text = bytes(self._buffer[:at])
         del self._buffer[: at + 1]
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            value = strict_json(text, self.host.name)
+        except DataError:
             raise self._broken(f"{text[:80]!r}") from None
         if not isinstance(value, dict):
             raise self._broken(f"{text[:80]!r}")

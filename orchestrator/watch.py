@@ -275,7 +275,7 @@ class Watch:
             case "beat":
                 self._take_beat(peer, event)
             case "started":
-                peer.started = event["mono"]
+                peer.started = float(event["mono"])
             case "attached":
                 self._take_state(peer, event)
             case "rank":

@@ -631,9 +631,10 @@ class Keeper:
         closed.poll()
         data = os.read(self.report, 64)
         os.close(self.report)
-        self.started = float(data or b"nan")
         self.progress = (0, time.monotonic())
-        self.tell("started", mono=self.started)
+        if data:
+            self.started = float(data)
+            self.tell("started", mono=self.started)
 
     def do_stop(self, order, connection):
         """Stop the run for the given reason."""

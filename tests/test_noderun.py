@@ -660,8 +660,9 @@ def test_what_is_killed_at_the_gate_is_a_launch_that_failed(machine: Machine) ->
         os.kill(pid, signal.SIGKILL)
     judge.wait_for(lambda: not children_of(keeper), 3, "nobody collects it")
     line.order("go", at=None)
+    assert line.wait_for("stopping")["reason"] == "rank_failed: its launch script ended with SIGKILL"
     record = line.wait_for("ended")["record"]
-    assert record["state"] == "failed" and record["signal"] == "SIGKILL", record
+    assert record["state"] == "failed" and record["signal"] == "SIGKILL" and record["started_mono_s"] is None, record
 
 
 def test_an_altered_file_is_not_executed(machine: Machine) -> None:

@@ -18,7 +18,7 @@ from orchestrator.fanout import WIDTH, each
 from orchestrator.library import runner_source
 from orchestrator.node import Node, Upload
 from orchestrator.procs import cmdline, environ, snapshot
-from orchestrator.runnercall import KeeperLine
+from orchestrator.runnercall import Call, KeeperLine
 from orchestrator.transport import Transport
 from tests import judge
 from tests.contract.rig import Rig
@@ -153,6 +153,14 @@ def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Tra
     channel.shutdown_write()
     assert over.wait(10)
     assert sorted(b"".join(heard).split()) == [b"2", b"3", b"4"] and heard[-1] == b"" and heard.count(b"") == 1
+
+
+@pytest.mark.parametrize("said", [b"Killed", b"[1]", b'{"mono": NaN}', b'{"mono": 1e999}', b'{"n": 1, "n": 2}', b"[" * 9999])
+def test_what_a_runner_cannot_mean_is_refused_with_its_words(line: Transport, said: bytes) -> None:
+    call = Call(line.popen(["printf", "%s\\n", said.decode()], timeout_s=10), line.host, 10, "python3")
+    with pytest.raises(RunError, match="expected a line of the node runner") as caught:
+        call.line()
+    assert caught.value.kind == "result_invalid" and repr(said[:80]) in caught.value.message
 
 
 def test_a_broken_line_ends_what_is_heard(rig: Rig) -> None:

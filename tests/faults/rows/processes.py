@@ -403,20 +403,14 @@ def never_ready(trial: Trial) -> None:
     assert controller.orch("deploy", "-f", "simulated").code == 0
     process = controller.start("bench", *QUICK, "--nodes", "4", "--gpus", "1")
     trained = False
-
-    def keeper() -> list[judge.Proc]:
-        return [one for one in judge.processes(trial.lab, victim) if one.comm == "orch-keeper"]
-
-    deadline = time.monotonic() + 30
-    while not (found := keeper()):
-        assert time.monotonic() < deadline and process.poll() is None, "no keeper was started"
-    os.kill(found[0].pid, signal.SIGSTOP)
+    keeper = _keeper(trial, victim, process)
+    os.kill(keeper, signal.SIGSTOP)
     began = time.monotonic()
     while process.poll() is None and time.monotonic() < began + 60:
         trained = trained or any("train_" in one.cmdline for one in judge.ours(trial.lab))
         time.sleep(0.02)
     trial.detected_s = time.monotonic() - began
-    os.kill(found[0].pid, signal.SIGCONT)
+    os.kill(keeper, signal.SIGCONT)
     done = controller.end(process, 10)
     assert done.code == 1 and f"orch: {victim}: " in done.err and "not" in done.err, done
     assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), controller.manifest()["outcome"]
@@ -424,6 +418,36 @@ def never_ready(trial: Trial) -> None:
     stopped(trial, 5.0)
     assert not any((trial.lab.node(name).home / ".orch-node" / "runs" / controller.runs[-1].name / "ranks" / "0.json").exists()
                    for name in trial.nodes)  # fmt: skip
+
+
+@row("P11", "what waits for the start on one node is killed")
+def killed_at_the_gate(trial: Trial) -> None:
+    """Another node's keeper stands still, so that there is time between the word that the victim is armed and the start."""
+    controller, (victim, late) = trial.controller, trial.random.sample(trial.nodes, 2)
+    process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1")
+    held = _keeper(trial, late, process)
+    os.kill(held, signal.SIGSTOP)
+    keeper = _keeper(trial, victim, process)
+    waits = Path(f"/proc/{keeper}/task/{keeper}/children")
+    judge.wait_for(waits.read_text, 10, "nothing waits for the start")
+    os.kill(int(waits.read_text()), signal.SIGKILL)
+    os.kill(held, signal.SIGCONT)
+    noticed(trial, RANK_S + 2.0)
+    stopped(trial, GRACE_S + 1.0)
+    done = controller.end(process, 20)
+    assert done.code == 1 and f"orch: {victim}: its launch script ended with SIGKILL" in done.err, done
+    assert controller.manifest()["outcome"]["state"] == "failed"
+    trial.keep()
+    done = controller.orch("summarize")
+    assert done.code == 0 and "its launch script ended with SIGKILL" in done.out, done
+
+
+def _keeper(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
+    """Wait for the keeper of a run on a node; return its number on the machine."""
+    deadline = time.monotonic() + 30
+    while not (found := [one.pid for one in judge.processes(trial.lab, node) if one.comm == "orch-keeper"]):
+        assert time.monotonic() < deadline and process.poll() is None, "no keeper was started"
+    return min(found)
 
 
 @row("P9", "one of two runs is ended")
