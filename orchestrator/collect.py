@@ -133,8 +133,11 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[in
 
 
 def is_complete(run: RunDir, host: str) -> bool:
-    """Tell whether a host's exit record of a run is here and every log agrees with it."""
-    return run.exit_record(host) is not None and not _mismatches(run, host)
+    """Tell whether a host's exit record of a run is here, can be read, and every log agrees with it."""
+    try:
+        return run.exit_record(host) is not None and not _mismatches(run, host)
+    except DataError:
+        return False
 
 
 def _mismatches(run: RunDir, host: str) -> list[str]:
@@ -165,9 +168,12 @@ def _files(record: Mapping[str, Any], host: str) -> Mapping[str, Any]:
 
 
 def settle(run: RunDir, hosts: Sequence[str]) -> None:
-    """Write the outcome of a run whose controller did not live to do so, once every node's record of it is here."""
+    """Write the outcome of a run whose controller did not live to do so, once every node's record of it can be read."""
     manifest = run.manifest()
-    records = {host: run.exit_record(host) for host in hosts}
+    try:
+        records = {host: run.exit_record(host) for host in hosts}
+    except DataError:
+        return
     if manifest.get("outcome") is not None or not all(records.values()):
         return
     bad = [(host, record) for host, record in records.items() if record and record.get("state") != "finished"]

@@ -102,7 +102,7 @@ class BenchDir:
         if not isinstance(replaced, dict):
             raise _damaged(self.path / "bench.json", "superseded: expected an object")
         names = [*replaced, *names] if superseded else names
-        return [run for run in map(self.run, names) if run.path.is_dir()]
+        return [run for run in map(self.run, names) if _is_written(run.path)]
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override."""
@@ -261,6 +261,11 @@ def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_dama
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", kind=kind, where=str(path)) from error
     return strict_json(data, str(path), kind)
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether anything was written there. A hidden file is a write that had no end."""
+    return folder.is_dir() and any(name[0] != "." for name in os.listdir(folder))
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -379,11 +379,11 @@ def odd_name(path: Path) -> None:
     (path / "r1" / "a name\n").write_text("")
 
 
-def empty_run(path: Path) -> None:
-    (path / "r4").mkdir()
+def derived_only(path: Path) -> None:
+    (path / "r4" / "results").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("flaw", [link, linked_folder, pipe, odd_name, empty_run])
+@pytest.mark.parametrize("flaw", [link, linked_folder, pipe, odd_name, derived_only])
 def test_what_no_bench_has_is_not_sealed(copied: BenchDir, tmp_path: Path, flaw: Callable[[Path], None]) -> None:
     flaw(copied.path)
     with pytest.raises(DataError):

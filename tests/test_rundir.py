@@ -39,6 +39,8 @@ def test_a_bench_reads_back_what_was_written(bench: BenchDir) -> None:
 def test_runs_are_those_written_in_execution_order(bench: BenchDir) -> None:
     bench.run("r3").write_manifest({"run_id": "r3"})
     bench.run("r1").write_manifest({"run_id": "r1"})
+    bench.run("r2").path.mkdir()
+    (bench.run("r2").path / ".0a1b.part").write_bytes(b"{")  # where a controller was killed
     assert [run.run_id for run in bench.runs()] == ["r1", "r3"]
     assert bench.runs()[0].manifest() == {"schema": 1, "run_id": "r1"}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
-    from orchestrator.errors import ConfigError, DataError
+    from orchestrator.errors import ConfigError, DataError, OrchError
     from orchestrator.explain import Explanation
     from orchestrator.rundir import BenchDir, RunDir
     from orchestrator.summary import RunResult, Summary
@@ -86,16 +86,15 @@ def collect(
 
     directory = find_bench(bench)
     record = directory.bench()
-    runs = {run: hosts_of(run) for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]}
+    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]])
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
     wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report = []
-    errors = []
     if wanted:
         inventory = open_inventory(record["inventory"])
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
         with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
-            errors = list(cluster.open_what_answers().values())
+            errors += cluster.open_what_answers().values()
             for run, hosts in missing.items():
                 reached = [host for host in hosts if host in cluster.nodes]
                 found, failed = each(reached, partial(_collect, cluster, run, moved))
@@ -133,6 +132,20 @@ def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: 
 
 def _drop(cluster: Cluster, run_id: str, host: str) -> None:
     cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)
+
+
+def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
+    """Return the hosts of each run, and what is wrong with the runs whose manifest does not tell them."""
+    from orchestrator.errors import DataError
+
+    placed: dict[RunDir, list[str]] = {}
+    errors: list[OrchError] = []
+    for run in runs:
+        try:
+            placed[run] = hosts_of(run)
+        except DataError as error:
+            errors.append(error)
+    return placed, errors
 
 
 def hosts_of(run: RunDir) -> list[str]:

@@ -282,7 +282,26 @@ def malformed(trial: Trial) -> None:
         _judge_malformed(controller, case, "node1")
         log.write_bytes(whole)
         path.write_bytes(before)
+    _judge_collect(controller, sick, sound)
     assert controller.orch("summarize", "--json").json["rows"] == good
+
+
+def _judge_collect(controller: Controller, sick: Path, sound: Path) -> None:
+    """What is damaged here keeps nothing else from coming home, and is replaced where the node has it whole."""
+    record, manifest, log = (
+        sick / "logs" / "node1" / "exit.json",
+        sick / "manifest.json",
+        sound / "logs" / "node2" / "rank-1.out",
+    )
+    before, text = record.read_bytes(), manifest.read_bytes()
+    for damaged, code, said in ((record, 0, ""), (manifest, 4, "manifest.json: expected JSON")):
+        damaged.write_bytes(b"<html>")
+        kept = log.read_bytes()
+        log.unlink()
+        done = controller.orch("collect")
+        assert done.code == code and said in done.err, done
+        assert log.read_bytes() == kept and record.read_bytes() == before, done
+        manifest.write_bytes(text)
 
 
 def _logs(path: Path, full: bool) -> dict[str, bytes]:
