@@ -265,7 +265,7 @@ def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_dama
 
 def _is_written(folder: Path) -> bool:
     """Whether anything was written there. A hidden file is a write that had no end."""
-    return folder.is_dir() and any(name[0] != "." for name in os.listdir(folder))
+    return folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
@@ -10,7 +10,7 @@ from orchestrator.hostset import fold
 from orchestrator.inventory import Host
 from orchestrator.spec import RunSpec
 
-__all__ = ["Placement", "Slot", "ladder", "place"]
+__all__ = ["Placement", "Slot", "ladder", "place", "taken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,12 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         for index, host in enumerate(fitting[: spec.nodes])
     )
     return Placement(slots, slots[0].address, port, spec.world_size)
+
+
+def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
+    """Return the hosts that any of these runs is placed on, in order. `place` puts each run on the same ones of them alone."""
+    names = {slot.host for spec in specs for slot in place(spec, hosts, 0).slots}
+    return [host for host in hosts if host.name in names]
 
 
 def _devices(host: Host, count: int) -> str:

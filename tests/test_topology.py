@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.rundir import check_name
 from orchestrator.spec import RunSpec, cells
-from orchestrator.topology import ladder, place
+from orchestrator.topology import ladder, place, taken
 
 
 def wanted(nodes: int, gpus: int, device: str = "cuda") -> RunSpec:
@@ -48,6 +48,20 @@ def test_a_run_goes_to_the_first_hosts_that_fit_or_is_refused(capacities: list[i
         assert len(fitting) < nodes
     else:
         assert [slot.host for slot in placement.slots] == fitting[:nodes]
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=3, max_size=9), st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1)
+)
+def test_of_the_hosts_that_a_bench_takes_each_run_is_placed_on_those_of_the_plan(
+    capacities: list[int], shapes: list[tuple[int, int]]
+) -> None:
+    machines = hosts(*capacities, 4, 4, 4)
+    specs = [wanted(*shape) for shape in shapes]
+    chosen = taken(specs, machines)
+    assert [place(one, chosen, 1) for one in specs] == [place(one, machines, 1) for one in specs]
+    used = {slot.host for one in specs for slot in place(one, machines, 1).slots}
+    assert [host.name for host in chosen] == sorted(used)
 
 
 def test_too_few_hosts_are_counted_and_named_folded() -> None:

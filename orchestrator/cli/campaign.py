@@ -38,6 +38,7 @@ from orchestrator.rundir import BenchDir
 from orchestrator.search import Search
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import course_words
+from orchestrator.topology import taken
 from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def conduct(
     tune: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a planned bench and print its table, or what came of a tune. Raises what the first failed run failed of."""
-    hosts = selection.hosts[: max(spec.nodes for spec in plan.cells)]
+    hosts = taken(plan.cells, selection.hosts)
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.course.most, len(hosts))

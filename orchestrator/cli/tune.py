@@ -83,6 +83,7 @@ def tune(
     from orchestrator.peer import Limits
     from orchestrator.search import tune_record
     from orchestrator.stopping import Course
+    from orchestrator.topology import taken
 
     if allow not in ("", "numerics"):
         raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
@@ -110,7 +111,7 @@ def tune(
     chosen = int.from_bytes(secrets.token_bytes(4), "big") if seed is None else seed
     bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     plan = Bench(bench_id, (spec,), {framework: folder}, Course(budget_s=budget_s))
-    record = tune_record(knobs, selection.hosts[: spec.nodes], chosen, numerics=allow == "numerics", output=str(target or ""))
+    record = tune_record(knobs, taken([spec], selection.hosts), chosen, numerics=allow == "numerics", output=str(target or ""))
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
     conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
 
