@@ -73,15 +73,15 @@ def pytorch(speed: float, case: Case, images: int = 1281167) -> bytes:
     length = images // case.global_batch
     lines = [NOISE * case.gpus, "Use GPU: 6 for training\n", "=> creating model 'resnet50'\n"]
     early = sorted(((step, rank) for step in range(6) for rank in range(case.gpus)), key=lambda _: shuffled.random())
-    lines += [_iteration(step, length, 12054 if step == 0 else 575) for step, _ in sorted(early, key=lambda one: one[0])]
+    lines += [iteration(step, length, 12054 if step == 0 else 575) for step, _ in sorted(early, key=lambda one: one[0])]
     counted = [step for step in range(6, length + 1) for _ in range(case.gpus)][:140]
     for number, step in enumerate(counted, start=1):
         inside = 20 < number <= 120
-        lines.append(_iteration(step, length, _share(window_ms, 100, number - 21) if inside else 900))
+        lines.append(iteration(step, length, _share(window_ms, 100, number - 21) if inside else 900))
     return "".join(lines).encode()
 
 
-def _iteration(step: int, length: int, time_ms: int) -> str:
+def iteration(step: int, length: int, time_ms: int) -> str:
     width, time = len(str(length)), time_ms / 1000
     return (
         f"Epoch: [0][{step:{width}d}/{length}]\tTime {time:6.3f} ({time:6.3f})\tData  0.001 ( 0.001)"

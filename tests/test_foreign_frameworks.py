@@ -1,6 +1,6 @@
 """Other people's programs: what is rendered for them, what their logs say, and that each launch script ends as it should.
 
-Golden files under ``data/golden`` hold every file of every node; ``ORCH_WRITE_GOLDEN=1 pytest`` writes them anew, and the
+Golden files under ``data/golden`` hold every file of every node; ``ORCH_UPDATE_GOLDEN=1 pytest`` writes them anew, and the
 difference is read before it is committed. The programs themselves are stand-ins here, which record what they were given.
 """
 
@@ -150,7 +150,7 @@ def test_rendered_files_are_the_golden_ones(framework: str) -> None:
         for names, file in folded(planned(framework, case).nodes):
             parts.append(f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{file.content.rstrip(chr(10))}\n")
     path = GOLDEN / f"{framework}.txt"
-    if os.environ.get("ORCH_WRITE_GOLDEN"):
+    if os.environ.get("ORCH_UPDATE_GOLDEN"):
         path.write_text("".join(parts))
     assert "".join(parts) == path.read_text()
 

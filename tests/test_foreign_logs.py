@@ -108,6 +108,14 @@ def test_colour_and_rank_tags_and_carriage_returns_do_no_harm(name: str) -> None
     assert rule(name)(dressed, C8) == pytest.approx(SPEED[name], abs=0.005)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_of_the_usual_length_on_one_gpu_has_the_published_number(first: int) -> None:
+    """Its rule drops the lines of the first steps and counts 120 more; lines were numbered from 0 and now are from 1."""
+    steps = int(FRAMEWORKS["pytorch_examples"].default("steps", "cuda")[0])
+    log = "".join(systemlogs.iteration(step, 10009, 400) for step in range(first, steps + first)).encode()
+    assert rule("pytorch_examples")(log, Case(1, 1, 128)) == 320.0
+
+
 def test_timehistory_names_how_many_lines_were_found() -> None:
     log = written("tensorflow_official")
     three = b"".join(line for line in log.splitlines(keepends=True) if b"TimeHistory" in line).splitlines(keepends=True)[:3]
