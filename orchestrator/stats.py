@@ -166,7 +166,13 @@ def _window(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> lis
         found = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
         raise DataError(f"expected lines for {span}, found 0; {found}", kind="result_invalid")
     edges = [warmup_steps] * (warmup_steps in numbers or warmup_steps == 0) + [sample.step for sample in window]
-    stride = min((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=steps - warmup_steps)
+    if len(edges) == 1 and steps - warmup_steps > 1:
+        raise DataError(
+            f"expected a line of step {warmup_steps} or several of {span}: one alone does not tell where its time begins",
+            kind="result_invalid",
+            hint="--warmup-steps on a step that is printed gives it one",
+        )
+    stride = min((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=1)
     wanted = range(warmup_steps + stride, steps + 1, stride)
     missing = sorted(set(wanted) - set(edges))
     if missing or window[-1].step != steps or len(window) != len(wanted):
