@@ -129,7 +129,7 @@ class Launch:
         stage_payload(node, self.folder)
         base = f"runs/{self.plan.run_id}"
         node.put(
-            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plan_of(name).files],
+            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plan_of(name).staged],
             timeout_s=60,
         )
 
@@ -167,7 +167,8 @@ class Launch:
             "run_id": self.plan.run_id,
             "node_rank": node.slot.node_rank,
             "argv": list(node.argv),
-            "files": {file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.files},
+            "files": {file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.staged},
+            "variables": node.variables,
             "ports": list(node.ports),
             # What another node's launcher starts here is no descendant of the keeper; it is known by the run's marker.
             "by_marker": self.plan.launch == "first_node",

@@ -25,6 +25,7 @@ _LOOP_LIMIT = 1_000_000
 _SPEC_FIELDS = "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
 # Set for every run: numbers and messages that a parser can rely on, output at once, and a hash that is the same on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+_VARIABLES = "env.sh"
 _WAITING = """\
 #!/bin/bash
 # The launcher of the first node starts what runs here; this script waits until the controller says that the run is over.
@@ -51,6 +52,16 @@ class NodePlan:
     files: tuple[RenderedFile, ...]
     argv: tuple[str, ...]
     ports: tuple[int, ...] = ()
+
+    @property
+    def staged(self) -> tuple[RenderedFile, ...]:
+        """The files that are on the node before its keeper is: all but the variables."""
+        return tuple(file for file in self.files if file.path != _VARIABLES)
+
+    @property
+    def variables(self) -> str:
+        """The file of variables, secrets among them. The keeper writes it, and removes it when it goes."""
+        return next(file.content for file in self.files if file.path == _VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,7 @@ def render(
         host = hosts[slot.host]
         _check_requirements(framework, host)
         context = _context(framework, spec, placement, slot, host, run_id, payload)
-        files = [RenderedFile("env.sh", env_file(framework, host, spec.env), 0o600)]
+        files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             files.append(RenderedFile("launch.sh", _WAITING, 0o700))
         else:

@@ -344,12 +344,14 @@ def runs_of(root, wanted=None):
     return {name: os.path.join(runs, name) for name in names if wanted in (None, name)}
 
 
-def sweep_groups(root):
-    """Remove the empty control groups of runs whose keeper is gone: where it was killed, nobody else does."""
+def sweep(root):
+    """Remove variables and empty control groups of runs whose keeper is gone: where it was killed, nobody else does."""
     for directory in runs_of(root).values():
-        group = group_of(directory)
-        if group and not keeper_lives(directory):
+        group, variables = group_of(directory), os.path.join(directory, "env.sh")
+        if (group or os.path.lexists(variables)) and not keeper_lives(directory):
             remove_group(group)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(variables)
 
 
 def belonging(root, run_id=None):
@@ -543,8 +545,10 @@ class Keeper:
                 return
 
     def do_arm(self, order, connection):
-        """Take the node's lock, check every file, say armed."""
+        """Take the node's lock, check every file, say armed. The variables come with the order: without a keeper that
+        removes them they are on no disk, whenever a controller dies."""
         self.lock(order["owner"])
+        write_whole("env.sh", [order["variables"].encode()])
         for path, expected in order["files"].items():
             if digest_of(path) != expected:
                 raise Refused("transfer_corrupt", "%s is not what was sent" % path)
@@ -926,7 +930,7 @@ def keep_main(directory):
         signal.signal(number, signal.SIG_IGN)
     alive = os.open("keeper.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    sweep_groups(os.path.dirname(os.path.dirname(directory)))
+    sweep(os.path.dirname(os.path.dirname(directory)))
     keeper = Keeper(directory)
     try:
         keeper.serve()
@@ -1211,7 +1215,7 @@ def op_stop(request):
         deadline = time.monotonic() + wait_s
         while belonging(root, wanted) and time.monotonic() < deadline:
             time.sleep(0.05)
-    sweep_groups(root)
+    sweep(root)
     reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, wanted).items()])
 
 

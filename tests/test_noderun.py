@@ -173,7 +173,6 @@ class Machine:
         answer = self.put(
             ("payload/x/noderun.py", RUNNER.read_bytes(), 0o600),
             (f"runs/{run}/launch.sh", script.encode(), 0o700),
-            (f"runs/{run}/env.sh", b"export SECRET=1\n", 0o600),
         )
         assert answer == {"done": True}, answer
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
@@ -186,7 +185,8 @@ class Machine:
     def arm(self, line: Line, run: str, files: dict[str, str], **changes: Any) -> None:
         order = {
             "run_id": run, "node_rank": 0, "argv": ["/bin/bash", "launch.sh"], "files": files, "ports": [], "lease_s": 20,
-            "limit_s": 60, "grace_s": 0.5, "output_limit_bytes": 1 << 30, "owner": {"user": "me", "run_id": run},
+            "limit_s": 60, "variables": "export SECRET=1\n", "grace_s": 0.5,
+            "output_limit_bytes": 1 << 30, "owner": {"user": "me", "run_id": run},
         }  # fmt: skip
         line.order("arm", **(order | changes))
 
@@ -594,6 +594,25 @@ def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
     line.order("bye")
     judge.wait_for(lambda: not keepers(machine.folder(RUN)), 2, "the keeper stays")
     assert (machine.folder(RUN) / "keeper.err").read_bytes() == b""
+
+
+@pytest.mark.parametrize("after", ["another run", "a stop"])
+def test_variables_are_there_only_with_a_keeper_or_until_the_next_one_if_it_was_killed(machine: Machine, after: str) -> None:
+    variables, other = machine.folder(RUN) / "env.sh", f"{RUN}b"
+    files = machine.stage(RUN, SLEEP)
+    line = machine.keeper(RUN)
+    assert not variables.exists()
+    machine.arm(line, RUN, files)
+    keeper = line.wait_for("armed")["pid"]
+    assert variables.read_text() == "export SECRET=1\n"
+    os.kill(keeper, signal.SIGKILL)
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "it is not killed")
+    assert variables.exists()
+    if after == "a stop":
+        machine.ask("stop", run=other, grace_s=0.2, reason="x")
+    else:
+        machine.start(other, rank("print(1)")).wait_for("ended")
+    assert not variables.exists()
 
 
 def test_every_file_and_folder_of_a_run_is_private(machine: Machine) -> None:

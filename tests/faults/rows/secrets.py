@@ -129,6 +129,12 @@ BUG = (
     "{module}.{name} = broken\n"
     "from orchestrator.cli.process import run; run()"
 )
+DIES = (
+    "import os, sys; sys.argv[0] = 'orch'\n"
+    "from orchestrator import launch\n"
+    "launch.Launch._arm = lambda _: os.kill(os.getpid(), 9)\n"
+    "from orchestrator.cli.process import run; run()"
+)
 BUGS = {
     "plan": ("bench", "plan_run"),
     "preflight": ("preflight", "capture"),
@@ -166,6 +172,9 @@ def our_own_output(trial: Trial) -> None:
         assert done.code and "a fault of ours" in done.err, f"{phase}: {done}"
         judge.wait_until_clean(trial.lab, 8)
         _judge_files(trial, f"bug in {phase}", secret, done, logs=True)
+    done = controller.end(controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=(sys.executable, "-c", DIES)), 60)
+    assert done.code == -signal.SIGKILL, done
+    _judge_files(trial, "killed when all was staged", secret, done, logs=True)
     done = controller.orch(*quick, "--nodes", "4", "--hosts", hosts)
     assert done.code == 0, done
     _judge_files(trial, "nothing", secret, done, logs=True)
