@@ -22,7 +22,7 @@ from rich.console import Console
 from orchestrator.errors import RunError
 from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
 from orchestrator.report import text as text_module
-from orchestrator.report.text import one_line, visible, visible_pieces
+from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.summary import Row, RunResult, Summary, summarize
@@ -314,17 +314,17 @@ def test_visible_text_steers_nothing_and_keeps_the_rest(text: str) -> None:
     assert visible(plain) == plain
 
 
-@given(st.binary(max_size=80), st.lists(st.integers(0, 80), max_size=5))
-def test_a_log_in_pieces_reads_like_the_log_in_one(data: bytes, cuts: list[int]) -> None:
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-    assert "".join(visible_pieces(pieces)) == "".join(visible_pieces([data]))
+@given(st.lists(st.sampled_from(["é", "token=s3cret", "\u202e", " ", "\n", "\r\n", "\r"]), max_size=12), st.data())
+def test_a_log_in_pieces_has_the_lines_of_the_log_in_one(parts: list[str], data: st.DataObject) -> None:
+    log = "".join(parts).encode()
+    edges = [0, *sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5))), len(log)]
+    pieces = [log[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert list(lines_of(pieces)) == [line.decode() for line in log.splitlines()]
 
 
-def test_characters_split_between_pieces_are_put_together() -> None:
-    data = "é\u202e日".encode()
-    assert "".join(visible_pieces(data[i : i + 1] for i in range(len(data)))) == "é\\u202e日"
-    assert "".join(visible_pieces([b"ok\xff", b"\xe6\x97"])) == "ok\\xff\\xe6\\x97"
+def test_of_bytes_that_are_no_text_each_is_seen_and_a_line_without_end_comes_in_parts() -> None:
+    assert list(lines_of([b"ok\xff", b"\xe6\x97"])) == ["ok\\xff\\xe6\\x97"]
+    assert [len(line) for line in lines_of([b"x" * 700_000] * 4)] == [1_400_000, 1_400_000]
 
 
 @pytest.mark.parametrize("render", [markdown.render, delimited.render, jsonout.render])

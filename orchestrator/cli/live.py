@@ -14,6 +14,8 @@ from orchestrator.cli.results import Bench, find_bench
 _CONTROLLER_STOPS_S = 60.0
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
     from orchestrator.redaction import Redaction
@@ -106,15 +108,16 @@ def logs(
     from orchestrator.errors import ConfigError
     from orchestrator.library import open_inventory
     from orchestrator.project import Project
-    from orchestrator.report.text import visible
+    from orchestrator.report.text import lines_of, visible
     from orchestrator.transport import Trust
 
-    def show(data: bytes) -> None:
+    def show(pieces: Iterable[bytes]) -> None:
         if raw or not sys.stdout.isatty():
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            for data in pieces:
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
         else:
-            for line in data.decode("utf-8", "replace").splitlines():
+            for line in lines_of(pieces):
                 typer.echo(visible(secrets.text(line)))
 
     directory = find_bench("")
@@ -136,13 +139,12 @@ def logs(
             # Programs that are not ours, and launchers that fail early, speak on the node's own streams.
             wanted, name = name, "node.err" if err else "node.out"
             typer.echo(f"{slot['host']} has no {wanted}; this is {name}, and there are {', '.join(names)}", err=True)
-        show(chosen.log_path(slot["host"], name).read_bytes())
+        show([chosen.log_path(slot["host"], name).read_bytes()])
         return
     inventory = open_inventory(directory.bench()["inventory"])
     trust = Trust(store=Project.here(os.environ).known_hosts)
     with Cluster(inventory.of([slot["host"]]), trust).open() as cluster:
-        for data in cluster.nodes[slot["host"]].tail(chosen.run_id, name, offset=0, follow=follow):
-            show(data)
+        show(cluster.nodes[slot["host"]].tail(chosen.run_id, name, offset=0, follow=follow))
 
 
 def _secrets(bench: BenchDir) -> Redaction:

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable, Iterator
 
-__all__ = ["one_line", "visible", "visible_pieces"]
+__all__ = ["lines_of", "one_line", "visible"]
 
 # C0 but tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, halves of surrogate pairs.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_LONGEST = 1 << 20
 
 
 def visible(text: str) -> str:
@@ -26,14 +26,22 @@ def one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def visible_pieces(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield a log that arrives in pieces as harmless text; a character split between two pieces is put together first."""
-    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a log that arrives in pieces, each when it is whole: what is split between two pieces, a character or
+    a value that must not be shown, is one again. Of a line without end come parts of a mebibyte.
+    """
+    held = b""
     for piece in pieces:
-        if text := decoder.decode(piece):
-            yield visible(text)
-    if rest := decoder.decode(b"", final=True):
-        yield visible(rest)
+        *whole, held = (held + piece).splitlines(keepends=True) or [b""]
+        if held.endswith(b"\n") or len(held) > _LONGEST:
+            whole, held = [*whole, held], b""
+        yield from map(_line, whole)
+    if held:
+        yield _line(held)
+
+
+def _line(data: bytes) -> str:
+    return data.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
 
 
 def _escape(character: str) -> str:
