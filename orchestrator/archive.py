@@ -92,7 +92,9 @@ def _sealable(bench: BenchDir, target: Path, where: str) -> list[str]:
     names = _files(bench.path, where)
     for run in bench.runs():
         if not any(name.startswith(f"{run.run_id}/") for name in names):
-            raise _damaged(str(run.path), "expected files of the run, found none", "remove the folder; nothing is lost with it")
+            raise _damaged(
+                str(run.path), "expected files of the run, found none", "orch resume runs it anew, under another name"
+            )
     return names
 
 

@@ -26,10 +26,12 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
     a node of a run that was under way cannot be reached.
     """
     found = []
+    begun = campaign.bench.begun()
     for run_id, run in runs.items():
         directory = campaign.bench.run(run_id)
         if not (directory.path / "manifest.json").exists():
-            found.append(run)
+            # What was lost here may lie whole on its nodes, where no other run may write over it.
+            found.append(supersede(campaign.bench, run) if run_id in begun else run)
             continue
         outcome = directory.manifest().get("outcome")
         if outcome is None:

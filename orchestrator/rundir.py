@@ -93,7 +93,8 @@ class BenchDir:
     def runs(self, *, superseded: bool = False) -> list[RunDir]:
         """Return the runs in execution order, without those of which nothing has been written yet.
 
-        ``superseded``: with those, first, in whose place another attempt was made.
+        One that is lost is among them: the journal knows of it, and its manifest cannot be read. ``superseded``: with those
+        that are still there, first, in whose place another attempt was made.
         """
         record = self.bench()
         names, replaced = record.get("runs", []), record.get("superseded", {})
@@ -101,8 +102,14 @@ class BenchDir:
             raise _damaged(self.path / "bench.json", "runs: expected a list of run ids")
         if not isinstance(replaced, dict):
             raise _damaged(self.path / "bench.json", "superseded: expected an object")
-        names = [*replaced, *names] if superseded else names
-        return [run for run in map(self.run, names) if _is_written(run.path)]
+        old = [run for run in map(self.run, replaced if superseded else ()) if _is_written(run.path)]
+        runs = {run: _is_written(run.path) for run in map(self.run, names)}
+        begun = self.begun() if not all(runs.values()) else frozenset()
+        return [*old, *(run for run, written in runs.items() if written or run.run_id in begun)]
+
+    def begun(self) -> frozenset[str]:
+        """Return the names of the runs that were written at some time, by the journal."""
+        return frozenset(str(event.get("run")) for event in self.events() if event["event"] in ("planned", "borrowed"))
 
     def event(self, name: str, /, **fields: Any) -> None:
         """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override."""

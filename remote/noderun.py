@@ -548,6 +548,8 @@ class Keeper:
         """Take the node's lock, check every file, say armed. The variables come with the order: without a keeper that
         removes them they are on no disk, whenever a controller dies."""
         self.lock(order["owner"])
+        if os.path.exists("exit.json"):
+            raise Refused("node_unfit", "%s ended here before; expected a run that is new" % order["run_id"])
         write_whole("env.sh", [order["variables"].encode()])
         for path, expected in order["files"].items():
             if digest_of(path) != expected:

@@ -694,6 +694,18 @@ def test_an_altered_file_is_not_executed(machine: Machine) -> None:
     judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
 
 
+def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
+    script = rank('print("once")')
+    machine.start(RUN, script).order("bye")
+    judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 5, "it does not end")
+    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 5, "the keeper stays")
+    line = machine.keeper(RUN)
+    machine.arm(line, RUN, machine.stage(RUN, script))
+    error = line.wait_for("error")
+    assert error["kind"] == "node_unfit" and "ended here before" in error["message"]
+    assert (machine.folder(RUN) / "logs" / "rank-0.out").read_bytes() == b"once\n"
+
+
 def test_a_port_that_is_taken_is_refused_when_armed(machine: Machine) -> None:
     files = machine.stage(RUN, SLEEP)
     with socket.create_server(("127.0.0.1", 0)) as server:

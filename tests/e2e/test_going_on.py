@@ -72,6 +72,23 @@ def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Co
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
 
 
+def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(controller: Controller) -> None:
+    assert controller.orch("bench", *SMALL, "--nodes", "2", "--repeats", "2").code == 0
+    lost = controller.runs[-1]
+    before = judge.digests(controller.lab, "node1", f".orch-node/runs/{lost.name}")
+    lost.rename(controller.project / "elsewhere")
+    for words in (("collect",), ("summarize",), ("archive", "--output", "a.tar")):
+        done = controller.orch(*words)
+        assert done.code == 4 and f"{lost.name}" in done.out + done.err and "found none" in done.err, done
+    assert [(row["n"], row["failed"]) for row in controller.orch("summarize", "--json").json["rows"]] == [(1, 0)]
+    done = controller.orch("resume")
+    assert done.code == 0, done
+    assert judge.digests(controller.lab, "node1", f".orch-node/runs/{lost.name}") == before
+    assert controller.runs[-1].name == f"{lost.name}-a2"
+    assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
+    assert controller.orch("archive", "--output", "a.tar").code == 0
+
+
 def test_attach_says_when_the_controller_has_died_and_can_be_left(controller: Controller) -> None:
     process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1", "--lease", "3")
     judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
