@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
-from orchestrator.cli.results import Bench, find_bench
+from orchestrator.cli.results import find_bench
 
 _CONTROLLER_STOPS_S = 60.0
 
@@ -181,7 +181,14 @@ def _stop_controller(bench: BenchDir) -> None:
         time.sleep(0.05)
 
 
-def cancel(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, bench: Bench = "") -> None:
+def cancel(
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    accept_new: AcceptNew = False,
+    bench: Annotated[
+        str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; every run of the login user if not given.")
+    ] = "",
+) -> None:
     """Stop everything of ours on every node, or one bench and its controller, and prove that nothing is left."""
     from orchestrator.cluster import Cluster
     from orchestrator.errors import Faults, RunError
