@@ -100,7 +100,7 @@ class Campaign:
                 busy = isinstance(error, Faults) and {each.kind for each in error.errors} == {"port_busy"}
                 if not busy or attempt == _PORT_TRIES:
                     state = "interrupted" if isinstance(error, Interrupted) else "failed"
-                    outcome = Outcome(state, error, None)
+                    outcome = Outcome(state, error, None, released=False)
                     break
         return self._finish(rundir, plan, outcome)
 
@@ -178,6 +178,7 @@ class Campaign:
             error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
         record: dict[str, Any] = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
         record |= {"answers": dict(outcome.answers)} if outcome.answers else {}
+        record |= {} if outcome.released else {"released": False}
         rundir.update_manifest(start=outcome.start, outcome=record)
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):

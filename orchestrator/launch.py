@@ -32,7 +32,7 @@ class Outcome:
     """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start.
 
     ``rivals`` are failures of ranks that may have come before that cause, as far as clocks can tell; ``answers`` tells of each
-    node how it answered, as `Watch.answers` does.
+    node how it answered, as `Watch.answers` does. Where nothing was ``released``, nothing has run on any node.
     """
 
     state: str
@@ -40,6 +40,7 @@ class Outcome:
     start: Mapping[str, Any] | None
     rivals: tuple[OrchError, ...] = ()
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    released: bool = True
 
 
 class Launch:

@@ -40,7 +40,7 @@ def program(word: str = "") -> typer.Typer:
         name="orch",
         help="Benchmark deep-learning training on machines that are reachable by SSH.",
         epilog="Exit status: 0 good; 1 a run failed or a node is unfit; 2 bad input, nothing contacted; 3 a host could not be "
-        "reached or trusted; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
+        "reached or trusted, or orch check found a fault; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -107,8 +107,10 @@ def collect(
     if as_json:
         print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
     else:
-        here = sum(not hosts for hosts in missing.values())
-        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole")
+        never = sum(not hosts for hosts in runs.values())
+        here = sum(not hosts for hosts in missing.values()) - never
+        unborn = f", {never} never started" if never else ""
+        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{unborn}")
         for run_id, collected in report:
             state = "whole" if collected.complete else collected.note or "incomplete"
             typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
@@ -120,7 +122,7 @@ def collect(
             f"{len(running)} records are not whole yet",
             kind="result_invalid",
             where=str(directory.path),
-            hint="a run that was never started, or that still lives, has no exit record; orch status tells",
+            hint="a run that still lives, or whose controller died before its start, has no exit record; orch status tells",
         )
 
 
@@ -135,14 +137,15 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
 
 
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
-    """Return the hosts of each run, and what is wrong with the runs whose manifest does not tell them."""
+    """Return the hosts of each run, none of one that never started, and what is wrong with manifests that do not tell."""
     from orchestrator.errors import DataError
 
     placed: dict[RunDir, list[str]] = {}
     errors: list[OrchError] = []
     for run in runs:
         try:
-            placed[run] = hosts_of(run)
+            never = (run.manifest().get("outcome") or {}).get("released") is False
+            placed[run] = [] if never else hosts_of(run)
         except DataError as error:
             errors.append(error)
     return placed, errors

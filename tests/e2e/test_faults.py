@@ -161,6 +161,8 @@ def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_aft
     os.kill(process.pid, signal.SIGKILL)
     refused = controller.orch("bench", *QUICK, "--nodes", "2")
     assert refused.code == 1 and held in refused.err and "node1: another run holds this node" in refused.err, refused
+    collect = controller.orch("collect")
+    assert collect.code == 0 and "0 of 1 runs were here and whole, 1 never started" in collect.out, collect
     judge.wait_until_clean(controller.lab, LEASE_S + 3 + 2 + GRACE_S)
     assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
 
