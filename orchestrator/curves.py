@@ -12,6 +12,7 @@ from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
 from orchestrator.evidence import invalid, rendered_texts
 from orchestrator.intervals import interval
+from orchestrator.overlap import REACH
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.stats import median
@@ -30,7 +31,8 @@ _TELLING = "NCCL_DEBUG"
 class Curve:
     """The median over ``repeats`` runs of the time (s) of a call, by size in bytes, in order of size; in which bench and with
     which type it was measured. A time depends on bytes, so that of one type stands for all. ``uncertain`` is how far a time
-    may be off, as a share: half of its 95 % interval, the median over sizes; 0 where there are no repeats to tell."""
+    may be off, as a share: half of its 95 % interval, the median over sizes; 0 where there are no repeats to tell.
+    ``passed_over`` are newer benches whose sizes end too far below those that were asked for."""
 
     times_s: Mapping[int, float]
     bench_id: str
@@ -38,18 +40,27 @@ class Curve:
     in_place: bool
     repeats: int
     uncertain: float = 0.0
+    passed_over: tuple[str, ...] = ()
 
 
 def newest_curve(
-    runs: Path, shape: str, settings: Settings, *, collective: str = "allreduce", device: str = "", in_place: bool = True
+    runs: Path,
+    shape: str,
+    settings: Settings,
+    *,
+    collective: str = "allreduce",
+    device: str = "",
+    in_place: bool = True,
+    reaching: int = 0,
 ) -> Curve | None:
     """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with NCCL set like this; None
-    where there is none.
+    where there is none. Those that tell of ``reaching`` bytes go before those that end too far below.
 
     ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. All-reduce is in place, as
     DistributedDataParallel calls it. Of several types the one with most good repeats is taken, then fp32. A bench that cannot
     be read is passed by: `orch summarize` tells what is wrong with it.
     """
+    short: list[Curve] = []
     for path in sorted(runs.glob("*/bench.json"), reverse=True):
         try:
             bench = BenchDir.open(path.parent)
@@ -60,8 +71,13 @@ def newest_curve(
         best = max(fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None)
         times = medians([(run.repeat, run.readings) for run in best.good], in_place) if best else {}
         if best and times:
-            return Curve(times, path.parent.name, best.spec.dtype, in_place, len(best.good), _uncertain(best, in_place))
-    return None
+            over = tuple(one.bench_id for one in short)
+            name, off = path.parent.name, _uncertain(best, in_place)
+            found = Curve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
+            if reaching <= REACH * max(times):
+                return found
+            short.append(found)
+    return short[0] if short else None
 
 
 def settings_of(run: RunDir) -> Settings:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.intervals import LEVEL, Interval
-from orchestrator.overlap import ALONE, Bucket, Curve, Device, Sharing, buckets_of, step_s
+from orchestrator.overlap import ALONE, REACH, Bucket, Curve, Device, Sharing, buckets_of, step_s
 from orchestrator.stepparts import StepParts, typical
 from orchestrator.summary import Row
 
@@ -183,6 +183,9 @@ def _model(row: Row, here: StepParts, busy_s: float, collective: Collective | No
             None,
             "all-reduces of this shape were not measured" if here.buckets_bytes else "the sizes of gradients are not told",
         )
+    largest = max(here.buckets_bytes)
+    if not collective.curve.reaches(largest):
+        return None, _too_short(collective, largest)
     assumed = sockets and here.slowed is None and here.solo_mean_s is None
     slowed = SLOWED_BY_SOCKETS if assumed else here.slowed or 1.0
     device = Device(busy_s, busy_s * (here.backward or BACKWARD)).scaled(slowed)
@@ -201,6 +204,14 @@ def _model(row: Row, here: StepParts, busy_s: float, collective: Collective | No
         _taken(here, slowed, assumed),
     ]
     return model, ", ".join(told)
+
+
+def _too_short(collective: Collective, largest_bytes: int) -> str:
+    ends_bytes = collective.curve.points[-1][0]
+    return (
+        f"the all-reduces of {collective.source} end at {ends_bytes} bytes, and the largest bucket has {largest_bytes}, "
+        f"{largest_bytes / ends_bytes:.0f} times as many: no time is made up from so far below, more than {REACH} times"
+    )
 
 
 def _taken(here: StepParts, slowed: float, assumed: bool) -> str:

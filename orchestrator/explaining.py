@@ -11,10 +11,13 @@ from orchestrator.explain import Collective, Explanation, Startup, explanation
 from orchestrator.overlap import Curve
 from orchestrator.rundir import BenchDir
 from orchestrator.stats import median
-from orchestrator.stepparts import StepParts, told
+from orchestrator.stepparts import StepParts, told, typical
 from orchestrator.summary import Row, RunResult, Summary
 
 __all__ = ["explain_bench"]
+
+_LEAST_BYTES = 1 << 20
+"""Below, the sizes of a bench of all-reduces, 1 KiB and up, are too few for a curve."""
 
 
 def explain_bench(
@@ -31,32 +34,42 @@ def explain_bench(
         runs, one = ([good[run_id] for run_id in each.run_ids if run_id in good] if each else [] for each in (row, baseline))
         if baseline is None or not runs:
             continue
-        collective = _collective(bench, row, runs[-1].run_id)
+        here = [_told(run) for run in runs]
+        largest = max(typical(here).buckets_bytes, default=0)
+        collective = _collective(bench, row, runs[-1].run_id, largest)
         found.append(
             explanation(
                 row,
                 baseline,
-                [_told(run) for run in runs],
+                here,
                 [_told(run) for run in one],
                 collective,
                 sockets=any(_speaks_sockets(run) for run in runs),
                 startup=_startup(runs, account.runs),
-                missing=[_command(row)] if collective is None and row.world_size > 1 else [],
+                missing=_missing(row, collective, largest),
             )
         )
     return tuple(each for each in found if each)
 
 
-def _collective(bench: BenchDir, row: Row, run_id: str) -> Collective | None:
+def _collective(bench: BenchDir, row: Row, run_id: str, largest: int) -> Collective | None:
     if row.world_size == 1:
         return None
-    found = newest_curve(bench.path.absolute().parent, row.shape, settings_of(bench.run(run_id)), device=row.device)
+    beside, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
+    found = newest_curve(beside, row.shape, settings, device=row.device, reaching=largest)
     # One size is no curve: the command that is named then measures more.
-    return Collective(Curve.of(found.times_s), found.bench_id, found.uncertain) if found and len(found.times_s) > 1 else None
+    if found is None or len(found.times_s) < 2:
+        return None
+    over = f", as the sizes of {' and '.join(found.passed_over)} end too far below" if found.passed_over else ""
+    return Collective(Curve.of(found.times_s), found.bench_id + over, found.uncertain)
 
 
-def _command(row: Row) -> str:
-    return f"orch bench allreduce --shape {row.shape}"
+def _missing(row: Row, collective: Collective | None, largest: int) -> list[str]:
+    """Return the command that measures what lacks: up to a power of two, at which its sizes end, that is no less than asked."""
+    if row.world_size == 1 or (collective and collective.curve.reaches(largest)):
+        return []
+    sizes = f" --set max_bytes={1 << (max(largest, _LEAST_BYTES) - 1).bit_length()}" if largest else ""
+    return [f"orch bench allreduce --shape {row.shape}{sizes}"]
 
 
 def _told(run: RunResult) -> StepParts:

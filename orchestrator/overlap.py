@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from orchestrator.errors import DataError
 
-__all__ = ["ALONE", "BLOCKS", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "sharing_of", "step_s"]
+__all__ = ["ALONE", "BLOCKS", "REACH", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "sharing_of", "step_s"]
 
 BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "resnet50": (
@@ -33,6 +33,10 @@ BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
 """By model: parameters of its blocks in the order of the backward pass, and the share of time of each. The classifier of
 ResNet-50 takes next to no time, each of its 16 residual blocks and the stem about as long as any other (He et al., 2015:
 every stage halves the pixels and doubles the channels). Of other models parameters are taken for time."""
+
+REACH = 4
+"""How many times as large as the largest measured all-reduce one may be that is still told by it. Its time goes by the
+bandwidth of that, and is too long by at most as many times: where all that was measured is latency, as it is of small sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,10 @@ class Curve:
         (below, shorter_s), (above, longer_s) = self.points[place - 1 : place + 1]
         share = math.log(size_bytes / below) / math.log(above / below)
         return shorter_s * math.exp(share * math.log(longer_s / shorter_s))
+
+    def reaches(self, size_bytes: float) -> bool:
+        """Tell whether the largest measured size is near enough to this one to say what it takes."""
+        return size_bytes <= REACH * self.points[-1][0]
 
     def scaled(self, factor: float) -> Curve:
         """Return the curve of a network that takes ``factor`` times as long."""

@@ -26,6 +26,7 @@ READINGS = (
     r"^orch collective=(?P<collective>\S+) size_bytes=(?P<size_bytes>[0-9]+) in_place=(?P<in_place>[01]) "
     r"iterations=(?P<iterations>[0-9]+) time_s=(?P<time_s>[0-9.]+) max_time_s=(?P<max_time_s>[0-9.]+)$"
 )
+TO_2_MIB = "--set max_bytes=2097152"
 TIMES = {1_000_000: 0.010, 2_000_000: 0.020}
 SOLO = {"solo_step_s": [0.41, 0.41, 0.41, 0.45], "input_wait_s": [0.0, 0.1, 0.0, 0.0], "gradient_buckets_bytes": [2_000_000]}
 
@@ -51,10 +52,12 @@ def by_the_logs_clock(records: list[dict[str, Any]]) -> None:
         record |= {"started_mono_s": 898.0, "ended_mono_s": 908.0}
 
 
-def all_reduces(planned: dict[str, Any], logs: list[dict[str, str]], times: float = 1.0) -> None:
+def all_reduces(
+    planned: dict[str, Any], logs: list[dict[str, str]], times: float = 1.0, measured: dict[int, float] = TIMES
+) -> None:
     """Make a run of `build` one that measured all-reduces, each so many ``times`` as long."""
     spec = {"framework": "collectives", "model": "allreduce", "dtype": "fp32", "batch_size": 1, "loader": "none"}
-    planned["spec"] |= spec | {"options": {"sizes": ",".join(map(str, TIMES)), "in_place": "in"}}
+    planned["spec"] |= spec | {"options": {"sizes": ",".join(map(str, measured)), "in_place": "in"}}
     log = planned["framework"]["log"]
     planned["framework"] |= {
         "name": "collectives",
@@ -63,7 +66,7 @@ def all_reduces(planned: dict[str, Any], logs: list[dict[str, str]], times: floa
     }
     lines = [
         f"orch collective=allreduce size_bytes={size} in_place=1 iterations=20 time_s={time_s:.6f} max_time_s={time_s:.6f}\n"
-        for size, time_s in ((size, times * time_s) for size, time_s in TIMES.items())
+        for size, time_s in ((size, times * time_s) for size, time_s in measured.items())
     ]
     said = closing(model="allreduce", dtype="fp32", batch_size=1, global_batch=WORLD)
     logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + said
@@ -100,14 +103,31 @@ def test_a_bench_is_explained_by_its_logs_and_the_all_reduces_of_another(tmp_pat
 
 def test_without_all_reduces_there_is_the_command_that_measures_them(tmp_path: Path) -> None:
     _, four = explained(bench_of(tmp_path, measured=False))
-    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g",)
+    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
     assert four.parts[-1].seconds == pytest.approx(0.04)
 
 
 def test_all_reduces_of_one_size_are_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(TIMES, 1_000_000)
     _, four = explained(bench_of(tmp_path))
-    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g",)
+    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
+
+
+def test_all_reduces_that_end_far_below_the_buckets_foretell_nothing_and_say_what_does(tmp_path: Path) -> None:
+    # A bucket of 2 MB. Small all-reduces are latency: carried on to it, these would take 4.9 s of a step of 0.5 s.
+    small = {1_024: 0.010, 4_096: 0.010}
+    bench = bench_of(tmp_path, measured=False)
+    short = BenchDir.create(tmp_path, {"bench_id": "b2", "runs": ["small"]})
+    build(short, "small", partial(all_reduces, measured=small))
+    _, four = explained(bench)
+    assert (four.predicted, four.from_baseline, four.parts[0].seconds) == (None, None, None)
+    assert four.parts[0].behind.startswith("the all-reduces of b2 end at 4096 bytes, and the largest bucket has 2000000, 488")
+    assert four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
+    # What that command makes is taken, also where it is not the newest.
+    build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", all_reduces)
+    _, four = explained(bench)
+    assert four.predicted == pytest.approx(BATCH * WORLD / 0.470) and four.missing == ()
+    assert "all-reduced in 20.00 ms by b0, as the sizes of b2 end too far below, beside" in four.parts[0].behind
 
 
 def test_repeats_of_all_reduces_tell_how_far_their_times_may_be_off(tmp_path: Path) -> None:

@@ -126,6 +126,12 @@ def test_a_curve_that_is_flat_at_first_has_a_floor_and_one_that_is_more_than_ste
     assert Curve.of({1000: 0.001, 2000: 0.004}).time_s(100) == pytest.approx(0.0001)
 
 
+def test_a_curve_tells_of_sizes_up_to_four_times_its_largest() -> None:
+    # All latency, it would be four times too long there, and it is so much the further off the larger they are.
+    curve = Curve.of({1024: 0.01, 65536: 0.01})
+    assert curve.reaches(1) and curve.reaches(4 * 65536) and not curve.reaches(4 * 65536 + 1)
+
+
 def test_no_size_takes_longer_than_a_larger_one() -> None:
     # One hiccup of the first size: padded to the second it would have been quicker.
     assert Curve.of({1024: 9e-4, 2048: 2e-5, 4096: 3e-5}).points == ((1024, 2e-5), (2048, 2e-5), (4096, 3e-5))
