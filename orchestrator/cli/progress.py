@@ -16,8 +16,11 @@ from orchestrator.bench import PlannedRun
 from orchestrator.check import folded
 from orchestrator.hostset import fold
 from orchestrator.logparse import parse
+from orchestrator.report.cells import number
 from orchestrator.report.text import visible
+from orchestrator.stats import terms
 from orchestrator.stopping import block_words
+from orchestrator.summary import RunResult
 
 __all__ = ["Observer", "progress"]
 
@@ -69,12 +72,15 @@ class _View:
         self.planned: Sequence[PlannedRun] = ()
         self.began = time.monotonic()
         self.done = 0
-        self.run: PlannedRun | None = None
-        self.run_began = self.began
+        self._begin(None)
+
+    def _begin(self, run: PlannedRun | None) -> None:
+        """Know nothing yet of this run. ``heard`` are the steps after its warm-up whose speed was seen: how many, and the sum
+        of 1 over each speed."""
+        self.run, self.run_began = run, time.monotonic()
         self.states: dict[str, str] = {}
-        self.speed = 0.0
-        self.step = 0
-        self.log = b""
+        self.step, self.speed, self.log = 0, 0.0, b""
+        self.heard = (0, 0.0)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> list[str]:
         """Take in one event; return the lines that it is worth in a log."""
@@ -94,11 +100,10 @@ class _View:
             case "runs":
                 self.planned = fields["runs"]
             case "taking_over":
-                self.run, self.run_began = fields["run"], time.monotonic()
+                self._begin(fields["run"])
                 return [f"taking over {fields['run'].run_id}"]
             case "run":
-                self.run, self.run_began, self.step, self.speed, self.log = fields["run"], time.monotonic(), 0, 0.0, b""
-                self.states = {}
+                self._begin(fields["run"])
                 return [f"[{fields['index'] + 1}/{len(self.planned)}] {fields['run'].run_id}"]
             case "started":
                 self.states = dict.fromkeys(fields["hosts"], "running")
@@ -119,27 +124,37 @@ class _View:
                 self.done = fields["index"] + 1
                 outcome = fields["outcome"]
                 took = time.monotonic() - self.run_began
-                speed = f", about {self.speed:.1f} samples/s" if self.speed and outcome.state == "finished" else ""
+                speed = self._speed(fields["result"]) if outcome.state == "finished" else ""
                 words = [outcome.error.host, visible(outcome.error.message)] if outcome.error else []
                 cause = "".join(f": {word}" for word in words if word)
                 return [f"  {outcome.state} in {took:.1f} s{speed}{cause}"]
         return []
+
+    def _speed(self, result: RunResult) -> str:
+        """Return how fast a run was: over its window, as in the table; as it was seen, where its logs are not home."""
+        if result.throughput:
+            return f", {number(result.throughput.samples_per_s)} samples/s"
+        lines, sum_of_inverse = self.heard
+        return f", about {lines / sum_of_inverse:.1f} samples/s" if lines and result.state == "incomplete" else ""
 
     def _read(self, data: bytes) -> None:
         """Follow the first rank's log: step and speed of now, for the eye only; results come from the collected files."""
         if self.run is None:
             return
         self.log = (self.log + data)[-65536:]
-        samples = parse(self.log, self.run.folder.framework.log).samples
-        if samples:
-            newest, spec = samples[-1], self.run.spec
-            speakers = {"node": spec.nodes, "process": spec.world_size}
-            scale = speakers.get(self.run.folder.framework.log.with_options(spec.options).scope, 1)
-            self.step = newest.step
-            if newest.samples_per_s:
-                self.speed = newest.samples_per_s * scale
-            elif newest.step_time_s and newest.samples:
-                self.speed = newest.samples / newest.step_time_s * scale
+        of = terms(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
+        scale = of["world_size"] if of["scope"] == "process" else 1
+        whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # half a line may hold half a number
+        for sample in parse(whole, self.run.folder.framework.log).samples:
+            if sample.step <= self.step:
+                continue
+            self.step, now = sample.step, sample.samples_per_s
+            if sample.step_time_s and sample.samples:
+                now = now or sample.samples / sample.step_time_s
+            if now:
+                self.speed = now * scale
+                if sample.step > of["warmup_steps"]:
+                    self.heard = self.heard[0] + 1, self.heard[1] + 1 / self.speed
 
     def __rich__(self) -> Table:
         grid = Table.grid(padding=(0, 2))

@@ -115,6 +115,9 @@ def test_progress_is_plain_lines_where_stderr_is_no_terminal(controller: Control
     assert lines[1] == f"[1/2] {controller.runs[0].name}" and lines[4] == f"[2/2] {controller.runs[1].name}"
     assert all(line.startswith("  started on node[1-2], skew ") for line in (lines[2], lines[5]))
     assert all(line.startswith("  finished in ") for line in (lines[3], lines[6])) and len(lines) == 7
+    # The speed of a run that is home is the one that the table is made of.
+    speeds = [json.loads((run / "results" / "throughput.json").read_text())["throughput"] for run in controller.runs]
+    assert [line.split(", ")[1] for line in (lines[3], lines[6])] == [f"{one['samples_per_s']:.2f} samples/s" for one in speeds]
 
 
 def test_the_memory_of_the_controller_stays_small(controller: Controller) -> None:

@@ -1,0 +1,59 @@
+"""The lines that a bench is followed by: what they say of a run that is over."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.bench import PlannedRun
+from orchestrator.cli.progress import Observer, progress
+from orchestrator.errors import DataError
+from orchestrator.library import open_framework
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput
+from orchestrator.summary import RunResult
+
+SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 64, "fp32", "synthetic", 5, 2, 60.0, {})
+MEASURED = RunResult("r1", 1, SPEC, True, "finished", Throughput(159.9964, 192, 1.2, 3, 5))
+# Two steps of warm-up; then 64 samples in 0.5, 0.25 and 0.25 s: 192 in 1 s.
+TIMES = (4.0, 4.0, 0.5, 0.25, 0.25)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[Observer, io.StringIO]]:
+    log = io.StringIO()
+    with progress(log) as observe:
+        yield observe, log
+
+
+def last_line(shown: tuple[Observer, io.StringIO], result: RunResult, state: str = "finished", times: Any = TIMES) -> str:
+    observe, log = shown
+    observe("run", {"index": 0, "run": PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")})
+    observe("log", {"data": b"orch rank=0 local_rank=0 world_size=1 node_rank=0 host=a pid=1 device=simulated\n"})
+    for step, time_s in enumerate(times, start=1):
+        line = f"orch step={step} t={step}.0 step_time_s={time_s} samples=64 loss=nan\n".encode()
+        for cut in range(0, len(line), 7):  # as it comes: a line may be cut anywhere
+            observe("log", {"data": line[cut : cut + 7]})
+    observe("run_over", {"index": 0, "run": None, "outcome": SimpleNamespace(state=state, error=None), "result": result})
+    return log.getvalue().splitlines()[-1]
+
+
+def test_a_run_that_is_home_has_the_speed_of_its_window(shown: tuple[Observer, io.StringIO]) -> None:
+    assert last_line(shown, MEASURED).endswith(" s, 160.00 samples/s")
+
+
+def test_a_run_whose_logs_are_not_home_has_about_what_was_seen_after_its_warm_up(shown: tuple[Observer, io.StringIO]) -> None:
+    away = replace(MEASURED, state="incomplete", throughput=None, error=DataError("not home", kind="result_invalid"))
+    assert last_line(shown, away).endswith(" s, about 192.0 samples/s")
+    assert "samples/s" not in last_line(shown, away, times=TIMES[:2])
+
+
+def test_evidence_that_gives_no_number_gives_none_here(shown: tuple[Observer, io.StringIO]) -> None:
+    wrong = replace(MEASURED, state="failed", throughput=None, error=DataError("another digest", kind="result_invalid"))
+    assert "samples/s" not in last_line(shown, wrong)
+    assert "samples/s" not in last_line(shown, wrong, state="failed")
