@@ -55,10 +55,11 @@ TWO = replace(
 WIDE = """\
 pytorch resnet50 fp16 b256 synthetic: why it scales as it does
 ideal: a step of 1n1g, the median of 5 runs
-speeds in samples/s; parts of the gap in ms of a step, and in % of the step
+speeds in samples/s; parts of the gap in ms of a step, those under % in % of it
 case  measured  predicted  off by  step ms  gap ms  comm.  comm. %  input  input %  straggler  straggler %  contention  contention %  unexplained  unexplained %
 1n1g   6000.00    6000.00   +0.0%    42.00    0.00   0.00     0.0%   0.00     0.0%       0.00         0.0%        0.00          0.0%         0.00           0.0%
 1n2g  11500.00   11730.00   +2.0%    50.00    8.00   6.00    12.0%      –        –          –            –        3.00          6.0%        -1.00          -2.0%
+hidden at 164 columns: predicted 95%, ideal ms; COLUMNS=192 shows them, or --format html or json
   1n1g start-up: 21.0 s of a run of 28.0 s, 75%, are over when the window begins
   1n2g communication: 5 buckets
   1n2g input, straggler: not told
@@ -85,6 +86,7 @@ def test_a_narrow_terminal_keeps_prediction_and_parts(width: int) -> None:
     text = shown([ONE, TWO], width)
     assert all(len(line) <= width for line in text.splitlines())
     assert re.search(r"1n2g .*11730\.00 .*\+2\.0% .*6\.00 +– +– +3\.00 +-1\.00", text)
+    assert "comm. %" in " ".join(text.split()).partition(f"hidden at {width} columns: ")[2]
 
 
 def test_without_anything_to_explain_that_is_said() -> None:

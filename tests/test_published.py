@@ -165,8 +165,8 @@ def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
         open_published("x", tmp_path / "nowhere")
 
 
-def run(*words: str) -> str:
-    result = CliRunner().invoke(program(), ["published", *words], env={"COLUMNS": "200"}, catch_exceptions=False)
+def run(*words: str, width: int = 200) -> str:
+    result = CliRunner().invoke(program(), ["published", *words], env={"COLUMNS": str(width)}, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -175,6 +175,24 @@ def test_the_command_lists_all_tables() -> None:
     output = run()
     assert output.endswith("39 tables: 98 of 98 printed numbers follow from what else is printed\n")
     assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6 +36 +6/6 +6/6 +– +6/6 +–", output)
+
+
+def test_a_narrow_overview_hides_columns_and_says_which() -> None:
+    output = run(width=80)
+    assert "…" not in output and max(map(len, output.splitlines())) <= 80
+    assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6/6 +– +6/6 +– +1 *\n", output)
+    assert "hidden at 80 columns: cases, runs, average; COLUMNS=102 shows them, or orch published --json" in " ".join(
+        output.split()
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_table_that_is_too_wide_goes_on_below_and_no_number_is_cut(width: int) -> None:
+    wide, narrow = run("pytorch_examples"), run("pytorch_examples", width=width)
+    assert "…" not in narrow
+    # What is cut has no second half: every number of a cell is there as often as in a wide terminal.
+    numbers = [re.findall(r"(?<![\d.])\d+\.\d\d(?![\d.])", text) for text in (wide, narrow)]
+    assert sorted(numbers[0]) == sorted(numbers[1])
 
 
 def test_the_command_sets_recomputed_numbers_beside_printed_ones_and_hides_no_fault() -> None:

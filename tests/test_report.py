@@ -22,6 +22,7 @@ from rich.console import Console
 from orchestrator.errors import RunError
 from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
 from orchestrator.report import text as text_module
+from orchestrator.report.cells import COLUMNS
 from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
@@ -77,10 +78,12 @@ NARROW = """\
 pytorch resnet50 fp16 b128 synthetic
 baseline 1n1g: median 354.02 samples/s, n=3
 NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
-case             n  median_speed  speedup   speedup 95%  notes
-1n1g             3        354.02     1.00             –
-1n8g             3       2277.07     6.43  5.74 to 6.99  1
-4n8g  0 (1 failed)             –        –             –  2
+case             n  median_speed  speedup   speedup 95%  efficiency  notes
+1n1g             3        354.02     1.00             –      100.0%
+1n8g             3       2277.07     6.43  5.74 to 6.99       80.4%  1
+4n8g  0 (1 failed)             –        –             –           –  2
+hidden at 80 columns: average_speed, speed 95%, min, max; COLUMNS=127 shows
+them, or orch summarize --format markdown, csv or json
  1 repeats spread over 7.3% of the median
  2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
 """
@@ -99,10 +102,32 @@ def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(summa
 @pytest.mark.parametrize("width", range(46, 130, 6))
 def test_no_line_is_wider_than_the_terminal_and_the_median_always_stays(summary: Summary, width: int) -> None:
     text = shown(summary, width)
-    assert all(len(line) <= width for line in text.splitlines())
-    assert "median_speed" in text and "2277.07" in text and "speedup" in text and "SIGKILL" in text
-    assert "average_speed" in text or "min" not in text.split()
-    assert "speedup 95%" in text or "speed 95%" not in text
+    assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
+    titles = [line for line in text.splitlines() if line.startswith("case ")]
+    there = " ".join(titles)
+    assert "median_speed" in there and "2277.07" in text and "speedup" in there and "SIGKILL" in text
+    assert "average_speed" in there or "min" not in there.split()
+    assert "efficiency" in there or "95%" not in there
+    # A column is in the table, or said to be left out; where all of them are there, nothing is said.
+    hidden = " ".join(text.split()).partition("hidden at")[2].partition("COLUMNS=")[0]
+    missing = [name for name in COLUMNS if not re.search(rf"(?<!\S){name}(?!\S)", there)]
+    assert all(name in hidden for name in missing) and bool(missing) == bool(hidden)
+
+
+def test_a_table_that_is_too_wide_without_them_as_well_goes_on_below_with_its_first_column_again() -> None:
+    wide = list("abcdefgh")
+    rows = [("node1", *(f"{place}11111.11" for place in range(8))), ("node2", *(f"{place}22222.22" for place in range(8)))]
+    console = Console(file=io.StringIO(), width=30, color_system=None, force_terminal=False)
+    console.print(terminal.fitting(("node", *wide), rows, [("h",)], console, "elsewhere"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert [line.split() for line in text.splitlines()] == [
+        ["node", "a", "b"], ["node1", "011111.11", "111111.11"], ["node2", "022222.22", "122222.22"],
+        ["node", "c", "d"], ["node1", "211111.11", "311111.11"], ["node2", "222222.22", "322222.22"],
+        ["node", "e", "f"], ["node1", "411111.11", "511111.11"], ["node2", "422222.22", "522222.22"],
+        ["node", "g"], ["node1", "611111.11"], ["node2", "622222.22"],
+        ["hidden", "at", "30", "columns:", "h;"], ["COLUMNS=93", "shows", "them,", "or"], ["elsewhere"],
+    ]  # fmt: skip
 
 
 def test_simulated_is_stamped_on_its_own_table_only() -> None:

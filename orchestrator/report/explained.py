@@ -38,7 +38,7 @@ def _table(series: str, explanations: Sequence[Explanation]) -> Table:
         title=one_line(series),
         head=(
             f"ideal: {explanations[0].ideal}",
-            "speeds in samples/s; parts of the gap in ms of a step, and in % of the step",
+            "speeds in samples/s; parts of the gap in ms of a step, those under % in % of it",
         ),
         rows=tuple(_cells(each) for each in explanations),
         footnotes=tuple(one_line(f"{each.case} {text}") for each in explanations for text in _evidence(each)),
@@ -85,7 +85,7 @@ def render(explanations: Sequence[Explanation], console: Console) -> None:
         console.print(Text(f"{table.title}: why it scales as it does", style="bold"))
         for line in table.head:
             console.print(Text(line, style="dim"))
-        console.print(fitting(table.columns, table.rows, _DROPPED, console))
+        console.print(fitting(table.columns, table.rows, _DROPPED, console, "--format html or json"))
         for text in table.footnotes:
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()

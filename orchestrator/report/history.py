@@ -27,7 +27,9 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     for series in sorted({cell.series for cell in cells}):
         console.print(Text(one_line(series), style="bold"))
         rows = sorted((cell for cell in cells if cell.series == series), key=lambda cell: (len(cell.shape), cell.shape))
-        console.print(fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console), soft_wrap=False)
+        console.print(
+            fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
+        )
         console.print()
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
 from orchestrator.beside import Beside
 from orchestrator.physics import Finding
 from orchestrator.publishedtables import Cell, PublishedFile, TableCheck
+from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
@@ -21,6 +21,10 @@ __all__ = ["beside", "check_document", "overview", "result_document", "table"]
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
+_DROPPED = (("runs", "cases"), ("average",), ("speed",))
+"""What a narrow overview can do without, first things first."""
+
+_BESIDE = ("case", "ours", "published", "ours/published", "speedup", "published speedup")
 
 Doubts = Mapping[str, tuple[Finding, ...]]
 """The findings of one table by case."""
@@ -34,7 +38,7 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
     made = f"speed: {of.statistic} of {_promised(of.runs)}; speedup: {_divisor(of.divisor)}"
     console.print(Text(made, style="dim"), soft_wrap=True)
-    console.print(_cells(check))
+    console.print(_cells(check, console))
     for case, findings in doubts.items():
         for finding in findings:
             console.print(Text(f"  ! {case}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
@@ -49,16 +53,18 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
 
 def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
     """Print one line for each table of every framework, and a sum."""
-    grid = _grid("table", "cases", "runs", *_NUMBERS, "known", "doubts")
+    titles = ("table", "cases", "runs", *_NUMBERS, "known", "doubts")
+    rows = []
     for name, (checks, doubts) in files.items():
-        grid.add_row(Text(name, style="bold"))
+        rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
             counts = [_reproduced(check, what) for what in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
             known = str(len(check.odd) or NOTHING)
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
-            grid.add_row(f" {check.table.name}", str(len(check.table.cells)), str(runs or NOTHING), *counts, known, doubted)
-    console.print(grid)
+            cases = str(len(check.table.cells))
+            rows.append((f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted))
+    console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
     checks = [check for found, _ in files.values() for check in found]
     all_checks = [each for check in checks for each in check.checks]
     good = sum(each.agrees for each in all_checks)
@@ -72,11 +78,11 @@ def beside(found: Iterable[Beside], notes: Sequence[str], console: Console) -> N
         console.print(Text(one_line(title), style="bold"), soft_wrap=True)
         console.print(Text(one_line(f"ours:      {each.our_hardware}"), style="dim"), soft_wrap=True)
         console.print(Text(one_line(f"published: {each.published_hardware}"), style="dim"), soft_wrap=True)
-        grid = _grid("case", "ours", "published", "ours/published", "speedup", "published speedup")
-        for pair in each.pairs:
-            speeds = (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)
-            grid.add_row(pair.case, *map(_number, speeds))
-        console.print(grid)
+        rows = [
+            (pair.case, *map(_number, (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)))
+            for pair in each.pairs
+        ]
+        console.print(fitting(_BESIDE, rows, (), console, ""))
         for text in each.notes:
             console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
         console.print()
@@ -130,16 +136,16 @@ def _result(row: Row) -> dict[str, Any]:
     }
 
 
-def _cells(check: TableCheck) -> Table:
+def _cells(check: TableCheck, console: Console) -> Group:
     """Return the rows, without the columns in which nothing was printed; ``ours`` are speedups that were not made our way."""
     cells = check.table.cells
     wanted = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
     ours = ["ours"] * (bool(check.ours) and check.table.divisor in ("mean/latch", "mean/mean", "none"))
-    grid = _grid("case", "runs", *wanted, *ours)
+    rows = []
     for cell in cells:
         numbers = [_beside_recomputed(check, cell, what) for what in wanted]
-        grid.add_row(cell.case, str(len(cell.runs) or NOTHING), *numbers, *[_number(check.ours.get(cell.case))] * len(ours))
-    return grid
+        rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers, *[_number(check.ours.get(cell.case))] * len(ours)))
+    return fitting(("case", "runs", *wanted, *ours), rows, (), console, "")
 
 
 def _beside_recomputed(check: TableCheck, cell: Cell, what: str) -> str:
@@ -165,14 +171,6 @@ def _divisor(divisor: str) -> str:
         "value/value": "printed speed over that of 1n1g, as no runs are printed",
         "mean/latch": "mean over the last run of 1n1g that was read, then over its mean (ours: median over median)",
     }.get(divisor, f"{divisor.replace('/', ' over ')} of 1n1g")
-
-
-def _grid(*titles: str) -> Table:
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        left = title in ("case", "table")
-        grid.add_column(title, justify="left" if left else "right", no_wrap=True)
-    return grid
 
 
 def _rounded(value: float | None) -> float | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -15,17 +16,18 @@ from orchestrator.summary import Summary
 
 __all__ = ["fitting", "render"]
 
-# What a narrow terminal can do without, first things first. Median, speedup and notes always stay.
-_DROPPED = (("min", "max"), ("average_speed",), ("efficiency",), ("speed 95%",), ("speedup 95%",))
+# What a narrow terminal can do without, first things first. Median, speedup and notes always stay; efficiency while it can,
+# since it tells at a glance what the others make one count up.
+_DROPPED = (("min", "max"), ("average_speed",), ("speed 95%",), ("speedup 95%",), ("efficiency",))
 _DROPPED_OF_SHEETS = (
     tuple(f"busbw {end} {form}" for end in ("low", "high") for form in ("out", "in")),
     ("n out", "n in"),
     ("algbw out", "algbw in"),
 )
 
-_WORDS = {"case", "notes", "when", "bench", "hardware"}
+_WORDS = {"case", "notes", "when", "bench", "hardware", "table"}
 _WRAPPED = {"notes", "hardware"}
-_UNBOUNDED = 10_000
+_GAP = 2
 
 
 def render(summary: Summary, console: Console) -> None:
@@ -45,31 +47,63 @@ def _drawn(table: Table, console: Console) -> Group:
     title = Text(table.title, style="bold")
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
-    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console)
+    elsewhere = "orch summarize --format markdown, csv or json"
+    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console, elsewhere)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 
 def fitting(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[Collection[str]], console: Console
-) -> RichTable:
-    """Return a table as wide as the console allows: without the columns ``dropped`` names, group by group, until it fits."""
-    columns = list(titles)
-    drawn = _columns(titles, rows, columns)
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    dropped: Sequence[Collection[str]],
+    console: Console,
+    elsewhere: str,
+) -> Group:
+    """Return a table as wide as the console allows: without the columns ``dropped`` names, group by group, until it fits.
+
+    Below it stands which ones these are, and that ``elsewhere`` has them. What is too wide all the same goes on in a further
+    table with the first column once more: no number is ever cut.
+    """
+    columns = {title: [title, *(row[place] for row in rows)] for place, title in enumerate(titles)}
+    needed, kept = _width(columns.values()), dict(columns)
     for names in dropped:
-        if console.measure(drawn, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+        if _width(kept.values()) <= console.width:
             break
-        columns = [name for name in columns if name not in names]
-        drawn = _columns(titles, rows, columns)
-    return drawn
+        kept = {name: cells for name, cells in kept.items() if name not in names}
+    missing = ", ".join(name for name in columns if name not in kept)
+    said = f"hidden at {console.width} columns: {missing}; COLUMNS={needed} shows them, or {elsewhere}"
+    return Group(*(_columns(some) for some in _stacked(kept, console.width)), *[Text(said, style="dim")] * bool(missing))
 
 
-def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: list[str]) -> RichTable:
+def _stacked(columns: Mapping[str, list[str]], width: int) -> Iterator[dict[str, list[str]]]:
+    """Yield the columns, as many at a time as fit, each time with the first. What may wrap needs room for its longest word."""
+    first, *rest = columns
+    while True:
+        taken = [first]
+        while rest:
+            some = [columns[name] if name not in _WRAPPED else _split(columns[name]) for name in (*taken, rest[0])]
+            if len(taken) > 1 and _width(some) > width:
+                break
+            taken.append(rest.pop(0))
+        yield {name: columns[name] for name in taken}
+        if not rest:
+            return
+
+
+def _split(cells: Sequence[str]) -> list[str]:
+    return [word for cell in cells for word in cell.split()]
+
+
+def _width(columns: Collection[Sequence[str]]) -> int:
+    return sum(max(map(cell_len, cells), default=0) for cells in columns) + _GAP * (len(columns) - 1)
+
+
+def _columns(columns: Mapping[str, Sequence[str]]) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    wanted = [titles.index(name) for name in columns]
     for name in columns:
         drawn.add_column(name, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED)
-    for row in rows:
-        drawn.add_row(*(Text(row[index]) for index in wanted))
+    for row in list(zip(*columns.values(), strict=True))[1:]:
+        drawn.add_row(*map(Text, row))
     return drawn
 
 
