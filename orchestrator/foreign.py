@@ -111,8 +111,8 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
     summary = summarize(results)
     notes = ["case, batch size and type come from the names of folders and files: such a tree has no manifest"]
     notes += [_rule_note(framework, rule), *copies, *_strangers(strangers), *_run_counts(framework, summary)]
-    # The command that would make a baseline is for runs of our own.
-    notes += [note.partition("; this makes one:")[0] for note in summary.notes]
+    # The command that gives a baseline is for runs of our own.
+    notes += [note.partition("; orch ")[0] for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 

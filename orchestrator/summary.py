@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from shlex import quote
 from typing import Any
 
 from orchestrator.errors import DataError, OrchError
@@ -166,7 +165,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
             baseline[row.series] = row
     # What a tune tried is held against its default, and wants no baseline.
     alone = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
-    said = [_no_baseline(series[id(cell)], cell) for cell in alone]
+    said = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in alone]
     said += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))), tuple(sheets))
 
@@ -232,21 +231,12 @@ def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
     return max(found, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
 
 
-def _no_baseline(series: str, cell: Cell) -> str:
-    return f"{series}: no speedup, as there is no good 1n1g run; this makes one: {_baseline_command(cell.spec)}"
-
-
-def _baseline_command(spec: RunSpec) -> str:
-    """Return the command whose runs become the baseline. Only what somebody chose is spelt out, the rest is defaults."""
-    words = ["orch", "bench", spec.model, "--nodes", "1", "--gpus", "1", "--dtype", spec.dtype]
-    words += ["--batch-size", str(spec.batch_size), "--framework", spec.framework, "--loader", spec.loader]
-    for name in ("steps", "warmup_steps"):
-        if _is_chosen(spec, name):
-            words += [f"--{name.replace('_', '-')}", str(getattr(spec, name))]
-    for name, value in sorted(spec.options.items()):
-        if _is_chosen(spec, f"options.{name}"):
-            words += ["--set", f"{name}={as_written(value)}"]
-    return " ".join(quote(word) for word in words)
+def _no_baseline(series: str, family: Sequence[Cell]) -> str:
+    """Say that a speedup lacks, and what gives one: runs of another bench count only for a bench that borrows them."""
+    tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
+    again = "orch bench again, without --no-baseline, measures one or borrows a good one of the same spec"
+    repeated = "orch resume --retry-failed repeats those of this bench that failed, orch bench again measures new ones"
+    return f"{series}: no speedup, as there is no good 1n1g run; {repeated if tried else again}"
 
 
 def as_written(value: Any) -> str:

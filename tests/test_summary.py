@@ -166,21 +166,22 @@ def test_a_run_with_a_number_and_an_error_is_failed() -> None:
     assert summarize([bad]).rows[0].n == 0
 
 
-def test_without_a_baseline_there_is_a_note_with_the_command_that_makes_one() -> None:
+def test_without_a_baseline_there_is_a_note_with_what_gives_one_to_this_table() -> None:
     summary = summarize(cell("4n8g", [900.0] * 3, dtype="fp16"))
     assert summary.rows[0].speedup is None and not summary.baseline
     assert summary.notes == (
         "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, as there is no good 1n1g run; "
-        "this makes one: orch bench resnet50 "
-        "--nodes 1 --gpus 1 --dtype fp16 --batch-size 128 --framework pytorch --loader synthetic --warmup-steps 20 "
-        "--set channels_last=true",
+        "orch bench again, without --no-baseline, measures one or borrows a good one of the same spec",
     )
 
 
 def test_a_failed_1n1g_is_no_baseline() -> None:
     summary = summarize([failed("1n1g", 1), *cell("1n2g", [10.0] * 3)])
     assert [row.speedup for row in summary.rows] == [None, None]
-    assert len(summary.notes) == 1
+    (note,) = summary.notes
+    assert note.endswith(
+        "; orch resume --retry-failed repeats those of this bench that failed, orch bench again measures new ones"
+    )
 
 
 @pytest.mark.parametrize(
