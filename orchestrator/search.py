@@ -39,10 +39,12 @@ from orchestrator.tuning import (
     written,
 )
 
-__all__ = ["Search", "State", "state_of", "tune_record"]
+__all__ = ["TOO_SHORT", "Search", "State", "state_of", "tune_record"]
 
 _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid")
 """What a setting may do to a run; anything else has befallen the tune."""
+TOO_SHORT = "no time was left to try a candidate"
+"""How a tune ends whose budget cannot hold one. Who goes on with it has the same budget, and is told the same."""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 """A candidate may take so many times as long as the pilot, and a minute at least."""
 
@@ -160,7 +162,9 @@ class Search:
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another rung, written down as owed; none where the tune is at its end."""
         state = self._state()
-        if state.ended or state.course is None:  # where the pilot failed, its error says why
+        if state.course is None or state.ended not in ("", TOO_SHORT):  # where the pilot failed, its error says why
+            if state.ended == TOO_SHORT:
+                self._refuse_all()
             return []
         self._tell(state)
         budget_s = self.plan.course.budget_s or float("inf")
@@ -251,15 +255,19 @@ class Search:
     def _refuse(self, times: Times, steps: int) -> None:
         message = f"a run takes {times.run_s(steps):.0f} s, so the budget ends before one candidate is tried and confirmed"
         needed_s = self._tally.used_s() + least_s(times, steps)
-        hint = f"give --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps"
+        hint = f"give --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps, to a new orch tune"
         self.errors.append(RunError(message, kind="budget_over", hint=hint))
+        self._end(TOO_SHORT)
+
+    def _refuse_all(self) -> None:
+        message = f"the budget of {self.plan.course.budget_s:g} s was over before the first run"
+        self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget to a new orch tune"))
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
         notes = [f"left out for the budget of {self.plan.course.budget_s:g} s: {len(waiting)} runs of the last rung"]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         if all("rung" not in self.bench.bench()["plan"][run.run_id] for run in waiting):
-            message = f"the budget of {self.plan.course.budget_s:g} s was over before the first run"
-            self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget"))
+            self._end(TOO_SHORT)
         self._observe("decided", {"notes": notes})
 
     def _end(self, why: str) -> None:

@@ -6,13 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.bench import Bench
+from orchestrator.library import open_framework
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
+from orchestrator.search import Search
+from orchestrator.spec import RunSpec
+from orchestrator.stopping import Course
 from orchestrator.tuned import compared, tuned
 from tests.test_results import build, manifest
 
@@ -87,3 +93,18 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists each candidate" in shown
     document = json.loads(summarize("json"))
     assert sorted(row["median_speed"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
+
+
+def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_gone_on_with(tmp_path: Path) -> None:
+    made, seconds = bench(tmp_path, []), [0.0, 9.0]  # a controller that took its time before anything ran
+    (made.path / "r1").rename(tmp_path / "away")
+    spec = RunSpec(**made.bench()["cells"][0]["spec"])
+    plan = Bench("b1", (spec,), {"pytorch": open_framework("pytorch")}, Course(budget_s=5))
+    first = Search(made, plan, lambda *_: None, clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0])
+    owed = [replace(plan.planned()[0], run_id="r1")]
+    again = Search(made, plan, lambda *_: None)
+    for search, runs in ((first, owed), (again, [])):
+        assert list(search.runs(runs)) == []
+        (error,) = search.counted([])
+        assert str(error).endswith("the budget of 5 s was over before the first run. give a larger --budget to a new orch tune")
+    assert tuned(made).why == "no time was left to try a candidate"

@@ -137,7 +137,16 @@ def show(bench: BenchDir, as_json: bool) -> None:
     if files:
         typer.echo(f"\nto use it: {shlex.join(_command(found, files))}")
     elif found.verdict == "unfinished":
-        typer.echo(f"to go on: orch resume {shlex.quote(bench.path.name)}")
+        typer.echo(f"to go on: orch resume {shlex.quote(bench.path.name)}{' --retry-failed' * _pilot_failed(bench)}")
+
+
+def _pilot_failed(bench: BenchDir) -> bool:
+    """Tell whether the first run failed of itself: a resume repeats it where it is told to."""
+    from orchestrator.resume import counts
+
+    pilot = bench.runs()[0]
+    outcome = (pilot.manifest().get("outcome") if pilot.path.is_dir() else None) or {}
+    return counts(outcome) and outcome["state"] != "finished"
 
 
 def _write(bench: BenchDir, found: Tuned) -> list[Path]:

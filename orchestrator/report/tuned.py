@@ -24,7 +24,11 @@ def answer(tuned: Tuned) -> str:
         {
             "faster": measured,
             "default": f"nothing was found to be faster than the default: {measured or tuned.why}",
-            "unconfirmed": f"nothing is claimed, the confirmation has too few pairs of runs: {measured or tuned.why}",
+            "unconfirmed": (
+                f"nothing is claimed, the confirmation has too few pairs of runs: {measured or tuned.why}"
+                if tuned.tried
+                else f"nothing is claimed: {tuned.why}"
+            ),
             "unfinished": "the tune is not over",
         }[tuned.verdict]
     )

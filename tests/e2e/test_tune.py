@@ -138,3 +138,17 @@ def test_a_budget_in_which_nothing_can_be_confirmed_is_refused_after_one_run(con
     done = controller.orch("tune", *WORDS, "--templates", str(templates), *QUIETLY, "--budget", "4s")
     assert done.code == 1 and "the budget ends before one candidate is tried and confirmed. give --budget 1m" in done.err, done
     assert len(controller.runs) == 1
+    # What goes on with it has its budget, so nothing says that this would help, and it ends in the same way.
+    resumed = controller.orch("resume")
+    for said in (done, resumed):
+        assert "nothing is claimed: no time was left to try a candidate" in said.out and "orch resume" not in said.out, said
+        assert said.code == 1 and "or fewer --steps, to a new orch tune" in said.err, said
+    assert len(controller.runs) == 1
+
+
+def test_a_tune_whose_first_run_failed_names_what_repeats_it(controller: Controller, templates: Path) -> None:
+    script = templates / "tunable" / "launch.sh.j2"
+    script.write_text(script.read_text().replace("${FAIL_AT_STEP:-0}", "3"))
+    done = controller.orch("tune", *WORDS, "--templates", str(templates), *QUIETLY, "--budget", f"{BUDGET_S:g}s")
+    assert done.code == 1 and f"to go on: orch resume {controller.bench.name} --retry-failed\n" in done.out, done
+    assert controller.orch("resume", "--retry-failed").code == 1 and len(controller.runs) == 2
