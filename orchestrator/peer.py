@@ -14,10 +14,12 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.runnercall import KeeperLine
 
-__all__ = ["ANOTHER_FIRST", "Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
+__all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
 
-ANOTHER_FIRST = "another node failed first"
-"""Begins the reason of a stop that the failure of another node made necessary."""
+A_NODE_FAILED = "a node of the run has failed"
+"""The reason of a stop that a failure made necessary. It names no node: who was first may not have been heard by then."""
+CANCELLED = "cancelled"
+"""Begins the reason of a stop that somebody asked the nodes for; then it says who."""
 
 _OWN_REASONS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Why a node stops a run by itself."""
@@ -118,7 +120,7 @@ class Peer:
         """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
         kind, _, text = reason.partition(": ")
         # Of a rank's end the rank's own record tells more.
-        if kind != ANOTHER_FIRST and not (kind == "rank_failed" and text.startswith("rank ")):
+        if kind != A_NODE_FAILED and not (kind == "rank_failed" and text.startswith("rank ")):
             own = kind in _OWN_REASONS
             self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
 
@@ -140,7 +142,10 @@ class Peer:
 
 
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
-    """Return the state that a run ended in (finished, failed or lost), and what came first of all that went wrong."""
+    """Return the state that a run ended in (finished, failed, lost or interrupted), and what came first of all that went wrong.
+
+    A run that was cancelled is interrupted, and no node's fault.
+    """
     causes = _causes(peers)
     lost = [peer.error for peer in peers.values() if peer.error]
     if causes:
@@ -148,6 +153,9 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
         given_up = peers[name].error
         if given_up and given_up.message == text:
             return "lost" if isinstance(given_up, TransportError) else "failed", given_up
+        if text.startswith(CANCELLED):
+            hint = "orch resume repeats it and goes on"
+            return "interrupted", RunError(text, kind="interrupted", run_id=run_id, phase="watch", hint=hint)
         return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
     if lost:
         return "lost", lost[0]

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.peer import ANOTHER_FIRST, Interrupt, Limits, Peer, first_cause
+from orchestrator.peer import A_NODE_FAILED, Interrupt, Limits, Peer, first_cause
 from orchestrator.reattach import Search, ask_beside
 from orchestrator.render import Plan
 from orchestrator.runnercall import KeeperLine, refusal
@@ -146,8 +146,8 @@ class Watch:
             if self.interrupt.signal:
                 self.stop("interrupted: the controller got a signal")
             if any(peer.causes or peer.error for peer in self.peers.values()):
-                error = first_cause(self.peers, self.plan.run_id)[1]
-                self.stop(f"{ANOTHER_FIRST}: {error.host if error else ''}")
+                state, error = first_cause(self.peers, self.plan.run_id)
+                self.stop(error.message if error and state == "interrupted" else A_NODE_FAILED)
             self._finish_waiting()
             self._give_up_late_stops()
 

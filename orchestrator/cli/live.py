@@ -162,7 +162,12 @@ def _secrets(bench: BenchDir) -> Redaction:
 
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
-    return cluster.nodes[host].ask("stop", run=run, reason="cancelled", grace_s=5.0, timeout_s=60)
+    from orchestrator.peer import CANCELLED
+    from orchestrator.project import owner
+
+    who = owner()
+    reason = f"{CANCELLED} with orch cancel by {who['user']}@{who['controller']}"
+    return cluster.nodes[host].ask("stop", run=run, reason=reason, grace_s=5.0, timeout_s=60)
 
 
 def _stop_controller(bench: BenchDir) -> None:

@@ -52,6 +52,18 @@ def test_a_node_that_boots_anew_is_the_cause_also_where_others_failed_before_its
     assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted"
 
 
+def test_a_stop_names_no_node_before_it_is_known_which_one_failed(controller: Controller) -> None:
+    # The other node's rank complains of the one that is gone before anybody has found out that its keeper is.
+    process = running(controller, nodes=2)
+    os.kill(controller.keeper("node2").pid, signal.SIGKILL)
+    done = controller.end(process, 30)
+    assert done.code == 1 and "  failed in " in done.err, done
+    (stop,) = (line for line in done.err.splitlines() if line.startswith("  stopping everywhere: "))
+    assert stop == "  stopping everywhere: a node of the run has failed", done
+    (verdict,) = (line for line in done.err.splitlines() if line.startswith("  failed in "))
+    assert ": node2: the node runner was killed" in verdict, done
+
+
 def seen(controller: Controller) -> list[dict[str, object]]:
     """Return the events so far, none while there is no bench yet."""
     return controller.events() if list(controller.project.glob("runs/*/events.jsonl")) else []

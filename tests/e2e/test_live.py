@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -42,7 +44,13 @@ def test_status_logs_and_cancel_during_a_run(controller: Controller) -> None:
     assert "nothing of ours is left on node[1-4]" in cancel.out
     judge.wait_until_clean(controller.lab, 1.0)
     done = controller.end(process, 10)
-    assert done.code == 1 and "cancelled" in done.err and judge.in_time(time.monotonic() - begin, 10), done
+    assert done.code == 1 and judge.in_time(time.monotonic() - begin, 10), done
+    # Somebody stopped it: who that was is said, and no node is blamed.
+    said = f"cancelled with orch cancel by {getpass.getuser()}@{socket.gethostname()}"
+    assert f"  stopping everywhere: {said}\n  interrupted in " in done.err and f"{said}. orch resume" in done.err, done
+    assert "failed" not in done.err and "orch: node" not in done.err, done
+    outcome = controller.manifest()["outcome"]
+    assert (outcome["state"], outcome["error"]["kind"], outcome["error"].get("host", "")) == ("interrupted", "interrupted", "")
     followed = controller.end(follower, 10)
     assert followed.code == 0 and followed.out == (controller.runs[-1] / "logs" / "node1" / "rank-0.out").read_text()
     controller.assert_all_bytes_are_home("node1", "node2")
