@@ -466,6 +466,8 @@ class Keeper:
         self.progress = (0, 0.0)
         self.oom_kills = 0
         self.connections = {}
+        self.owner = b""
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # of the node's name, once that is ours
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A relative name: the path of a socket holds 107 bytes at most, a work directory may be longer.
         self.listener.bind("keeper.sock")
@@ -474,12 +476,15 @@ class Keeper:
     def serve(self):
         """Run until there is nothing left to own and nobody left to tell."""
         while self.state != "gone":
-            ready = select.select([self.listener] + list(self.connections), [], [], POLL_S)[0]
+            doors = [self.listener, self.door] if self.owner else [self.listener]
+            ready = select.select(doors + list(self.connections), [], [], POLL_S)[0]
             # It is in the wait that a frozen node stands still, so lateness is judged after it and before what waited there.
             self.judge_lateness()
             for connection in ready:
                 if connection is self.listener:
                     self.accept()
+                elif connection is self.door:
+                    self.introduce()
                 elif connection in self.connections:
                     self.receive(connection)
             self.reap()
@@ -495,6 +500,13 @@ class Keeper:
         connection.settimeout(5)
         self.connections[connection] = b""
         self.answer(connection, "hello", state=self.state, started=self.started, record=self.record, boot_id=boot_id())
+
+    def introduce(self):
+        """Say whose this node is, to somebody who may be of another work directory or user, and hang up."""
+        asking, _ = self.door.accept()
+        with asking, contextlib.suppress(OSError):
+            asking.setblocking(False)
+            asking.send(self.owner)
 
     def tell(self, event, **fields):
         """Send one event to everybody who is connected."""
@@ -589,24 +601,18 @@ class Keeper:
                 self.main_status = os.waitpid(self.main, 0)[1]
 
     def lock(self, owner):
-        """Hold the node's lock for as long as this process lives. Refuses with the owner's record where it is taken."""
+        """Hold the node for as long as this process lives: the lock of its work directory, and the name that stands for it in
+        all work directories and for all users. Refuses with the owner's record where one of them is taken."""
+        record = json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n"
         root = os.path.dirname(os.path.dirname(self.directory))
         path = os.path.join(root, "node.lock")
         self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        began = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(self.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                holder = os.pread(self.lock_file, 4096, 0).decode("utf-8", "replace").strip()
-                # The keeper of the run before this one may need a moment to leave. Of two runs that want the same nodes at the
-                # same moment, each may hold some: the later one gives up first, so that one of them gets all.
-                if time.monotonic() - began > (1.0 if run_of(holder) < owner["run_id"] else 4.0):
-                    raise Refused("node_busy", "another run holds this node", owner=holder)
-                time.sleep(0.02)
+        wait_for(owner["run_id"], lambda: locked_by(self.lock_file, fcntl.LOCK_EX))
         os.ftruncate(self.lock_file, 0)
-        os.pwrite(self.lock_file, json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n", 0)
+        os.pwrite(self.lock_file, record, 0)
+        wait_for(owner["run_id"], lambda: named_by(self.door))
+        self.door.listen(64)
+        self.owner = record
 
     def do_beat(self, order, connection):
         """Renew the lease and answer with the clock, for liveness and for the offset of the clocks."""
@@ -818,6 +824,83 @@ class Keeper:
         self.tell("ended", record=self.record)
         if not self.connections:
             self.state = "gone"
+
+
+def wait_for(run_id, take):
+    """Call what takes a lock until it returns None, for a while; refuse with what it returns, the record of who has it."""
+    began = time.monotonic()
+    while True:
+        holder = take()
+        if holder is None:
+            return
+        # The keeper of the run before this one may need a moment to leave. Of two runs that want the same nodes at the
+        # same moment, each may hold some: the later one gives up first, so that one of them gets all.
+        if time.monotonic() - began > (1.0 if run_of(holder) < run_id else 4.0):
+            if run_of(holder) == run_id:
+                raise Refused("node_unfit", "another node of this run is this machine: name it once in the inventory")
+            raise Refused("node_busy", "another run holds this node", owner=holder)
+        time.sleep(0.02)
+
+
+def locked_by(handle, how):
+    """Lock a work directory by its open file and return None; where that is taken, return the record of who has it."""
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except OSError:
+        return os.pread(handle, 4096, 0).decode("utf-8", "replace").strip()
+    return None
+
+
+def named_by(door):
+    """Give a socket the name that stands for this node, return None; where that is taken, return the record of who has it."""
+    try:
+        door.bind(node_name())
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return introduction() or ""
+    return None
+
+
+def node_name():
+    """Return the name that stands for this node, of an abstract socket: the system takes it back from a process that ends.
+
+    A node is what shares a network and sees each other's processes, whatever the user. So containers with process numbers of
+    their own are nodes of their own, and so are those of a lab without namespaces, which bear its mark.
+    """
+    marks = [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in ("ORCH_LAB", "ORCH_LAB_NODE")]
+    return "\0orch-node-" + hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
+
+
+def introduction():
+    """Return what the process that has this node's name says of its run, else whose process it is; None where nobody has it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(0.5)
+        try:
+            asking.connect(node_name())
+        except ConnectionRefusedError:
+            return None
+        except OSError as error:
+            return "it does not answer: %s" % error.strerror
+        pid = int.from_bytes(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+        said = b""
+        with contextlib.suppress(OSError):
+            said = asking.recv(4096)
+        user = owners([str(pid)]).get(str(pid), "another user")
+        return said.decode("utf-8", "replace").strip() or "process %d of %s, which does not answer" % (pid, user)
+
+
+def holder_of(root):
+    """Return the record of who holds this node, by a work directory's lock or by the node's name; None where nobody does."""
+    try:
+        lock = os.open(os.path.join(root, "node.lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return introduction()
+    try:
+        holder = locked_by(lock, fcntl.LOCK_SH)
+    finally:
+        os.close(lock)
+    return introduction() if holder is None else holder
 
 
 def run_of(holder):
@@ -1281,17 +1364,7 @@ def op_status(request):
     runs = {}
     for _, run in bearers().values():
         runs[run] = runs.get(run, 0) + 1
-    owner = None
-    try:
-        lock = os.open(os.path.join(root, "node.lock"), os.O_RDWR | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
-        os.close(lock)
-    except OSError:
-        owner = None
-    reply(runs=runs, owner=owner)
+    reply(runs=runs, owner=holder_of(root))
 
 
 def op_tail(request):

@@ -11,10 +11,12 @@ import pwd
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -115,10 +117,13 @@ def children_of(process: int) -> list[int]:
 
 @dataclass(slots=True)
 class Machine:
-    """A work directory and the runner over it: a node without the network."""
+    """A work directory and the runner over it: a node without the network. ``mark`` tells it from others of this machine,
+    its own work directory if not given; ``user`` is who logs in."""
 
     root: Path
     python: str = sys.executable
+    mark: str = ""
+    user: int | None = None
     lines: list[Line] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
 
@@ -132,7 +137,8 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], "ORCH_LAB_NODE": self.mark or str(self.root)},
+            user=self.user,
         )
         line = Line(process)
         self.lines.append(line)
@@ -1144,6 +1150,65 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
     wanted[early].wait_for("armed", 5)
     for line in (held[early], wanted[early]):
         line.close()
+    other.close()
+
+
+def armed_beside(first: Machine, second: Machine, run: str = f"{RUN}-b") -> tuple[Line, dict[str, Any]]:
+    """Start a run on the first, want another on the second; return the line of the one and what becomes of the other."""
+    begun = first.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+    files = second.stage(run, SLEEP)
+    line = second.keeper(run)
+    second.arm(line, run, files)
+    return begun, line.wait_for("error")
+
+
+def stop(line: Line) -> None:
+    line.order("stop", reason="now")
+    line.wait_for("ended")
+
+
+def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine: Machine) -> None:
+    other = Machine(tmp_path / "other", mark=str(machine.root))
+    _, error = armed_beside(machine, other)
+    owner = json.loads(error["owner"])
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert json.loads(other.ask("status")["owner"]) == owner
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGKILL)
+    judge.wait_for(lambda: other.ask("status")["owner"] is None, 3, "the node stays held")
+    stop(other.start(f"{RUN}-c", SLEEP))
+    for pid in bearing(f"{RUN}-a"):
+        os.kill(pid, signal.SIGKILL)
+    other.close()
+
+
+@NEEDS_ROOT
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
+def test_one_run_has_a_node_whatever_the_user(machine: Machine) -> None:
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(home, 65534, 65534)
+    other = Machine(home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534)
+    try:
+        line, error = armed_beside(machine, other)
+        assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
+        assert json.loads(other.ask("status")["owner"])["user"] == "alice"
+        (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+        os.kill(keeper, signal.SIGSTOP)
+        try:
+            assert other.ask("status")["owner"] == f"process {keeper} of root, which does not answer"
+        finally:
+            os.kill(keeper, signal.SIGCONT)
+        stop(line)
+        other.close()
+    finally:
+        shutil.rmtree(home)
+
+
+def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:
+    other = Machine(tmp_path / "other", mark=str(machine.root))
+    line, error = armed_beside(machine, other, f"{RUN}-a")
+    assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "another node of this run is this machine")
+    stop(line)
     other.close()
 
 
