@@ -30,9 +30,10 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
 
 def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return a failed check for every node whose copy of somebody's program, or of our data set, is not the first node's."""
-    programs = {host: tuple((found.get("programs") or {}).values()) for host, found in facts.items()}
+    digests = {host: tuple((found.get("programs") or {}).values()) for host, found in facts.items()}
+    programs = {host: own for host, own in digests.items() if all(isinstance(digest, str) for digest in own)}
     data_sets = {host: found.get("data_set") for host, found in facts.items() if found.get("data_dir")}
-    odd = [("program", "the same bytes", host, first) for first, host in _others(programs) if None not in programs[host]]
+    odd = [("program", "the same bytes", host, first) for first, host in _others(programs)]
     odd += [("data", "the same data set", host, first) for first, host in _others(data_sets)]
     hint = "copy one version to every node"
     return [failed(host, name, "another", f"{what} as on {first}", hint) for name, what, host, first in odd]

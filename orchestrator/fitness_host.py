@@ -57,6 +57,9 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
 
 
 def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
+    if error := facts.get("disk_error"):
+        hint = "free or remount that disk, or set vars.workdir of this host to another one"
+        return failed(host.name, "disk", f"{facts['workdir']}: {error}", "a work directory that can be written", hint)
     free = int(facts["disk_free_bytes"])
     found = f"{_room(free)} free in {facts['workdir']}"
     if free >= _LEAST_DISK:
@@ -139,10 +142,15 @@ def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 
 def _programs(host: Host, facts: Mapping[str, Any]) -> list[Check]:
-    hint = "copy the program there, or correct the path in vars of this host"
-    return [
-        failed(host.name, "program", f"no {path}", path, hint)
-        if digest is None
-        else ok(host.name, "program", f"{path} {digest[:12]}".strip())
-        for path, digest in facts.get("programs", {}).items()
-    ]
+    return [_program(host, path, digest) for path, digest in facts.get("programs", {}).items()]
+
+
+def _program(host: Host, path: str, digest: Any) -> Check:
+    if isinstance(digest, Mapping):
+        hint = "let the login user read it (chmod -R a+rX), or take away what does not belong to the program"
+        return failed(host.name, "program", str(digest.get("error")), f"a readable {path}", hint)
+    if digest is None:
+        return failed(
+            host.name, "program", f"no {path}", path, "copy the program there, or correct the path in vars of this host"
+        )
+    return ok(host.name, "program", f"{path} {digest[:12]}".strip())

@@ -22,6 +22,7 @@ _LINE_LIMIT = 1 << 24
 _HINTS = {
     "storage_full": "free some space there, or set vars.workdir of this host to another disk",
     "transfer_corrupt": "the node's disk or memory alters bytes, or somebody writes to these files",
+    "the node's system": "mount, df and dmesg there may tell more; -x leaves a host out",
     "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
 }
 
@@ -42,6 +43,7 @@ class Call:
         self.timeout_s = timeout_s
         self._python = python
         self._buffer = bytearray()
+        self._spoke = False
 
     def begin(self, request: bytes, mark: bytes, timeout_s: float) -> None:
         """Send a request and read up to the mark with which its answer begins."""
@@ -68,6 +70,7 @@ class Call:
                 raise self._broken("more than 1 MiB of text before the answer")
             self._more()
         del self._buffer[: at + len(mark)]
+        self._spoke = True
 
     def line(self) -> dict[str, Any]:
         """Return the next JSON line. Raises what the node refused."""
@@ -151,6 +154,13 @@ class Call:
         streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))
         words = [line for stream in streams for line in stream.decode("utf-8", "replace").strip().splitlines()[-3:]]
         said = " / ".join(words) or "it said nothing"
+        if self._spoke:
+            return RunError(
+                f"the node runner ended before it had answered: {said}",
+                kind="node_unfit",
+                host=self.host.name,
+                hint="dmesg there tells whether the kernel killed it, as for memory",
+            )
         if '"<string>"' not in said and ("not found" in said or "No such file" in said):
             return RunError(
                 f"no interpreter {self._python!r} for the node runner: {said}",
@@ -271,7 +281,7 @@ def refusal(fields: Any, host: str) -> OrchError:
     if values.get("owner"):
         message += f": {owner_words(str(values['owner']))}"
     maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
-    hint = _HINTS.get("work directory" if message.startswith("work directory") else kind, "")
+    hint = next((hint for start, hint in _HINTS.items() if start == kind or message.startswith(start)), "")
     return maker(message, kind=kind, host=host, hint=hint)
 
 

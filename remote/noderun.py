@@ -71,6 +71,11 @@ class Refused(Exception):
         self.fields = dict(context, kind=kind, message=message)
 
 
+def why(error, doing):
+    """Return in words what the system did not do, and why: the path, or where there is none what was being done."""
+    return "%s: %s" % (doing if error.filename is None else os.fsdecode(error.filename), error.strerror or error)
+
+
 # ------------------------------------------------------------------ files
 
 
@@ -548,7 +553,7 @@ class Keeper:
                 obey(order, connection)
             except OSError as error:
                 # Before the start this refuses the run; later nothing that a controller says touches files.
-                self.answer(connection, "error", kind="node_unfit", message="%s: %s" % (error.filename, error.strerror))
+                self.answer(connection, "error", kind="node_unfit", message=why(error, order["do"]))
                 self.hang_up(connection)
             except Refused as refusal:
                 self.answer(connection, "error", **refusal.fields)
@@ -1169,10 +1174,10 @@ def hand_over(log, offset, size):
             sent = os.sendfile(1, log, offset, most)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
-                raise
+                sys.exit("a log cannot be sent: %s" % error.strerror)  # nothing but its bytes could be said on this line
             sent = os.write(1, os.pread(log, most, offset))
         if not sent:
-            sys.exit("a log became shorter while it was sent")  # and nothing but its bytes could be said on this line
+            sys.exit("a log became shorter while it was sent")
         offset += sent
 
 
@@ -1267,11 +1272,16 @@ def start_keeper(directory):
     """
     pid = os.fork()
     if pid:
-        os.waitpid(pid, 0)
+        code = ending(os.waitpid(pid, 0)[1])[0]
+        if code:
+            raise Refused("node_unfit", "the keeper of the run cannot be started: %s" % os.strerror(code))
         return
     os.setsid()
-    if os.fork():
-        os._exit(0)
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno)
     code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
@@ -1411,6 +1421,7 @@ def op_facts(request):
     What other programs and the kernel say goes to the controller as it stands, packed: there it is understood.
     """
     root = root_directory(request["root"])
+    unwritable = not_written(root)
     asked = {name: begin(argv, root) for name, argv in TOLD.items()}  # they answer while the rest is found out
     facts = {
         "hostname": socket.gethostname(),
@@ -1424,6 +1435,7 @@ def op_facts(request):
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "workdir": root,
         "disk_free_bytes": free_bytes(root),
+        "disk_error": unwritable,
         "limits": limits(),
         "shm_bytes": shared_memory_bytes(),
         "time": time.time(),
@@ -1482,7 +1494,7 @@ def installed(python, names):
     paths = [os.path.realpath(answer[0])] + [path for path in answer[1:] if os.path.isdir(path)]
     found = {}
     for path in paths[1:]:
-        for entry in os.listdir(path):
+        for entry in names_in(path):
             name, _, version = os.path.splitext(entry)[0].partition("-")
             if entry.endswith((".dist-info", ".egg-info")) and version:
                 found.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
@@ -1501,16 +1513,20 @@ def data_set_digest(directory):
 
 
 def program_digest(path):
-    """Return the SHA-256 of a program: of its file, or of the Python files in a directory; None where there is neither.
+    """Return the SHA-256 of a program: of its file, or of the Python files in a directory; None where there is neither, and
+    {"error": …} where one of them cannot be read.
 
     Of a directory the first thousands in order of name count, on every node the same ones.
     """
-    if not os.path.isdir(path):
-        return digest_of(path) if os.path.isfile(path) else None
-    whole = hashlib.sha256()
-    for name in itertools.islice(python_files(path), MAX_FILES):
-        whole.update(os.fsencode("%s %s\n" % (name, digest_of(os.path.join(path, name)))))
-    return whole.hexdigest()
+    try:
+        if not os.path.isdir(path):
+            return digest_of(path) if os.path.isfile(path) else None
+        whole = hashlib.sha256()
+        for name in itertools.islice(python_files(path), MAX_FILES):
+            whole.update(os.fsencode("%s %s\n" % (name, digest_of(os.path.join(path, name)))))
+        return whole.hexdigest()
+    except OSError as error:
+        return {"error": why(error, path)}
 
 
 def python_files(path):
@@ -1532,13 +1548,34 @@ def cpu_model():
     return os.uname().machine
 
 
+def nameless(folder):
+    """Open a file without a name, to be written and read."""
+    path = os.path.join(folder, ".told.%d" % os.getpid())
+    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
+    os.unlink(path)
+    return kept
+
+
+def not_written(folder):
+    """Return why nothing can be written in a folder; an empty text where it can."""
+    try:
+        with nameless(folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        return error.strerror
+    return ""
+
+
 def begin(argv, folder):
     """Start a program whose answer is wanted later, kept in a file without a name; None where there is no such program."""
     import subprocess
 
-    path = os.path.join(folder, ".told.%d" % os.getpid())
-    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
-    os.unlink(path)
+    try:
+        kept = nameless(folder)
+    except OSError:
+        import tempfile
+
+        kept = tempfile.TemporaryFile()
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT)
     except OSError:
@@ -1786,6 +1823,9 @@ def serve_main():
             globals()["op_" + request["op"]](request)
         except Refused as refusal:
             reply(error=refusal.fields)  # and no more: what it was to receive may still be on its way
+            return
+        except OSError as error:
+            reply(error={"kind": "node_unfit", "message": "the node's system: " + why(error, request["op"])})
             return
         if not request.get("stay"):
             return

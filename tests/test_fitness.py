@@ -13,6 +13,7 @@ from orchestrator import nvidiasmi, versions
 from orchestrator.check import NAMES, Check
 from orchestrator.errors import RunError
 from orchestrator.fitness import among, judge, same_machine, unfit
+from orchestrator.fitness_among import unlike
 from orchestrator.inventory import Host
 from orchestrator.nodefacts import ports_of
 
@@ -53,6 +54,17 @@ def healthy(gpus: str = "h100-hgx-550.xml", topology: str = "h200-hgx.topo", **c
 
 def judged(facts: dict[str, Any], host: Host = HOST) -> dict[str, Check]:
     return {check.name: check for check in judge(host, facts, None, None)}
+
+
+def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> None:
+    checks = judged(healthy(disk_error="Read-only file system", programs={"/p": {"error": "/p/x.py: Permission denied"}}))
+    assert (checks["disk"].verdict, checks["disk"].found) == ("failed", "/w: Read-only file system")
+    assert (checks["program"].verdict, checks["program"].found) == ("failed", "/p/x.py: Permission denied")
+    assert "vars.workdir" in checks["disk"].hint and "chmod" in checks["program"].hint
+    copies = {"n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}}, "n2": {"programs": {"/p": "a"}}}
+    assert unlike(copies | {"n3": {"programs": {"/p": "a"}}}) == []
+    (other,) = unlike(copies | {"n3": {"programs": {"/p": "b"}}})
+    assert (other.host, other.expected) == ("n3", "the same bytes as on n2")
 
 
 def one(name: str, facts: dict[str, Any], host: Host = HOST) -> tuple[str, str]:

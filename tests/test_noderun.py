@@ -274,6 +274,15 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.close()
 
 
+@pytest.fixture
+def open_home() -> Iterator[Path]:
+    """A folder of the user nobody, who cannot come to those that pytest makes."""
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(path, 65534, 65534)
+    yield path
+    shutil.rmtree(path)
+
+
 RUN = f"run-{os.getpid()}"
 SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 
@@ -914,6 +923,40 @@ def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -
     assert digest(str(tmp_path / "none")) is None
 
 
+@NEEDS_ROOT
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
+def test_a_program_that_cannot_be_read_is_told_with_its_path_among_the_facts(open_home: Path) -> None:
+    node = Machine(open_home / "work", python="/usr/bin/python3", user=65534)
+    program = open_home / "program"
+    program.mkdir()
+    (program / "main.py").write_text("1")
+    (program / "other.py").touch(mode=0o000)
+    facts, _ = asked_for_facts(node, programs=[str(program)])
+    assert facts["programs"] == {str(program): {"error": f"{program}/other.py: Permission denied"}}
+    node.close()
+
+
+@NEEDS_ROOT
+def test_a_work_directory_that_cannot_be_written_is_told_among_the_facts(machine: Machine) -> None:
+    machine.root.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    try:
+        facts, told = asked_for_facts(machine)
+        assert (facts["workdir"], facts["disk_error"]) == (str(machine.root), "Read-only file system")
+        assert "kernel_log" in told
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+
+
+def test_whatever_the_system_refuses_is_told_with_path_and_cause(machine: Machine) -> None:
+    (machine.root / "runs").mkdir(parents=True)
+    machine.root.chmod(0o700)
+    (machine.root / "runs" / "r1").touch()
+    error = machine.ask("line", run="r1", start=False)["error"]
+    message = f"the node's system: {machine.root}/runs/r1: Not a directory"
+    assert (error["kind"], error["message"]) == ("node_unfit", message)
+
+
 @pytest.mark.parametrize("silent", ["with the program", "with a file", "with taking a log"])
 def test_no_process_waits_for_a_controller_that_has_vanished(tmp_path: Path, silent: str) -> None:
     """Standard input and output stay open, as they do where a server hears nothing of the other end's death."""
@@ -1184,24 +1227,19 @@ def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine:
 
 @NEEDS_ROOT
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
-def test_one_run_has_a_node_whatever_the_user(machine: Machine) -> None:
-    home = Path(tempfile.mkdtemp(dir="/tmp"))
-    os.chown(home, 65534, 65534)
-    other = Machine(home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534)
+def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path) -> None:
+    other = Machine(open_home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534)
+    line, error = armed_beside(machine, other)
+    assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
+    assert json.loads(other.ask("status")["owner"])["user"] == "alice"
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGSTOP)
     try:
-        line, error = armed_beside(machine, other)
-        assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
-        assert json.loads(other.ask("status")["owner"])["user"] == "alice"
-        (keeper,) = keepers(machine.folder(f"{RUN}-a"))
-        os.kill(keeper, signal.SIGSTOP)
-        try:
-            assert other.ask("status")["owner"] == f"process {keeper} of root, which does not answer"
-        finally:
-            os.kill(keeper, signal.SIGCONT)
-        stop(line)
-        other.close()
+        assert other.ask("status")["owner"] == f"process {keeper} of root, which does not answer"
     finally:
-        shutil.rmtree(home)
+        os.kill(keeper, signal.SIGCONT)
+    stop(line)
+    other.close()
 
 
 def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:

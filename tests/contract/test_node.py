@@ -77,6 +77,26 @@ def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None
     judge.wait_for(lambda: not keepers(node), 5, "the keeper stays")
 
 
+def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node: Node) -> None:
+    node.put([Upload("payload/x/slow.py", b"import time; time.sleep(2)\n")], timeout_s=20)
+    failed: queue.SimpleQueue[RunError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            node.ask("program", program="payload/x/slow.py", argv=[], limit_s=20, timeout_s=20)
+        except RunError as error:
+            failed.put(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.5)
+    (only,) = runners(node)
+    os.kill(only, signal.SIGKILL)
+    error = failed.get(timeout=10)
+    asking.join(10)
+    assert error.message == "the node runner ended before it had answered: it said nothing" and "shell" not in error.hint
+
+
 def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:
     line = kept(node, queue.SimpleQueue())
     old = runners(node)
