@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 __all__ = ["NAMES", "Check", "failed", "folded", "ok", "warning"]
 
 NAMES = (
-    "runner", "framework", "disk", "limits", "shm", "login", "clock", "port", "data", "program", "slots", "gpus", "idle",
-    "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname", "infiniband", "gdr",
-    "expect", "alike",
+    "runner", "held", "framework", "disk", "limits", "shm", "login", "clock", "port", "data", "program", "slots", "gpus",
+    "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname",
+    "infiniband", "gdr", "expect", "alike",
 )  # fmt: skip
 """The names of all checks; that of the framework bears the framework's own name."""
 

@@ -135,7 +135,8 @@ def deploy(
             raise Faults(wrong)
     for host in changed:
         standing = [by_host[host].pop("standing") for by_host in facts.values()][-1]
-        memory.note(hosts[host], {name: by_host[host] for name, by_host in facts.items()}, standing)
+        lasting = {name: {**by_host[host], "held_by": None} for name, by_host in facts.items()}
+        memory.note(hosts[host], lasting, standing)
     if changed:
         memory.save()
     return sent, facts, {host: found.at for host, found in kept.items()}

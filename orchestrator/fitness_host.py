@@ -23,6 +23,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
     """Return every check of this kind, in the order in which they are shown."""
     found = [
         ok(host.name, "runner", f"python {facts['runner_python']}, kernel {facts['kernel']}"),
+        _held(host, facts),
         _framework(host, facts, framework),
         _disk(host, facts),
         _limits(host, facts),
@@ -43,6 +44,13 @@ def slots_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         hint = "lower --gpus, or raise slots: in the inventory"
         return failed(host.name, "slots", slots, f"{ranks} ranks", hint)
     return ok(host.name, "slots", f"{slots}, {facts['cores']} cores, {facts['cpu']}")
+
+
+def _held(host: Host, facts: Mapping[str, Any]) -> Check | None:
+    if not facts.get("held_by"):
+        return None
+    hint = "a bench is refused until that run is over; orch status shows more, orch cancel ends runs of this user"
+    return warning(host.name, "held", f"by {facts['held_by']}", "no run on this node", hint)
 
 
 def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:

@@ -12,6 +12,7 @@ from orchestrator.fanout import each
 from orchestrator.framework import Framework
 from orchestrator.inventory import Host
 from orchestrator.nodefacts import told_facts, unpacked
+from orchestrator.runnercall import owner_words
 
 __all__ = ["capture"]
 
@@ -54,6 +55,8 @@ def capture(
         except (ValueError, TypeError, AttributeError, LookupError) as error:  # whatever a strange node may have put there
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None
+        if facts.get("held_by"):
+            facts["held_by"] = owner_words(str(facts["held_by"]))
         facts["login_s"] = round(node.login_s, 3)
         if briefly:
             facts["standing"] = answer["standing"]

@@ -67,6 +67,12 @@ def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> 
     assert (other.host, other.expected) == ("n3", "the same bytes as on n2")
 
 
+def test_a_node_that_another_run_holds_is_a_warning_that_names_the_owner() -> None:
+    check = judged(healthy(held_by="run r1 of me@desk, process 7, since noon"))["held"]
+    assert (check.verdict, check.found) == ("warning", "by run r1 of me@desk, process 7, since noon")
+    assert "held" not in judged(healthy(held_by=None))
+
+
 def one(name: str, facts: dict[str, Any], host: Host = HOST) -> tuple[str, str]:
     check = judged(facts, host)[name]
     if check.verdict != "ok":
@@ -79,7 +85,7 @@ def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
     facts["gpu"]["ecc_now"] = 0
     checks = judged(facts)
     assert {check.verdict for check in checks.values()} == {"ok"}, checks
-    assert set(checks) == set(NAMES) - {"framework", "slots", "login", "clock", "port", "program", "expect", "alike"}
+    assert set(checks) == set(NAMES) - {"held", "framework", "slots", "login", "clock", "port", "program", "expect", "alike"}
 
 
 def test_every_check_is_documented() -> None:

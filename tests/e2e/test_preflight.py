@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.rig import QUICK, Controller, Done
+from tests.e2e.rig import QUICK, Controller, Done, running
 
 pytestmark = pytest.mark.timeout(120)
 CHECK = ("check", "-f", "simulated")
@@ -26,6 +27,30 @@ def expecting(controller: Controller, text: str) -> str:
     path = controller.project / "expecting.yaml"
     path.write_text(Path(controller.lab.inventory).read_text().replace("hosts:\n", f"{text}\nhosts:\n", 1))
     return str(path)
+
+
+def test_nodes_that_another_run_holds_are_named_with_their_owner_in_any_work_directory(controller: Controller) -> None:
+    process = running(controller, nodes=2)
+    mine = controller.runs[-1].name
+    moved = controller.project / "moved.yaml"
+    text = controller.lab.inventory.read_text()
+    moved.write_text(text.replace("  vars:\n", "  vars:\n    workdir: /tmp/elsewhere\n", 1))
+    for inventory in (str(controller.lab.inventory), str(moved)):
+        done = controller.orch(*CHECK, "--json", "--hosts", inventory)
+        held = {host: check for (host, name), check in checks(done).items() if name == "held"}
+        assert done.code == 0 and sorted(held) == ["node1", "node2"], done
+        assert {check["verdict"] for check in held.values()} == {"warning"}
+        assert held["node2"]["found"].startswith(f"by run {mine} of root@"), held
+        refused = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", inventory)
+        assert refused.code == 1 and f"another run holds this node: run {mine} of root@" in refused.err, refused
+    deployed = controller.orch("deploy", "-f", "simulated")
+    assert "\nheld " in deployed.out, deployed
+    process.send_signal(signal.SIGTERM)
+    controller.end(process, 20)
+    deployed = controller.orch("deploy", "-f", "simulated")
+    assert "same boot" in deployed.out and "\nheld " not in deployed.out, deployed
+    again = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", str(moved))
+    assert again.code == 0 and " held" not in again.out + again.err, again
 
 
 @pytest.fixture
