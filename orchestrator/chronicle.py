@@ -17,9 +17,10 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
+from orchestrator.files import write_atomic
 from orchestrator.intervals import Interval
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, read_json, write_atomic
+from orchestrator.rundir import BenchDir, read_json
 from orchestrator.sealed import is_broken, sealed
 from orchestrator.summary import Row, summarize
 

@@ -25,7 +25,7 @@ from orchestrator.inventory import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import Node
 from orchestrator.preflight import capture
-from orchestrator.rundir import write_atomic
+from orchestrator.project import keep
 from orchestrator.staging import stage_payload
 
 __all__ = ["Deployed", "Memory", "deploy"]
@@ -102,8 +102,7 @@ class Memory:
 
     def save(self) -> None:
         """Write it down. Raises ConfigError where the project cannot be written."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(self.path, json.dumps({"schema": 1, "hosts": self._all}).encode())
+        keep(self.path, {"schema": 1, "hosts": self._all})
 
     def _key(self, host: Host) -> str:
         parts = [asdict(host), [(each.framework.name, each.framework.digest) for each in self._folders]]

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.rundir import write_atomic
+from orchestrator.errors import ConfigError
+from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 
-__all__ = ["Project"]
+__all__ = ["Project", "keep", "owner"]
 
 _DEFAULT = "inventory/cluster.yaml"
 
@@ -69,9 +70,14 @@ class Project:
         """Keep the inventory of a deploy for the commands that follow."""
         path = Path(inventory)
         source = str(path.absolute()) if path.exists() else inventory
+        keep(self.root / ".orch" / "project.json", {"schema": 1, "inventory": source})
+
+    def prepare(self) -> None:
+        """Make the folder of what is remembered. Raises ConfigError where nothing could be, before a host is contacted."""
         folder = self.root / ".orch"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(folder / "project.json", json.dumps({"schema": 1, "inventory": source}).encode())
+        make_folder(folder, PROJECT_HINT)
+        if not os.access(folder, os.W_OK):
+            raise ConfigError("expected a folder that can be written", kind="unsafe_path", where=str(folder), hint=PROJECT_HINT)
 
     def _remembered(self) -> str:
         try:
@@ -80,6 +86,12 @@ class Project:
         except (OSError, ValueError, KeyError, TypeError):
             # A lost memory costs one option on the command line; it is no reason to refuse work.
             return ""
+
+
+def keep(path: Path, value: Mapping[str, object]) -> None:
+    """Write what a project remembers. Raises ConfigError where it cannot be written."""
+    make_folder(path.parent, PROJECT_HINT)
+    write_atomic(path, json.dumps(value).encode(), hint=PROJECT_HINT)
 
 
 def owner() -> dict[str, object]:

@@ -11,17 +11,17 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, DataError, OrchError
+from orchestrator.errors import DataError
+from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_all, write_atomic
 from orchestrator.sealed import is_broken, sealed, unsealed
 from orchestrator.strictjson import strict_json
 
@@ -30,12 +30,10 @@ __all__ = [
     "BenchDir",
     "RunDir",
     "check_name",
-    "failures",
     "latest",
     "map_bytes",
     "read_bytes",
     "read_json",
-    "write_atomic",
 ]
 
 SCHEMA = 1
@@ -62,11 +60,11 @@ class BenchDir:
         """
         name = check_name(str(bench["bench_id"]), str(root))
         path = root / name
-        with failures(path):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(root, PROJECT_HINT)
+        with failures(path, hint=PROJECT_HINT):
             path.mkdir(mode=0o700)
             path.chmod(0o700)
-            _sync_directory(root)
+            sync_directory(root)
         write_atomic(path / "bench.json", _json_bytes(sealed({"schema": SCHEMA, **bench})))
         return cls(path)
 
@@ -125,7 +123,7 @@ class BenchDir:
                 if whole < os.fstat(file).st_size:
                     os.ftruncate(file, whole)  # a torn line was never acknowledged, and must not swallow the next one
                 try:
-                    _write_all(file, line)
+                    write_all(file, line)
                     os.fsync(file)
                 except OSError:
                     os.ftruncate(file, whole)
@@ -133,7 +131,7 @@ class BenchDir:
             finally:
                 os.close(file)
             if not whole:
-                _sync_directory(self.path)
+                sync_directory(self.path)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events in order. A torn last line is left out; damage elsewhere is DataError naming file and offset."""
@@ -275,34 +273,6 @@ def _is_written(folder: Path) -> bool:
     return folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whole or not at all: a temporary name in its folder, flushed, renamed, the folder flushed.
-
-    Follows no link in its last two parts. Raises DataError (storage_full) or ConfigError (unsafe_path).
-    """
-    temporary = f".{secrets.token_hex(8)}.part"
-    with failures(path, needed=len(data)):
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(temporary, flags, 0o600, dir_fd=folder)
-            try:
-                try:
-                    os.fchmod(file, mode)
-                    _write_all(file, data)
-                    os.fsync(file)
-                finally:
-                    os.close(file)
-                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
 def _record(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict):
@@ -357,12 +327,6 @@ def _whole_lines(file: int) -> int:
     return 0
 
 
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
 def _make_folders(base: Path, parts: tuple[str, ...]) -> None:
     """Make ``base`` and the folders below it, 0700 whatever the umask. A link where a folder should be is refused."""
     for path in (base, *(base.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
@@ -373,34 +337,4 @@ def _make_folders(base: Path, parts: tuple[str, ...]) -> None:
                 raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path)) from None
         else:
             path.chmod(0o700)
-            _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def failures(path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn the system's errors on writing into ours."""
-    try:
-        yield
-    except OSError as error:
-        raise _failure(path, error, needed) from error
-
-
-def _failure(path: Path, error: OSError, needed: int) -> OrchError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = "unknown"
-        with suppress(OSError):
-            system = os.statvfs(path.parent)
-            free = str(system.f_bavail * system.f_frsize)
-        message = f"no room on the controller's disk: {needed} bytes needed, {free} free"
-        return DataError(message, kind="storage_full", where=str(path), hint="free some space and repeat; nothing is lost")
-    if isinstance(error, FileExistsError):
-        return ConfigError("exists already, and results are never overwritten", kind="unsafe_path", where=str(path))
-    return ConfigError(f"cannot be written: {error.strerror or error}", kind="unsafe_path", where=str(error.filename or path))
+            sync_directory(path.parent)

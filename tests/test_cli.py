@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,6 +181,43 @@ def test_the_version_and_help_go_to_stdout(project: Project) -> None:
     helped = project.orch("--help")
     assert helped.returncode == 0 and helped.stderr == "" and "Exit status: 0 good" in helped.stdout
     assert project.orch("-h").stdout == helped.stdout
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder on a disk that is mounted read-only, and beside it one that has ``.orch``."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("mounting a disk needs root")
+    (place / "new").mkdir()
+    (place / "old" / ".orch").mkdir(parents=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+COMMANDS = [["deploy"], ["lab", "up", "--kind", "asyncssh", "--nodes", "1"], ["bench", "resnet50"]]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("where", ["new", "old"])
+def test_a_project_that_cannot_be_written_is_named_with_what_to_do(
+    project: Project, read_only: Path, words: list[str], where: str
+) -> None:
+    done = project.orch(*words, ORCH_PROJECT=str(read_only / where))
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("orch: ")]
+    assert done.returncode == 2 and message.startswith(f"orch: {read_only}/{where}/"), done
+    assert "ORCH_PROJECT" in message and ".part" not in message, message
+
+
+def test_what_lies_where_a_projects_folder_should_be_is_named(project: Project) -> None:
+    for name, commands in ((".orch", COMMANDS[:2]), ("runs", COMMANDS[2:])):
+        path = project.path / name
+        path.touch()
+        for words in commands:
+            assert f"orch: {path}: cannot be written: it is not a folder. " in project.refused(*words)
+        path.unlink()
 
 
 def test_who_stops_reading_our_output_gets_no_traceback(project: Project) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, DataError, OrchError
-from orchestrator.rundir import BenchDir, RunDir, latest, write_atomic
+from orchestrator.files import write_atomic
+from orchestrator.rundir import BenchDir, RunDir, latest
 
 BENCH = {"bench_id": "b1", "created": "2025-01-02T03:04:05Z", "runs": ["r1", "r2", "r3"]}
 

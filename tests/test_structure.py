@@ -33,8 +33,8 @@ LAYERS = {
         comparison distinctions sealed redaction
     """,
     "shell": """
-        foreign yamlfile library rundir evidence planned pool readlogs results account history project bench transport node
-        runnercall cluster headroom fanout preflight staging deployed procs peer reattach watch launch blame campaign
+        foreign yamlfile library files rundir evidence planned pool readlogs results account history project bench transport
+        node runnercall cluster headroom fanout preflight staging deployed procs peer reattach watch launch blame campaign
         ownership planrecord pace search tuned resume collect chronicle comparing curves explaining sealedtar archive lab
     """,
     "edge": "report cli __main__",

@@ -47,6 +47,7 @@ def deploy(
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
+    selection.project.prepare()
     memory = deployed.Memory(selection.project.deployed, folders)
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
         sent, facts, unchanged = deployed.deploy(cluster, folders, memory)

@@ -25,10 +25,10 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
     from orchestrator.beside import beside
     from orchestrator.errors import DataError, Faults
     from orchestrator.explaining import explain_bench
+    from orchestrator.files import write_atomic
     from orchestrator.foreign import published_files
     from orchestrator.report.html import render
     from orchestrator.results import notes_of, read_bench
-    from orchestrator.rundir import write_atomic
     from orchestrator.summary import summarize
 
     results = read_bench(bench, each_rank=True)

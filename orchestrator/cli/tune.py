@@ -120,8 +120,8 @@ def show(bench: BenchDir, as_json: bool) -> None:
     """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
     import json
 
+    from orchestrator.files import write_atomic
     from orchestrator.report.tuned import answer, rungs
-    from orchestrator.rundir import write_atomic
     from orchestrator.tuned import tuned
 
     found = tuned(bench)
@@ -151,8 +151,8 @@ def _pilot_failed(bench: BenchDir) -> bool:
 
 def _write(bench: BenchDir, found: Tuned) -> list[Path]:
     """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
+    from orchestrator.files import write_atomic
     from orchestrator.report.tuned import inventory_file, options_file
-    from orchestrator.rundir import write_atomic
     from orchestrator.tuned import FASTER
 
     if found.verdict != FASTER:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from orchestrator.errors import ConfigError
+from orchestrator.files import failures, make_folder
 from orchestrator.procs import live_pid
 
 __all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read"]
@@ -86,9 +87,12 @@ class Lab:
 
 def claim(lab: Lab) -> None:
     """Write ``lab.json`` for a lab that is about to come up; raises ConfigError where the directory is taken."""
-    if lab.directory.exists() and any(lab.directory.iterdir()):
+    hint = "make it a folder that can be written, or name another one by --dir or ORCH_PROJECT"
+    make_folder(lab.directory, hint)
+    with failures(lab.directory, hint=hint):
+        taken = any(lab.directory.iterdir())
+    if taken:
         raise ConfigError("expected an empty or new directory for the lab", kind="unsafe_path", where=str(lab.directory))
-    lab.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     record = {
         "schema": SCHEMA,
         "marker": lab.marker,
@@ -97,7 +101,8 @@ def claim(lab: Lab) -> None:
         "mtu": lab.mtu,
         "nodes": [{"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes],
     }
-    with (lab.directory / "lab.json").open("x", encoding="utf-8") as file:
+    path = lab.directory / "lab.json"
+    with failures(path, hint=hint), path.open("x", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -113,8 +118,10 @@ def read(directory: Path) -> Lab | None:
     directory = directory.resolve()
     try:
         record = json.loads((directory / "lab.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(directory / "lab.json")) from error
     except ValueError as error:
         raise ConfigError(f"expected JSON, {error}", where=str(directory / "lab.json")) from error
     return _from_record(directory, record)

@@ -15,7 +15,6 @@ import hashlib
 import hmac
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
+from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
 from orchestrator.transport.sshconfig import Endpoint
 
 __all__ = ["HostKey", "Known", "Trust", "judge", "known_keys"]
@@ -270,8 +270,9 @@ def _parts(blob: bytes) -> list[bytes]:
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
     """Hold the store's lock, against threads and processes alike: every holder has opened the lock file by itself."""
-    store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    make_folder(store.parent, PROJECT_HINT)
+    with failures(store, hint=PROJECT_HINT):
+        handle = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
         while not _try_lock(handle):
@@ -299,20 +300,4 @@ def _append(store: Path, line: str) -> None:
     before = store.read_bytes() if store.exists() else b""
     if before and not before.endswith(b"\n"):
         before += b"\n"
-    fresh = store.with_name(f".{store.name}.{secrets.token_hex(8)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(before + line.encode("utf-8", "surrogateescape"))
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(store)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    directory = os.open(store.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    write_atomic(store, before + line.encode("utf-8", "surrogateescape"), hint=PROJECT_HINT)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError, TransportError
+from orchestrator.errors import ConfigError, OrchError, TransportError
 from orchestrator.transport import Trust, connect
 from orchestrator.transport.hostkeys import HostKey, judge, known_keys
 from orchestrator.transport.sshconfig import Endpoint, resolve
@@ -234,7 +234,7 @@ def test_first_contacts_of_two_processes_lose_and_tear_no_line(rig: Rig) -> None
         assert all(known_keys([store], f"host{host}").types() == ("ssh-ed25519",) for host in range(16))
         assert known_keys([store], "nobody").torn == ()
         assert store.stat().st_mode & 0o777 == 0o600
-    assert not list(rig.directory.glob(".store*"))
+    assert not list(rig.directory.glob(".*.part"))
 
 
 def test_sixteen_servers_are_met_at_once(rig: Rig) -> None:
@@ -277,6 +277,14 @@ def test_a_store_that_is_a_link_is_not_followed(rig: Rig, endpoint: Endpoint) ->
     with pytest.raises(OrchError, match="link"):
         judge(endpoint, rig.trust(accept_new=True), public(rig.keys.server))
     assert target.read_text() == ""
+
+
+def test_a_store_that_cannot_be_written_is_named_with_what_to_do(rig: Rig, endpoint: Endpoint) -> None:
+    lock = Path(f"{rig.store}.lock")
+    lock.mkdir()
+    with pytest.raises(ConfigError) as caught:
+        judge(endpoint, rig.trust(accept_new=True), public(rig.keys.server))
+    assert caught.value.where == str(lock) and "ORCH_PROJECT" in caught.value.hint
 
 
 WEAK = {

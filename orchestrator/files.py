@@ -1,0 +1,98 @@
+"""Files that are written whole or not at all, folders that are made for them, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from orchestrator.errors import ConfigError, DataError, OrchError
+
+__all__ = ["PROJECT_HINT", "failures", "make_folder", "sync_directory", "write_all", "write_atomic"]
+
+PROJECT_HINT = "make it a folder that can be written, or set ORCH_PROJECT to one"
+"""What to do where a file of a project cannot be written."""
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "") -> None:
+    """Write a file whole or not at all: a temporary name in its folder, flushed, renamed, the folder flushed.
+
+    Follows no link in its last two parts. Raises DataError (storage_full) or ConfigError (unsafe_path).
+    """
+    temporary = f".{secrets.token_hex(8)}.part"
+    with failures(path, needed=len(data), hint=hint):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(temporary, flags, 0o600, dir_fd=folder)
+            try:
+                try:
+                    os.fchmod(file, mode)
+                    write_all(file, data)
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of it, in as many pieces as the system takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def make_folder(path: Path, hint: str = "") -> None:
+    """Make a folder of this user's alone, with those above it, where it is not there yet.
+
+    Raises ConfigError naming what is in the way, and ``hint``.
+    """
+    with failures(path, hint=hint):
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            odd = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), path)
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(odd)) from None
+
+
+def sync_directory(path: Path) -> None:
+    """Make durable which files a folder has."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def failures(path: Path, needed: int = 0, hint: str = "") -> Iterator[None]:
+    """Turn the system's errors on writing into ours; ``hint`` says what to do where a place cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise _failure(path, error, needed, hint) from error
+
+
+def _failure(path: Path, error: OSError, needed: int, hint: str) -> OrchError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = "unknown"
+        with suppress(OSError):
+            system = os.statvfs(path.parent)
+            free = str(system.f_bavail * system.f_frsize)
+        message = f"no room on the controller's disk: {needed} bytes needed, {free} free"
+        return DataError(message, kind="storage_full", where=str(path), hint="free some space and repeat; nothing is lost")
+    if isinstance(error, FileExistsError):
+        return ConfigError("exists already, and results are never overwritten", kind="unsafe_path", where=str(path))
+    # A name without a folder is one that we made up, in the folder of the path.
+    where = error.filename if str(error.filename).startswith("/") else path
+    return ConfigError(f"cannot be written: {error.strerror or error}", kind="unsafe_path", where=str(where), hint=hint)
