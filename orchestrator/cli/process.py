@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from io import FileIO, TextIOWrapper
 from typing import NoReturn, TextIO
 
 __all__ = ["at_once", "run"]
@@ -34,6 +35,7 @@ def at_once(main: Callable[[], object]) -> NoReturn:
     gc.set_threshold(50_000)
     # Inventories mean the same whatever plug-ins of pydantic there are, and to look for some is to read about all packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _prepare_streams()
     code = 0
     try:
         main()
@@ -47,6 +49,21 @@ def at_once(main: Callable[[], object]) -> NoReturn:
     atexit._run_exitfuncs()
     lost = [stream for stream in (sys.stdout, sys.stderr) if not _flushed(stream)]
     os._exit(code or int(bool(lost)))
+
+
+def _prepare_streams() -> None:
+    """Let everything be printed: nowhere where a stream is closed, and as its escape what an encoding lacks."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # or a file that is opened later would have this number, and what is written to it
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, TextIOWrapper(FileIO(os.devnull, "w"), encoding="utf-8"))
+        elif isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _flushed(stream: TextIO) -> bool:
