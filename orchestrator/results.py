@@ -62,12 +62,23 @@ def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
 
 
 def notes_of(bench: BenchDir) -> list[str]:
-    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out."""
+    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
+    why nothing was run."""
     record = bench.bench()
     course, notes = record.get("course"), record.get("notes", [])
     course = course if isinstance(course, dict) else {}
     order = [f"random order in blocks, seed {course.get('seed')}"] if course.get("order") == "random" else []
-    return [*order, *(str(text) for text in notes)]
+    return [*order, *(str(text) for text in notes), *_refusals(bench)]
+
+
+def _refusals(bench: BenchDir) -> list[str]:
+    """Return why a bench that is over has no run, once for all hosts of which the same was said."""
+    over = [event for event in bench.events() if event["event"] == "over"] if not bench.runs() else []
+    hosts: dict[str, list[str]] = {}
+    for error in over[-1].get("errors", ()) if over else ():
+        recorded = recorded_error(error, "")
+        hosts.setdefault(str(recorded), []).append(recorded.host)
+    return [f"nothing was run: {fold(filter(None, names))}{': ' * any(names)}{text}" for text, names in hosts.items()]
 
 
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:

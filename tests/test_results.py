@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.hardware import slowed_in
-from orchestrator.results import read_bench, read_run, store
+from orchestrator.results import notes_of, read_bench, read_run, store
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.summary import RunResult, summarize
 
@@ -139,6 +139,14 @@ def build(
 @pytest.fixture
 def bench(tmp_path: Path) -> BenchDir:
     return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
+
+
+def test_a_bench_that_ended_before_its_first_run_says_why_once_for_all_hosts(bench: BenchDir) -> None:
+    errors = [{"kind": "node_unfit", "message": "no torch", "hint": "install it", "host": host} for host in ("n1", "n2")]
+    bench.event("over", code=1, errors=[*errors, {"kind": "interrupted", "message": "stopped by a signal"}])
+    assert notes_of(bench) == ["nothing was run: n[1-2]: no torch. install it", "nothing was run: stopped by a signal"]
+    build(bench, "r1")
+    assert notes_of(bench) == []
 
 
 def test_a_whole_run_has_its_speed(bench: BenchDir) -> None:
