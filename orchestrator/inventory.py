@@ -8,14 +8,19 @@ Facts of the cluster live here (addresses, GPUs, interface, interpreter, environ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import expand, fold, nearest
 
 __all__ = ["Host", "Inventory", "SshSettings", "secret_values"]
+
+# Tokens and tokenizers in plain sight are those of language models: MAX_TOKENS, TOKENIZERS_PARALLELISM.
+_SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,19 @@ class Host:
 class Inventory:
     """Hosts in their written order, and named groups of them. ``source`` is the file or expression they came from.
 
-    ``secrets`` names the variables of ``env`` whose values are never shown.
+    ``hidden`` are names of variables of ``env``, or patterns of them, whose values are never shown.
     """
 
     source: str
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The variables of ``env`` whose values are never shown: those that are hidden, and those named like a secret."""
+        names = dict.fromkeys(name for host in self.hosts for name in host.env)
+        return tuple(name for name in names if _SECRET.search(name) or any(fnmatchcase(name, each) for each in self.hidden))
 
     def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
         """Return the hosts that ``expression`` names, in inventory order, without those of ``exclude``.

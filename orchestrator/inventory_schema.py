@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
@@ -76,7 +77,7 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
     groups = _groupings(_section(document_value, "groups", {}, where, faults), where, faults)
     secrets = _section(document_value, "secrets", [], where, faults)
     faults.extend(_secret_faults(secrets, [document_value.get("defaults"), *hosts.values()], where))
-    return build(source, entries, groups, defaults=defaults, secrets=secrets, faults=faults)
+    return build(source, entries, groups, defaults=defaults, hidden=secrets, faults=faults)
 
 
 def build(
@@ -85,7 +86,7 @@ def build(
     groups: Sequence[Grouping] = (),
     *,
     defaults: Mapping[str, Any] | None = None,
-    secrets: Sequence[str] = (),
+    hidden: Sequence[str] = (),
     faults: Sequence[ConfigError] = (),
 ) -> Inventory:
     """Check and combine what a source declares. Raises Faults with ``faults``, found so far, and all that are found here."""
@@ -105,7 +106,7 @@ def build(
         refuse(every)
     classes = [(resolved[group.name], group.expect) for group in groups if group.expect]
     expected = (defaults or {}).get("expect", {})
-    return Inventory(source, tuple(_expecting(host, expected, classes) for host in hosts), resolved, tuple(secrets))
+    return Inventory(source, tuple(_expecting(host, expected, classes) for host in hosts), resolved, tuple(hidden))
 
 
 def _expecting(host: Host, defaults: Mapping[str, Any], classes: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> Host:
@@ -160,12 +161,12 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
 
 
 def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where) -> Iterator[ConfigError]:
-    """Yield a fault for each name that no ``env`` holds: misspelt, it would leave the real secret in plain sight."""
+    """Yield a fault for each name or pattern that no ``env`` holds: misspelt, it would leave the real secret in plain sight."""
     environments = [holder.get("env") for holder in holders if isinstance(holder, dict)]
     known = {name for env in environments if isinstance(env, dict) for name in env}
     for index, name in enumerate(secrets):
-        if not isinstance(name, str) or name not in known:
-            hint = f"a secret is the name of a variable under env:{nearest(str(name), known)}"
+        if not isinstance(name, str) or not any(fnmatchcase(each, name) for each in known):
+            hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{nearest(str(name), known)}"
             yield ConfigError(f"expected the name of a variable, got {found(name)}", where=where(("secrets", index)), hint=hint)
 
 

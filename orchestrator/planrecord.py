@@ -18,6 +18,7 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory
 from orchestrator.library import FrameworkFolder, open_framework, open_inventory
 from orchestrator.peer import Limits
+from orchestrator.redaction import SHOWN
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import Course
@@ -85,10 +86,11 @@ def reopen(bench: BenchDir) -> Reopened:
         order = [run_id for run_id in record["runs"] if run_id not in record["borrowed"]]
         planned_with = record["planned_with"]
         limits, host_names = Limits(**record["limits"]), list(planned_with["hosts"])
+        environments = {name: dict(host["env"]) for name, host in planned_with["hosts"].items()}
         course = Course(**record.get("course", {}))
         if not all(run_id in wanted for run_id in order):
             raise ValueError("runs without a plan")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         message = f"expected a bench's plan, {error} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=where) from error
     folders = {name: open_framework(name, templates) for name in names}
@@ -98,6 +100,8 @@ def reopen(bench: BenchDir) -> Reopened:
     except ConfigError as error:
         raise _changed([error.message], where) from error
     now = _planned_with(hosts, inventory.secrets, folders)
+    for name, env in environments.items():  # what was no secret when it was planned may be one now
+        planned_with["hosts"][name]["env"] = _shown(env, inventory.secrets)
     if changes := list(_differences(planned_with, json.loads(json.dumps(now)))):
         raise _changed(changes, where)
     bench_id = str(record["bench_id"])
@@ -162,7 +166,7 @@ def _planned_with(hosts: Sequence[Host], secrets: Sequence[str], folders: Mappin
     """Return all that a rendered plan depends on besides the specs; values of secret variables are left out."""
 
     def public(host: Host) -> dict[str, Any]:
-        shown = {name: "(not shown)" if name in secrets else value for name, value in host.env.items()}
+        shown = _shown(host.env, secrets)
         # What is expected of a host is judged before a run; no file of a plan rests on it.
         return {name: value for name, value in asdict(replace(host, env=shown)).items() if name != "expect"}
 
@@ -172,6 +176,10 @@ def _planned_with(hosts: Sequence[Host], secrets: Sequence[str], folders: Mappin
             name: {"files": folder.framework.digest, "payload": folder.payload_digests} for name, folder in folders.items()
         },
     }
+
+
+def _shown(env: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
+    return {name: SHOWN if name in secrets else value for name, value in env.items()}
 
 
 def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:

@@ -66,6 +66,28 @@ def test_a_good_inventory_means_what_stands_beside_it(name: str) -> None:
     assert plain(read(path.read_text(), name)) == json.loads(path.with_name(f"{name}.json").read_text())
 
 
+def test_secrets_are_named_one_by_one_by_pattern_and_by_what_a_name_looks_like() -> None:
+    env = "{API_TOKEN: a, hf_secret: b, AWS_ACCESS_KEY_ID: c, WANDB_USER: d, WANDB_URL: e, K1: f, k1: g, NCCL_DEBUG: INFO}"
+    plain = "MAX_TOKENS: '512', TOKENIZERS_PARALLELISM: 'false', NCCL_SOCKET_IFNAME: ib0"
+    text = f"schema: 1\nhosts:\n  a: {{env: {env}}}\n  b: {{env: {{DB: h, MY_PASSWORD: i, {plain}}}}}\n"
+    looks = ("API_TOKEN", "hf_secret", "AWS_ACCESS_KEY_ID", "MY_PASSWORD")
+    assert read(text).secrets == looks
+    assert set(read(text + "secrets: ['WANDB_?RL', 'K[0-9]', '*B', '*_TOKEN']\n").secrets) == {*looks, "WANDB_URL", "K1", "DB"}
+    assert set(read(text + "secrets: ['*']\n").secrets) == {name for host in read(text).hosts for name in host.env}
+
+
+def test_names_that_look_like_secrets_are_secrets_in_other_formats_too() -> None:
+    found = parse_text("all:\n  hosts:\n    a: {env: {HF_TOKEN: x, PLAIN: y}}\n", "hosts.yml", yamlfile.loads)
+    assert found.secrets == ("HF_TOKEN",)
+
+
+def test_a_pattern_that_no_variable_matches_is_refused_as_a_misspelt_name_is() -> None:
+    text = "schema: 1\nsecrets: ['*_TOKEM', '*_token']\nhosts: {a: {env: {HF_TOKEN: hunter2}}}\n"
+    found = faults_of(lambda: read(text))
+    assert len(found) == 2 and all("expected the name of a variable, got the text '*_" in each for each in found)
+    assert "did you mean 'HF_TOKEN'?" in found[0]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_inventory_is_refused_with_all_its_faults_together(name: str) -> None:
     path = DATA / "bad" / name
@@ -102,9 +124,10 @@ def test_the_reference_inventory_is_four_nodes_with_eight_gpus() -> None:
 
 def test_what_the_reference_inventory_comments_out_is_valid_too() -> None:
     text = re.sub(r"^(\s*)# (\w+: |node5: |secrets: )", r"\1\2", REFERENCE.read_text(), flags=re.MULTILINE)
-    text = text.replace("hosts:  ", "hosts:\n ").replace("NCCL_DEBUG: INFO", 'NCCL_DEBUG: INFO\n    HF_TOKEN: "x"')
+    secrets = 'DB_URL: "x"\n    WANDB_USER: "y"'
+    text = text.replace("hosts:  ", "hosts:\n ").replace("NCCL_DEBUG: INFO", f"NCCL_DEBUG: INFO\n    {secrets}")
     inventory = read(text)
-    assert (len(inventory.hosts), inventory.secrets) == (5, ("HF_TOKEN",))
+    assert (len(inventory.hosts), inventory.secrets) == (5, ("DB_URL", "WANDB_USER"))
     assert inventory.hosts[4].ssh == SshSettings(
         user="bench",
         port=2222,

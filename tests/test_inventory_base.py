@@ -36,6 +36,13 @@ def test_variables_go_over_those_of_the_hosts_named_and_all_else_is_the_base(tmp
     assert (found.groups, found.secrets) == (base.groups, ("B",))
 
 
+def test_what_the_base_hides_by_pattern_and_what_looks_like_a_secret_is_hidden_in_what_is_laid_over_it(tmp_path: Path) -> None:
+    text = "schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {B2: x, C: x, HF_TOKEN: x}}}\n"
+    path = written(tmp_path, text)
+    (tmp_path / "cluster.yaml").write_text(BASE.replace("[B]", "['B*']"))
+    assert set(open_inventory(path).secrets) == {"B", "B2", "HF_TOKEN"}
+
+
 def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "hostfile").write_text("n1 slots=8\nn2 slots=8\n")

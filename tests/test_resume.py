@@ -66,6 +66,17 @@ def test_secrets_are_not_in_the_record_and_a_new_one_changes_no_plan(bench: Benc
     assert len(reopen(bench).runs) == 2
 
 
+def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(bench: BenchDir, tmp_path: Path) -> None:
+    record = bench.bench()
+    record["planned_with"]["hosts"]["a"]["env"]["HF_TOKEN"] = "hush"  # an earlier version took it for no secret
+    (bench.path / "bench.json").write_text(json.dumps(record))
+    assert len(reopen(bench).runs) == 2
+    (tmp_path / "cluster.yaml").write_text(INVENTORY.replace("slots: 2", "slots: 1"))
+    with pytest.raises(DataError) as caught:
+        reopen(bench)
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
