@@ -12,6 +12,7 @@ from orchestrator.cli.options import (
     Budget,
     Detach,
     Exclude,
+    FirstLineTimeout,
     Hosts,
     Json,
     Lease,
@@ -32,6 +33,8 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.bench import Bench
     from orchestrator.rundir import RunDir
     from orchestrator.spec import RunSpec
@@ -70,9 +73,7 @@ def bench(
     baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g where no usable one exists.")] = True,
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
-    first_line: Annotated[
-        float, typer.Option("--first-line-timeout", min=1, help="Seconds until the first line of a log.")
-    ] = 600.0,
+    first_line: FirstLineTimeout = 600.0,
     stall: StallTimeout = 600.0,
     output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="MiB of logs of a run on one node.")] = 1024,
     detach: Detach = False,
@@ -158,6 +159,20 @@ def bench(
     conduct(plan, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
 
+_LISTS = ("batch_size", "dtype", "loader")
+_CHOICES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "batch_size": ((int,), "a whole number ≥ 1"),
+    "dtype": ((str,), "one type as text"),
+    "loader": ((str,), "one loader as text"),
+    "steps": ((int,), "a whole number ≥ 1"),
+    "warmup_steps": ((int,), "a whole number ≥ 0"),
+    "timeout_s": ((int, float), "seconds above 0"),
+    "repeats": ((int,), "a whole number ≥ 1"),
+    "options": ((dict,), "a mapping"),
+}
+"""What a run file may hold; how large a number may be, the spec judges, of whichever origin it is."""
+
+
 def _run_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
@@ -165,7 +180,7 @@ def _run_file(path: Path | None) -> dict[str, Any]:
     from orchestrator.errors import ConfigError
 
     document = yamlfile.load(path)
-    known = ("batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s", "repeats", "options")
+    known = list(_CHOICES)
     if not isinstance(document.value, dict):
         raise ConfigError("expected a mapping of choices", where=str(path), hint=f"it takes {', '.join(known)}")
     for key in document.value:
@@ -174,13 +189,15 @@ def _run_file(path: Path | None) -> dict[str, Any]:
                 f"unknown key {key}", where=f"{path}:{document.line((key,))}", hint=f"it takes {', '.join(known)}"
             )
     values = dict(document.value)
-    repeats, options = values.get("repeats", 1), values.get("options", {})
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-        raise ConfigError(
-            f"expected a whole number ≥ 1, got {repeats!r}", where=f"{path}:{document.line(('repeats',))}: repeats"
-        )
-    if not isinstance(options, dict):
-        raise ConfigError(f"expected a mapping, got {options!r}", where=f"{path}:{document.line(('options',))}: options")
+    for key, value in values.items():
+        kinds, word = _CHOICES[key]
+        if type(value) not in kinds or (key == "repeats" and value < 1):
+            hint = f"--{key.replace('_', '-')} of the command line takes several" if key in _LISTS else ""
+            raise ConfigError(f"expected {word}, got {value!r}", where=f"{path}:{document.line((key,))}: {key}", hint=hint)
+    for name, value in values.get("options", {}).items():
+        if type(value) not in (str, int, float, bool):
+            where = f"{path}:{document.line(('options', name))}: options.{name}"
+            raise ConfigError(f"expected one value, got {value!r}", where=where)
     return values
 
 

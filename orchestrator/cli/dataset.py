@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, print_json, select
 
 if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
@@ -39,7 +39,7 @@ def make(
     directory: Annotated[
         str, typer.Option("--dir", metavar="DIR", help="Where; vars.data_dir of each host if not given.")
     ] = "",
-    limit_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a node may take.")] = 600.0,
+    limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Seconds a node may take.")] = 600.0,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:

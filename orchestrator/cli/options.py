@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from orchestrator.project import Project
     from orchestrator.transport import Trust
 
+# A node's timers hold no more, and a clock counts to no infinity.
+_MOST_S = 1e9
+
+
+def bounded(param: typer.CallbackParam, value: float | None) -> float | None:
+    """Return seconds as they were given. Raises ConfigError for infinity, for what is no number, and for aeons."""
+    from orchestrator.errors import ConfigError
+
+    if value is not None and not value <= _MOST_S:
+        raise ConfigError(f"expected seconds, at most {_MOST_S:.0f}, got {value:g}", where=param.opts[0])
+    return value
+
+
 Hosts = Annotated[
     str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, or hosts such as gpu[01-04],@group.")
 ]
@@ -25,10 +38,19 @@ Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", he
 # Of commands that run something. The defaults stand with the commands.
 Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Time for all: 90s, 30m, 2h.")]
 WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
-Timeout = Annotated[float | None, typer.Option("--timeout", help="Seconds after which a run is stopped.")]
-Lease = Annotated[float, typer.Option("--lease", min=2, max=86400, help="Seconds a node runs on without a controller.")]
-StopGrace = Annotated[float, typer.Option("--stop-grace", min=0, max=600, help="Seconds from terminate to kill.")]
-StallTimeout = Annotated[float, typer.Option("--stall-timeout", min=1, help="Seconds without a further line.")]
+Timeout = Annotated[float | None, typer.Option("--timeout", callback=bounded, help="Seconds after which a run is stopped.")]
+Lease = Annotated[
+    float, typer.Option("--lease", min=2, max=86400, callback=bounded, help="Seconds a node runs on without a controller.")
+]
+StopGrace = Annotated[
+    float, typer.Option("--stop-grace", min=0, max=600, callback=bounded, help="Seconds from terminate to kill.")
+]
+FirstLineTimeout = Annotated[
+    float, typer.Option("--first-line-timeout", min=1, callback=bounded, help="Seconds until the first line of a log.")
+]
+StallTimeout = Annotated[
+    float, typer.Option("--stall-timeout", min=1, callback=bounded, help="Seconds without a further line.")
+]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")]
 
 
