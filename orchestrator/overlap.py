@@ -140,8 +140,10 @@ def step_s(device: Device, buckets: Sequence[Bucket], curve: Curve, sharing: Sha
     done_s = now_s = 0.0
     for bucket in buckets:
         wait_s = max(0.0, bucket.ready * device.backward_s - done_s)
-        took_s, computed_s = _reduced(curve.time_s(bucket.size_bytes), device.backward_s - done_s - wait_s, sharing)
-        now_s, done_s = now_s + wait_s + took_s, done_s + wait_s + computed_s
+        # No more than all of the pass can be done, and no less than nothing be left: the sums are off by what is rounded.
+        left_s = max(0.0, device.backward_s - done_s - wait_s)
+        took_s, computed_s = _reduced(curve.time_s(bucket.size_bytes), left_s, sharing)
+        now_s, done_s = now_s + wait_s + took_s, min(device.backward_s, done_s + wait_s + computed_s)
     return device.step_s - device.backward_s + now_s + (device.backward_s - done_s)
 
 

@@ -6,7 +6,7 @@ import doctest
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator import overlap
@@ -49,6 +49,15 @@ buckets = st.lists(st.builds(Bucket, st.integers(1, 1 << 30), shares), max_size=
 )
 def test_a_step_of_two_buckets_is_what_it_is_by_hand(sharing: Sharing, milliseconds: float) -> None:
     assert step_s(DEVICE, EARLY_AND_LATE, TEN_A_MEGABYTE, sharing) == pytest.approx(milliseconds / 1000)
+
+
+@pytest.mark.parametrize("sharing", [Sharing(1.0, 0.0), Sharing(1.0, 1.0)])
+@given(backward_ms=st.integers(1, 1000), ready=st.integers(0, 100))
+@example(backward_ms=10, ready=10)  # what is left of the pass after the second is rounded to less than nothing
+def test_buckets_that_are_ready_at_the_end_are_reduced_after_it(sharing: Sharing, backward_ms: int, ready: int) -> None:
+    some = (Bucket(MB, ready / 100), Bucket(MB, 1.0), Bucket(MB, 1.0))
+    device = Device(step_s=backward_ms / 500, backward_s=backward_ms / 1000)
+    assert step_s(device, some, TEN_A_MEGABYTE, sharing) == pytest.approx(device.step_s + 0.030)
 
 
 def test_a_bucket_waits_for_the_one_before_it() -> None:
