@@ -65,7 +65,7 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
                     and read_run(run).throughput is not None
                 ):
                     good.append(run)
-        except (OrchError, KeyError):
+        except (OrchError, LookupError, TypeError, AttributeError):
             # A damaged bench is no baseline; whoever summarises it is told what is wrong with it.
             continue
         if len(good) >= repeats:
@@ -89,14 +89,14 @@ def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
     """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
-    record, took = bench.bench(), durations(bench.events())
+    record, events = bench.bench(), bench.events()
     by_cell: dict[int, float] = {}
     try:
-        for run_id, seconds in took.items():
+        for run_id, seconds in durations(events).items():
             cell = record["plan"][run_id]["cell"]
             by_cell[cell] = max(seconds, by_cell.get(cell, 0.0))
         return [(RunSpec(**record["cells"][cell]["spec"]), seconds) for cell, seconds in by_cell.items()]
-    except (KeyError, TypeError, IndexError):  # an earlier version wrote it
+    except (LookupError, TypeError):  # damaged, or of an earlier version
         return []
 
 

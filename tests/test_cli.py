@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator import __version__
 from orchestrator.library import frameworks
+from tests.test_history import bench
 
 REPOSITORY = Path(__file__).parents[1]
 ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
@@ -190,6 +192,24 @@ def test_other_commands_refuse_as_plainly(project: Project, words: list[str], me
 def test_seconds_that_no_clock_counts_to_are_refused(project: Project, words: str, number: str) -> None:
     said = project.refused(*words.split(), number)
     assert words.split()[-1] in said and ("expected seconds" in said or "Invalid value" in said), said
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"placement": None}, {"placement": []}, {"placement": {"slots": None}}, {"placement": {"slots": []}},
+        {"placement": {"slots": [5]}}, {"framework": "pytorch"}, {"framework": None}, {"spec": 5}, {"payload": 5},
+    ],
+)  # fmt: skip
+def test_a_damaged_earlier_bench_is_passed_over(project: Project, damage: dict[str, Any]) -> None:
+    earlier = bench(project.path / "runs", "20260101-000000-aaaa", "2026-01-01T00:00:00Z", [1.0])
+    (run,) = earlier.runs()
+    manifest = {name: value for name, value in run.manifest().items() if name != "seal"} | damage
+    (run.path / "manifest.json").write_text(json.dumps(manifest))  # as somebody leaves it who edits it by hand
+    (earlier.path / "events.jsonl").write_text('{"event": "planned", "run": "x"}\n{"event": "begun", "at": "now"}\n')
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "2", "--budget", "10m", "--dry-run")
+    done = project.orch(*words)
+    assert done.returncode == 0 and "== simulated resnet50 1n1g, world size 1" in done.stdout, done.stderr
 
 
 def test_a_directory_that_is_no_bench_is_a_matter_of_data(project: Project) -> None:
