@@ -238,7 +238,7 @@ def test_cells_that_differ_in_any_way_are_different_samples() -> None:
 
 STEERING = "".join(
     map(chr, [*range(9), *range(11, 32), *range(127, 160), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F)])
-) + "".join(map(chr, [*range(0x2066, 0x206A), *range(0xD800, 0xE000)]))
+) + "".join(map(chr, [*range(0x2066, 0x206A), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF]))
 EVIL = {
     "escapes": "\x1b]0;title\x07\x1b[2J\x1b[31m\x9b1m",
     "bidi": "\u202egnp.exe",
@@ -253,6 +253,7 @@ EVIL = {
     "table": "a|b\n| c\r\n# d",
     "markdown": "[x](http://evil) ![i](javascript:1) `c` **b** https://evil www.evil.com @all #1 ~~s~~ $x$",
     "half a pair": "\ud83d half \x00 nul",
+    "no characters": "\ufffe \uffff",
     "long": "x" * 5000,
     "wide": "日本語" * 50,
 }

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["lines_of", "one_line", "visible"]
 
-# C0 but tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, halves of surrogate pairs.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 but tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, halves of surrogate pairs, and the two
+# that are no characters, which XML 1.0 forbids like most of these.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 _LONGEST = 1 << 20
 
 
