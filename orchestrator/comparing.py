@@ -42,7 +42,8 @@ def compare(
 
     ``by`` is a field of the spec and the value that it has in the cells taken of either.
 
-    Raises DataError where a bench or what was rendered for it cannot be read, ConfigError for one that trained nothing.
+    Raises DataError where a bench or what was rendered for it cannot be read, ConfigError for one that trained nothing, and for
+    a field or value that it has not.
     """
     benches = (before, after)
     results = [read_bench(bench) for bench in benches]
@@ -50,7 +51,7 @@ def compare(
         _have_speed(bench, runs)
     cells = [cells_of(runs) for runs in results]
     if by:
-        cells = [chosen(found, by[0], value) for found, value in zip(cells, by[1], strict=True)]
+        cells = [_by(bench, found, by[0], value) for bench, found, value in zip(benches, cells, by[1], strict=True)]
     together = matched(*cells)
     pairs = compared(together, margin)
     sides = [[pair[side] for pair in together] for side in (0, 1)]
@@ -76,6 +77,13 @@ def _have_speed(bench: BenchDir, runs: Sequence[RunResult]) -> None:
         if not run.measure.has_speed:
             message = f"it has measured {run.measure.noun}, and only speeds of training are compared"
             raise ConfigError(message, where=_name(bench), hint="orch summarize shows each bench")
+
+
+def _by(bench: BenchDir, cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
+    try:
+        return chosen(cells, name, value)
+    except ConfigError as error:
+        raise ConfigError(error.message, where=f"--by: {_name(bench)}", hint=error.hint) from None
 
 
 def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from orchestrator.errors import ConfigError
+from orchestrator.hostset import nearest
 from orchestrator.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
 from orchestrator.stats import WORTH, mean
 from orchestrator.summary import Cell, as_written
@@ -94,11 +96,20 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
 
 
 def chosen(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
-    """Return the cells with that value of a field of their spec or of an option, as the command line writes both."""
-    names = (name, f"options.{name}")
-    return [
-        cell for cell in cells if any(key in names and as_written(found) == value for key, found in spec_fields(cell).items())
-    ]
+    """Return the cells with that value of a field of their spec or of an option, as the command line writes both.
+
+    Raises ConfigError where there are cells, but none with this field or value.
+    """
+    fields = [spec_fields(cell) for cell in cells]
+    written = [[as_written(each[key]) for key in (name, f"options.{name}") if key in each] for each in fields]
+    if cells and not any(written):
+        known = dict.fromkeys(key.removeprefix("options.") for each in fields for key in each)
+        hint = f"they have {', '.join(known)}{nearest(name, known)}"
+        raise ConfigError(f"expected a field of its cells, got {name!r}", hint=hint)
+    if cells and not any(value in values for values in written):
+        hint = f"they have {', '.join(dict.fromkeys(each for values in written for each in values))}"
+        raise ConfigError(f"expected a value of {name} that its cells have, got {value!r}", hint=hint)
+    return [cell for cell, values in zip(cells, written, strict=True) if value in values]
 
 
 def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tuple[str, ...]:

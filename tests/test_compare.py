@@ -93,7 +93,14 @@ def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Ma
     ]
     assert found["pairs"][0]["verdict"] == "no difference" and found["pairs"][0]["ratio"] == pytest.approx(1)
     assert [each["name"] for each in found["distinctions"]] == ["options.compile"]
-    assert "no cell is in both" in project.orch("compare", "a", "--by", "dtype=fp32,bf16").stdout
+
+
+def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    made("b", 0.5, repeats=0)
+    for words in (("a", "b"), ("a", "b", "--by", "dtype=fp16,bf16")):
+        done = project.orch("compare", *words)
+        assert done.returncode == 0 and "no cell is in both" in done.stdout and "differs" not in done.stdout
 
 
 def test_lines_of_rendered_files_that_differ_are_shown_harmless(project: Project, made: Made) -> None:
@@ -172,6 +179,20 @@ def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(project: 
         (("compare", "b", "nix"), "no bench 'nix'"),
         (("compare", "b"), "B: expected a second bench, got none"),
         (("compare", "b", "--by", "dtype=fp16"), "--by: expected a field and two values"),
+        (
+            ("compare", "b", "--by", "foo=1,2"),
+            "--by: b: expected a field of its cells, got 'foo'. they have simulated, framework,",
+        ),
+        (("compare", "b", "--by", "shape=1n1g,2n1g"), "--by: b: expected a field of its cells, got 'shape'"),
+        (("compare", "b", "--by", "dtyp=fp32,fp16"), "did you mean 'dtype'?"),
+        (
+            ("compare", "b", "--by", "dtype=fp32,fp16"),
+            "--by: b: expected a value of dtype that its cells have, got 'fp32'. they have fp16",
+        ),
+        (
+            ("compare", "b", "b", "--by", "nodes=4,2"),
+            "--by: b: expected a value of nodes that its cells have, got '4'. they have 2",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(project: Project, made: Made, words: tuple[str, ...], said: str) -> None:

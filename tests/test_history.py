@@ -133,15 +133,21 @@ def test_filters_leave_what_was_asked_for(project: Path) -> None:
     assert json.loads(orch(project, "--since", "2026-10-02", "--json").stdout)["cells"][0]["bench_id"] == "a"
     none = orch(project, "--since", "1d", "--shape", "4n8g")
     assert (none.returncode, none.stdout, none.stderr) == (0, "", "no bench is as wanted\n")
+    by_shape = [json.loads(orch(project, "--shape", shape, "--json").stdout) for shape in ("2n2g", "2x2", "2n1g")]
+    assert [len(found["cells"]) for found in by_shape] == [2, 2, 0]
     assert orch(project / "nowhere").stderr == "no benches\n"
 
 
 @pytest.mark.parametrize(
-    "words", [("--since", "yesterday"), ("--since", "2026-13-01"), ("--since", "-1d"), ("--plot", "a.png")]
-)
+    "words",
+    [
+        ("--since", "yesterday"), ("--since", "2026-13-01"), ("--since", "-1d"), ("--plot", "a.png"),
+        ("--shape", "9x"), ("--shape", "1n1g,2n2g"), ("--shape", ","),
+    ],
+)  # fmt: skip
 def test_what_cannot_be_meant_is_refused(project: Path, words: tuple[str, str]) -> None:
     done = orch(project, *words)
-    assert done.returncode == 2 and done.stderr.startswith(f"orch: {words[0]}: expected a ") and not done.stdout
+    assert done.returncode == 2 and done.stderr.startswith(f"orch: {words[0]}: expected ") and not done.stdout
 
 
 def test_the_trend_has_one_line_for_a_spec_however_many_benches_ran_it(project: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Json, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +40,10 @@ def history(
 
     if plot and plot.suffix != ".svg":
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
-    begin = _date(since)
+    begin, wanted = _date(since), _shape(shape)
     project = Project.here(os.environ)
     whole = chronicle.history(project.runs, project.history)
-    cells = chronicle.chosen(whole.cells, model, dtype, shape, begin)
+    cells = chronicle.chosen(whole.cells, model, dtype, wanted, begin)
     if plot:
         from orchestrator.report.trend import svg
 
@@ -69,6 +69,16 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
         typer.echo("no benches" if not whole.cells else "no bench is as wanted", err=True)
     for name, noun in whole.speedless.items():
         typer.echo(one_line(f"not listed, as it has measured {noun}: orch summarize {name}"), err=True)
+
+
+def _shape(text: str) -> str:
+    """Return the shape meant as benches have it; empty for any."""
+    from orchestrator.errors import ConfigError
+
+    found = shapes(text)
+    if text and len(found) != 1:
+        raise ConfigError(f"expected one shape such as 4n8g, got {text!r}", where="--shape")
+    return "".join(f"{nodes}n{gpus}g" for nodes, gpus in found)
 
 
 def _date(text: str) -> str:

@@ -34,10 +34,11 @@ def render(comparison: Comparison, console: Console) -> None:
     console.print(_drawn(comparison.pairs) if comparison.pairs else Text("no cell is in both"))
     for note in _notes(comparison):
         console.print(Text(one_line(note), style="dim"))
-    console.print()
     if not comparison.distinctions and not comparison.files:
-        console.print(Text("nothing known differs but the speeds"))
+        if comparison.pairs:
+            console.print(Text("\nnothing known differs but the speeds"))
         return
+    console.print()
     console.print(Text("what differs, the likeliest cause first", style="bold"))
     for place, each in enumerate(comparison.distinctions, start=1):
         console.print(Text(one_line(f"{place:2} {each.name}: {each.before} → {each.after}")))
