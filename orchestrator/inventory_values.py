@@ -17,7 +17,21 @@ from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
 from orchestrator.versions import is_requirement
 
-__all__ = ["PLACED", "GroupValues", "HostValues", "KeyPath", "MachineValues", "Where", "checked", "found", "unknown_key"]
+__all__ = [
+    "PLACED",
+    "WHOLE",
+    "GroupValues",
+    "HostValues",
+    "KeyPath",
+    "MachineValues",
+    "Where",
+    "checked",
+    "found",
+    "is_whole",
+    "unknown_key",
+]
+
+WHOLE = "begin it with / or ~/; what makes, checks and reads a data set starts in different folders"
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -46,6 +60,11 @@ def _is_text(value: Any) -> bool:
 
 def _is_path(value: Any) -> bool:
     return _is_text(value) and value.isprintable() and value.strip() == value != "" and not value.startswith("-")
+
+
+def is_whole(value: Any) -> bool:
+    """Claim that a path of a node means the same to every program there: it begins at the root, or at its user's home."""
+    return _is_path(value) and value.startswith(("/", "~"))
 
 
 def _is_jump(value: Any) -> bool:
@@ -102,7 +121,7 @@ class _Vars(_Strict):
         _takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
     ] = ""
     python: _Path = ""
-    data_dir: _Path = ""
+    data_dir: Annotated[str, _takes("an absolute path", is_whole, WHOLE)] = ""
     workdir: _Path = ""
 
 

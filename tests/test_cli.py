@@ -168,6 +168,8 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
         ),
         (["logs"], "no bench yet"),
         (["check", "--only", "everything"], "orch: --only: expected names of checks, got 'everything'"),
+        (["dataset", "make", "--dir", "images"], "orch: --dir: expected an absolute path, got 'images'. begin it with / or ~/"),
+        (["dataset", "make", "--dir", "./images"], "orch: --dir: expected an absolute path, got './images'"),
         (["check", "-f", "nothing"], "no framework 'nothing'"),
         (["lab", "exec", "--", "true"], "no lab is up in"),
     ],

@@ -76,6 +76,11 @@ def test_secrets_are_named_one_by_one_by_pattern_and_by_what_a_name_looks_like()
     assert set(read(text + "secrets: ['*']\n").secrets) == {name for host in read(text).hosts for name in host.env}
 
 
+@pytest.mark.parametrize("path", ["/data", "~/images", "~bench/images", "~"])
+def test_a_data_set_lies_at_the_root_or_in_a_home(path: str) -> None:
+    assert read(f"schema: 1\nhosts: {{a: {{vars: {{data_dir: '{path}'}}}}}}\n").hosts[0].vars["data_dir"] == path
+
+
 def test_names_that_look_like_secrets_are_secrets_in_other_formats_too() -> None:
     found = parse_text("all:\n  hosts:\n    a: {env: {HF_TOKEN: x, PLAIN: y}}\n", "hosts.yml", yamlfile.loads)
     assert found.secrets == ("HF_TOKEN",)

@@ -37,7 +37,7 @@ def make(
     size: Annotated[int, typer.Option("--size", min=8, help="Pixels of the shorter side.")] = 128,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other numbers, other images.")] = 0,
     directory: Annotated[
-        str, typer.Option("--dir", metavar="DIR", help="Where; vars.data_dir of each host if not given.")
+        str, typer.Option("--dir", metavar="/DIR", help="Where; vars.data_dir of each host if not given.")
     ] = "",
     limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Seconds a node may take.")] = 600.0,
     accept_new: AcceptNew = False,
@@ -50,7 +50,10 @@ def make(
     from orchestrator.cluster import Cluster
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.fanout import each_or_raise
+    from orchestrator.inventory_values import WHOLE, is_whole
 
+    if directory and not is_whole(directory):
+        raise ConfigError(f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE)
     selection = select(hosts, exclude)
     places = {host.name: directory or str(host.vars.get("data_dir", "")) for host in selection.hosts}
     missing = [ConfigError("expected a place for the data set", where=name, hint="say --dir, or data_dir: in vars of this host")
