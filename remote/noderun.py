@@ -146,6 +146,14 @@ def free_bytes(path):
     return found.f_bavail * found.f_frsize
 
 
+def unwritten(error, path, disk, needed):
+    """Return the refusal that an error on writing to a path stands for; of a full disk, with what was needed and is free."""
+    words = "%s: %s" % (path, error.strerror or error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return Refused("node_unfit", words)
+    return Refused("storage_full", "%s; needed %d bytes, free %d" % (words, needed, free_bytes(disk)))
+
+
 def log_files(directory):
     """Return {name: size} of the regular files in a run's log folder; links and special files are left out."""
     found = {}
@@ -545,21 +553,26 @@ class Keeper:
         for line in lines:
             try:
                 order = json.loads(line.decode())
-                obey = getattr(self, "do_" + order["do"])
+                do = getattr(self, "do_" + order["do"])
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.hang_up(connection)
                 return
             try:
-                obey(order, connection)
-            except OSError as error:
-                # Before the start this refuses the run; later nothing that a controller says touches files.
-                self.answer(connection, "error", kind="node_unfit", message=why(error, order["do"]))
-                self.hang_up(connection)
+                self.obey(do, order, connection)
             except Refused as refusal:
                 self.answer(connection, "error", **refusal.fields)
                 self.hang_up(connection)
             if connection not in self.connections:
                 return
+
+    def obey(self, do, order, connection):
+        """Do as ordered. Before the start an error refuses the run; later nothing that a controller says touches files."""
+        try:
+            do(order, connection)
+        except OSError as error:
+            # A write to an open file fails without its name, and other names are as seen from the run's directory.
+            path = os.path.join(self.directory, error.filename) if error.filename else self.directory
+            raise unwritten(error, path, self.directory, RESERVE_BYTES + len(order.get("variables", "").encode()))
 
     def do_arm(self, order, connection):
         """Take the node's lock, check every file, say armed. The variables come with the order: without a keeper that
@@ -1086,9 +1099,7 @@ def op_put(request):
             os.makedirs(directory, 0o700, exist_ok=True)
             write_whole(path, received(item["bytes"], digest), item["mode"])
         except OSError as error:
-            free = free_bytes(root)
-            kind = "storage_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "node_unfit"
-            raise Refused(kind, "%s: %s; needed %d bytes, free %d" % (path, error.strerror, item["bytes"], free))
+            raise unwritten(error, path, root, item["bytes"])
         if digest.hexdigest() != item["sha256"] or digest_of(path) != item["sha256"]:
             os.unlink(path)
             raise Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))

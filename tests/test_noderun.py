@@ -588,6 +588,26 @@ def test_a_full_disk_is_said_with_path_and_numbers_and_leaves_nothing(machine: M
         subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
 
 
+@NEEDS_ROOT
+@pytest.mark.parametrize("variables", ["export A=1\n", f"export A={'x' * 300_000}\n"])
+def test_a_disk_without_room_for_a_run_is_said_with_its_directory_and_numbers(machine: Machine, variables: str) -> None:
+    machine.root.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    try:
+        files = machine.stage(RUN, SLEEP)
+        line = machine.keeper(RUN)
+        machine.arm(line, RUN, files, variables=variables)
+        error = line.wait_for("error")
+        assert error["kind"] == "storage_full"
+        needed = (1 << 18) + len(variables)
+        found = re.fullmatch(
+            rf"{machine.folder(RUN)}: No space left on device; needed {needed} bytes, free (\d+)", error["message"]
+        )
+        assert found and int(found[1]) < needed
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+
+
 # ------------------------------------------------------------------ the life of a run
 
 
