@@ -28,7 +28,7 @@ from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
 from orchestrator.ownership import holder
 from orchestrator.rundir import BenchDir, check_name, read_bytes
-from orchestrator.sealedtar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end
+from orchestrator.sealedtar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
 from orchestrator.strictjson import strict_json
 
 __all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]
@@ -71,7 +71,8 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
     # The name of the first file has to fit into a header without an extension.
     root = check_name(str(bench.bench().get("bench_id")), f"{where}: bench.json: bench_id")[:80]
-    with _appearing(target) as out:
+    sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
+    with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
             append(out, f"{root}/{name}", len(data), [data])
         for name, (size, digest) in measured.items():
@@ -275,9 +276,9 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 
 
 @contextmanager
-def _appearing(target: Path) -> Iterator[BinaryIO]:
-    """Yield a file that gets its name when it is whole and on the disk, and otherwise leaves nothing."""
-    with failures(target):
+def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
+    """Yield a file for ``needed`` bytes that gets its name when it is whole and on the disk, and otherwise leaves nothing."""
+    with failures(target, needed):
         if os.path.lexists(target):
             raise FileExistsError
         handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")

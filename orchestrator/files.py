@@ -89,7 +89,7 @@ def _failure(path: Path, error: OSError, needed: int, hint: str) -> OrchError:
         with suppress(OSError):
             system = os.statvfs(path.parent)
             free = str(system.f_bavail * system.f_frsize)
-        message = f"no room on the controller's disk: {needed} bytes needed, {free} free"
+        message = f"no room on the controller's disk: {f'{needed} bytes needed, ' * bool(needed)}{free} free"
         return DataError(message, kind="storage_full", where=str(path), hint="free some space and repeat; nothing is lost")
     if isinstance(error, FileExistsError):
         return ConfigError("exists already, and results are never overwritten", kind="unsafe_path", where=str(path))

@@ -8,13 +8,13 @@ a header is believed. Format: POSIX.1-2001, pax interchange format, whose extend
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from tarfile import BLOCKSIZE, PAX_FORMAT, RECORDSIZE, TarInfo
 from typing import BinaryIO
 
 from orchestrator.errors import DataError
 
-__all__ = ["MAX_FILE_BYTES", "PIECE_BYTES", "TarReader", "append", "end"]
+__all__ = ["MAX_FILE_BYTES", "PIECE_BYTES", "TarReader", "append", "end", "size_of"]
 
 MAX_FILE_BYTES = 8**11 - 1
 """What the size field of a header holds."""
@@ -27,6 +27,12 @@ def append(out: BinaryIO, name: str, size: int, pieces: Iterable[bytes]) -> None
     out.write(_header(name, size))
     out.writelines(pieces)
     out.write(_padding(size))
+
+
+def size_of(files: Mapping[str, int]) -> int:
+    """Return how long the tar of files of these names and sizes is."""
+    within = sum(len(_header(name, size)) + size + len(_padding(size)) for name, size in files.items())
+    return within + len(end(within))
 
 
 def end(size: int) -> bytes:

@@ -103,6 +103,20 @@ def test_an_archive_is_proven_packed_and_unpacked_and_says_the_same(bench: Bench
     assert (row["n"], row["failed"]) == (2, 1)
 
 
+def test_a_full_disk_is_named_with_the_size_of_the_whole_archive(bench: BenchDir, archive: Path, tmp_path: Path) -> None:
+    room, size = 16 << 10, archive.stat().st_size
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        with pytest.raises(DataError, match=f"room on the controller's disk: {size} bytes needed, {room} free") as caught:
+            seal(bench, place / "b1.tar", tables)
+        assert caught.value.kind == "storage_full" and size > room and not list(place.iterdir())
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
 def test_other_programs_read_it_and_find_the_same_seal(archive: Path, unpacked: Path) -> None:
     subprocess.run(["sha256sum", "--quiet", "--strict", "--check", SUMS], cwd=unpacked, check=True)
     done = subprocess.run(["sha256sum", SUMS], cwd=unpacked, check=True, capture_output=True, text=True)
