@@ -95,14 +95,15 @@ class Campaign:
         for attempt in range(1, _PORT_TRIES + 1):
             plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
             self._write(rundir, plan, run)
+            launch = self._launch(plan, run)
             try:
-                outcome = self._launch(plan, run).run()
+                outcome = launch.run()
                 break
             except OrchError as error:
                 busy = isinstance(error, Faults) and {each.kind for each in error.errors} == {"port_busy"}
                 if not busy or attempt == _PORT_TRIES:
                     state = "interrupted" if isinstance(error, Interrupted) else "failed"
-                    outcome = Outcome(state, error, None, released=False)
+                    outcome = Outcome(state, error, None, released=launch.watch.released)
                     break
         return self._finish(rundir, plan, outcome)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from orchestrator.lab import faults
 from orchestrator.peer import Limits
 from tests import judge
-from tests.e2e.rig import GRACE_S, QUICK, SMALL, Controller, running
+from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller, running
 from tests.faultlab import listener
 
 pytestmark = pytest.mark.timeout(120)
@@ -177,6 +178,29 @@ def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_aft
     assert collect.code == 0 and "0 of 1 runs were here and whole, 1 never started" in collect.out, collect
     judge.wait_until_clean(controller.lab, LEASE_S + 3 + 2 + GRACE_S)
     assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
+
+
+NO_ROOM = """
+import sys; sys.argv[0] = "orch"
+from orchestrator import errors, rundir
+write = rundir.BenchDir.event
+def event(self, name, /, **fields):
+    if name == "started":
+        raise errors.DataError("no room", kind="storage_full")
+    return write(self, name, **fields)
+rundir.BenchDir.event = event
+from orchestrator.cli.process import run; run()
+"""
+
+
+def test_a_run_whose_start_could_not_be_written_down_has_started_and_comes_home(controller: Controller) -> None:
+    program = (sys.executable, "-c", NO_ROOM)
+    done = controller.end(controller.start("bench", *LONG, "--nodes", "2", "--gpus", "1", "--lease", "3", program=program), 60)
+    assert done.code == 4 and "no room" in done.err, done
+    judge.wait_until_clean(controller.lab, 3.0 + 2.0 + GRACE_S)
+    collect = controller.orch("collect")
+    assert collect.code == 0 and "never started" not in collect.out, collect
+    controller.assert_all_bytes_are_home("node1", "node2")
 
 
 def test_hosts_that_cannot_be_reached_are_named_together_in_time_and_nothing_starts(controller: Controller) -> None:
