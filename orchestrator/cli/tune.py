@@ -142,11 +142,16 @@ def show(bench: BenchDir, as_json: bool) -> None:
 
 def _pilot_failed(bench: BenchDir) -> bool:
     """Tell whether the first run failed of itself: a resume repeats it where it is told to."""
+    from contextlib import suppress
+
+    from orchestrator.errors import DataError
     from orchestrator.resume import counts
 
-    pilot = bench.runs()[0]
-    outcome = (pilot.manifest().get("outcome") if pilot.path.is_dir() else None) or {}
-    return counts(outcome) and outcome["state"] != "finished"
+    for pilot in bench.runs()[:1]:
+        with suppress(DataError):  # whoever reads its evidence is told
+            outcome = pilot.manifest().get("outcome") or {}
+            return counts(outcome) and outcome["state"] != "finished"
+    return False
 
 
 def _write(bench: BenchDir, found: Tuned) -> list[Path]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.lab import faults
 from orchestrator.library import open_inventory
 from tests import judge
 from tests.e2e.rig import REPOSITORY, Controller
@@ -144,6 +145,17 @@ def test_a_budget_in_which_nothing_can_be_confirmed_is_refused_after_one_run(con
         assert "nothing is claimed: no time was left to try a candidate" in said.out and "orch resume" not in said.out, said
         assert said.code == 1 and "or fewer --steps, to a new orch tune" in said.err, said
     assert len(controller.runs) == 1
+
+
+def test_a_tune_that_is_refused_before_its_first_run_says_why_and_how_to_go_on(controller: Controller, templates: Path) -> None:
+    words = (*WORDS, "--templates", str(templates), "--budget", f"{BUDGET_S:g}s")
+    faults.sshd_stop(controller.lab, "node2")
+    try:
+        done = controller.orch("tune", *words)
+    finally:
+        faults.sshd_start(controller.lab, "node2")
+    assert done.code == 3 and "orch: node2: " in done.err and "Traceback" not in done.err, done
+    assert f"to go on: orch resume {controller.bench.name}\n" in done.out and not controller.runs, done
 
 
 def test_a_tune_whose_first_run_failed_names_what_repeats_it(controller: Controller, templates: Path) -> None:
