@@ -21,7 +21,6 @@ from orchestrator.project import owner
 from orchestrator.reattach import find
 from orchestrator.redaction import redaction
 from orchestrator.render import Plan, without_secrets
-from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 
 __all__ = ["Campaign", "borrow", "manifest_of", "ports"]
@@ -57,8 +56,7 @@ class Campaign:
                 self._preflight(needed)
             self.observe("run", {"index": index, "run": run})
             outcome = self._one(run)
-            result = read_run(self.bench.run(run.run_id))
-            self.observe("run_over", {"index": index, "run": run, "outcome": outcome, "result": result})
+            self.observe("run_over", {"index": index, "run": run, "outcome": outcome})
             if outcome.error:
                 self.errors.append(outcome.error)
             if self.interrupt.signal or outcome.state == "lost" or (outcome.error and outcome.error.kind == "interrupted"):

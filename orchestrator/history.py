@@ -18,13 +18,14 @@ __all__ = ["Tally", "durations", "expected", "longest", "spent_s", "usable_basel
 
 
 class Tally:
-    """What a bench has used and come to so far: seconds since its start, and results of runs that are over, each read once."""
+    """What a bench has used and come to so far: seconds since its start, and results of runs that are over, each read once.
+    ``read`` has those that were."""
 
     def __init__(self, bench: BenchDir, clock: Callable[[], float]) -> None:
         self._bench = bench
         self._clock = clock
         self._began = clock() - spent_s(bench.events())
-        self._read: dict[str, RunResult] = {}
+        self.read: dict[str, RunResult] = {}
 
     def used_s(self) -> float:
         """Return the seconds that all controllers of the bench have spent on it."""
@@ -32,12 +33,12 @@ class Tally:
 
     def result(self, run_id: str) -> RunResult | None:
         """Return the result of a run, None where it is not over."""
-        if run_id not in self._read:
+        if run_id not in self.read:
             run = self._bench.run(run_id)
             if not run.path.is_dir() or not run.manifest().get("outcome"):
                 return None
-            self._read[run_id] = read_run(run)
-        return self._read[run_id]
+            self.read[run_id] = read_run(run)
+        return self.read[run_id]
 
     def results(self) -> list[RunResult]:
         """Return the results of all runs that are over, in execution order."""

@@ -42,7 +42,7 @@ class Pace:
         self.errors: list[RunError] = []
         self._expected = expected
         self._observe = observe
-        self._tally = Tally(bench, clock)
+        self.tally = Tally(bench, clock)
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -79,10 +79,10 @@ class Pace:
             self._end("planned", [])
             return []
         blocks = max(entry["repeat"] for entry in record["plan"].values())
-        lost = given_up(self._tally.results())
+        lost = given_up(self.tally.results())
         block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost]
-        used_s, block_s = self._tally.used_s(), self._time_of(block)
-        decision = decide(course, widest(self._tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
+        used_s, block_s = self.tally.used_s(), self._time_of(block)
+        decision = decide(course, widest(self.tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
         if not decision.goes_on:
             self._end(decision.reason, [])
             return []
@@ -93,7 +93,7 @@ class Pace:
         return block
 
     def _in_time(self, runs: Sequence[PlannedRun]) -> bool:
-        return self.plan.course.budget_s is None or self.plan.course.fits(self._tally.used_s(), self._time_of(runs))
+        return self.plan.course.budget_s is None or self.plan.course.fits(self.tally.used_s(), self._time_of(runs))
 
     def _time_of(self, runs: Sequence[PlannedRun]) -> float:
         """Return what the runs are expected to take: each as the longest of its cell here, else in an earlier bench, else 0."""
@@ -102,15 +102,15 @@ class Pace:
 
     def _tell(self, repeat: int) -> None:
         course = self.plan.course
-        left_s = None if course.budget_s is None else max(0.0, course.budget_s - self._tally.used_s())
-        self._observe("block", {"repeat": repeat, "width": widest(self._tally.results()), "course": course, "left_s": left_s})
+        left_s = None if course.budget_s is None else max(0.0, course.budget_s - self.tally.used_s())
+        self._observe("block", {"repeat": repeat, "width": widest(self.tally.results()), "course": course, "left_s": left_s})
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
         """Write down why a bench that adapts ends here, and the runs that it leaves out."""
         course = self.plan.course
         if not course.adapts:
             return
-        measured = self._tally.results()
+        measured = self.tally.results()
         blocks = max((run.repeat for run in measured), default=0)
         words = [end_words(course, reason, widest(measured), blocks)]
         words += [left_out_words(course, [run.spec.shape for run in waiting])]
@@ -122,12 +122,12 @@ class Pace:
 
     def _note(self, reason: str, blocks: int, **fields: Any) -> None:
         """Write a decision into the journal, with what it rests on."""
-        width = widest(self._tally.results())
+        width = widest(self.tally.results())
         share = width.share if width and math.isfinite(width.share) else None
-        self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self._tally.used_s(), 3), **fields)
+        self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self.tally.used_s(), 3), **fields)
 
     def _note_unmeasured(self) -> None:
-        course, measured = self.plan.course, self._tally.results()
+        course, measured = self.plan.course, self.tally.results()
         for spec in self.plan.cells:
             if not any(run.spec == spec for run in measured):
                 message = f"the budget of {course.budget_s:g} s was over before the first run of {spec.shape} {spec.dtype}"

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from fnmatch import fnmatchcase
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator import collectives, nccl, stats
@@ -46,14 +47,16 @@ _READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[s
 hosts in order of node_rank as ``nodes``."""
 
 
-def read_bench(bench: BenchDir, *, each_rank: bool = False) -> list[RunResult]:
+def read_bench(
+    bench: BenchDir, *, each_rank: bool = False, known: Mapping[str, RunResult] = MappingProxyType({})
+) -> list[RunResult]:
     """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible.
 
-    ``each_rank``: with ``by_rank``, which takes longer.
+    ``each_rank``: with ``by_rank``, which takes longer. ``known`` are results of runs that are over and have been read.
     """
     found = []
     for run in bench.runs():
-        result = read_run(run, each_rank=each_rank)
+        result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
         found.append(result)
         # A copy on a read-only disk is read all the same.
         with suppress(ConfigError):

@@ -133,7 +133,7 @@ class Search:
         self.plan = plan
         self.errors: list[OrchError] = []
         self._observe = observe
-        self._tally = Tally(bench, clock)
+        self.tally = Tally(bench, clock)
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -168,7 +168,7 @@ class Search:
             return []
         self._tell(state)
         budget_s = self.plan.course.budget_s or float("inf")
-        times, left_s = self._times(), budget_s - self._tally.used_s()
+        times, left_s = self._times(), budget_s - self.tally.used_s()
         rung = following(state.course, state.rungs, times, left_s) if state.course.knobs else None
         if rung is None and state.course.knobs and not state.rungs:
             self._refuse(times, state.course.steps)
@@ -215,7 +215,7 @@ class Search:
 
     def _in_time(self, run: PlannedRun) -> bool:
         """Tell whether a run may start: it would end in time, and before the confirmation leave enough for that."""
-        budget_s, used_s = self.plan.course.budget_s, self._tally.used_s()
+        budget_s, used_s = self.plan.course.budget_s, self.tally.used_s()
         entry = self.bench.bench()["plan"][run.run_id]
         if budget_s is None or "rung" not in entry:
             return budget_s is None or used_s < budget_s
@@ -233,12 +233,12 @@ class Search:
         return Times(max(0.0, median(starts)) if starts else 0.0, median(map(_step_s, good)) if good else 0.0)
 
     def _good(self, fits: Callable[[RunSpec], bool]) -> list[RunResult]:
-        return [run for run in self._tally.results() if run.throughput and run.spec and fits(run.spec)]
+        return [run for run in self.tally.results() if run.throughput and run.spec and fits(run.spec)]
 
     # -- what was measured, and what is said of it
 
     def _state(self) -> State:
-        return state_of(self.bench, self._tally.result)
+        return state_of(self.bench, self.tally.result)
 
     def _tell(self, state: State) -> None:
         """Say which candidates are ahead in the rung that has just ended."""
@@ -254,7 +254,7 @@ class Search:
 
     def _refuse(self, times: Times, steps: int) -> None:
         message = f"a run takes {times.run_s(steps):.0f} s, so the budget ends before one candidate is tried and confirmed"
-        needed_s = self._tally.used_s() + least_s(times, steps)
+        needed_s = self.tally.used_s() + least_s(times, steps)
         hint = f"give --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps, to a new orch tune"
         self.errors.append(RunError(message, kind="budget_over", hint=hint))
         self._end(TOO_SHORT)
@@ -272,7 +272,7 @@ class Search:
 
     def _end(self, why: str) -> None:
         self.bench.update_bench(tune={**self.bench.bench()["tune"], "ended": why})
-        self.bench.event("decided", reason=why, used_s=round(self._tally.used_s(), 3))
+        self.bench.event("decided", reason=why, used_s=round(self.tally.used_s(), 3))
         self._observe("decided", {"notes": [f"the tune ends: {why}"]})
 
     def _say(self, notes: Sequence[str]) -> None:

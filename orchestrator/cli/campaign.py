@@ -149,16 +149,21 @@ class _Conductor:
         interrupt = Interrupt()
         with _signals(interrupt, self.bench), progress(log) as observe:
             pace = self._pace(observe)
+
+            def tell(event: str, fields: Mapping[str, Any]) -> None:
+                more = {"result": pace.tally.result(fields["run"].run_id)} if event == "run_over" else {}
+                observe(event, {**fields, **more})
+
             errors: list[OrchError]
             try:
                 with Cluster(self.hosts, self.trust) as cluster:
                     choose = ports(random.SystemRandom().choice)
-                    campaign = Campaign(self.bench, self.hosts, cluster, self.limits, interrupt, observe, choose, self.secrets)
+                    campaign = Campaign(self.bench, self.hosts, cluster, self.limits, interrupt, tell, choose, self.secrets)
                     owed = owes(campaign)
                     errors = campaign.execute(pace.runs(owed), pace.needs(owed))
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
-        results = read_bench(self.bench)
+        results = read_bench(self.bench, known=pace.tally.read)
         errors = pace.counted([*errors, *_unproven(results, {error.run_id for error in errors})])
         errors += _unfit(results)
         code = errors[0].exit_code if errors else 0
