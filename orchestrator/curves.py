@@ -12,7 +12,7 @@ from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
 from orchestrator.evidence import invalid, rendered_texts
 from orchestrator.intervals import interval
-from orchestrator.overlap import REACH
+from orchestrator.overlap import reaches
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.stats import median
@@ -74,7 +74,7 @@ def newest_curve(
             over = tuple(one.bench_id for one in short)
             name, off = path.parent.name, _uncertain(best, in_place)
             found = Curve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
-            if reaching <= REACH * max(times):
+            if reaches(max(times), reaching):
                 return found
             short.append(found)
     return short[0] if short else None

@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from orchestrator.errors import DataError
 
-__all__ = ["ALONE", "BLOCKS", "REACH", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "sharing_of", "step_s"]
+__all__ = ["ALONE", "BLOCKS", "REACH", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "reaches", "sharing_of", "step_s"]
 
 BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "resnet50": (
@@ -37,6 +37,11 @@ every stage halves the pixels and doubles the channels). Of other models paramet
 REACH = 4
 """How many times as large as the largest measured all-reduce one may be that is still told by it. Its time goes by the
 bandwidth of that, and is too long by at most as many times: where all that was measured is latency, as it is of small sizes."""
+
+
+def reaches(largest_bytes: float, size_bytes: float) -> bool:
+    """Tell whether the largest measured size is near enough to another one to say what that takes."""
+    return size_bytes <= REACH * largest_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,8 @@ class Curve:
         return shorter_s * math.exp(share * math.log(longer_s / shorter_s))
 
     def reaches(self, size_bytes: float) -> bool:
-        """Tell whether the largest measured size is near enough to this one to say what it takes."""
-        return size_bytes <= REACH * self.points[-1][0]
+        """Tell whether what was measured says what an all-reduce of this size takes."""
+        return reaches(self.points[-1][0], size_bytes)
 
     def scaled(self, factor: float) -> Curve:
         """Return the curve of a network that takes ``factor`` times as long."""

@@ -22,7 +22,6 @@ __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
-_SPEC_FIELDS = "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
 # Set for every run: numbers and messages that a parser can rely on, output at once, and a hash that is the same on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _VARIABLES = "env.sh"

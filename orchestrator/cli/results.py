@@ -137,23 +137,20 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
 
 
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
-    """Return the hosts of each run, none of one that never started, and what is wrong with manifests that do not tell."""
+    """Return the hosts of each run in order of node_rank, none of one that never started, and errors of manifests."""
     from orchestrator.errors import DataError
 
     placed: dict[RunDir, list[str]] = {}
     errors: list[OrchError] = []
     for run in runs:
         try:
-            never = (run.manifest().get("outcome") or {}).get("released") is False
-            placed[run] = [] if never else hosts_of(run)
+            manifest = run.manifest()
         except DataError as error:
             errors.append(error)
+            continue
+        never = (manifest.get("outcome") or {}).get("released") is False
+        placed[run] = [] if never else [slot["host"] for slot in manifest["placement"]["slots"]]
     return placed, errors
-
-
-def hosts_of(run: RunDir) -> list[str]:
-    """Return the hosts that a run was placed on, in order of node_rank."""
-    return [slot["host"] for slot in run.manifest()["placement"]["slots"]]
 
 
 def _fields(collected: Collected) -> dict[str, object]:

@@ -125,16 +125,12 @@ BUG = (
     "import sys; sys.argv[0] = 'orch'\n"
     "from orchestrator import {module}\n"
     "def broken(*args, **more):\n"
-    "    raise RuntimeError('a fault of ours')\n"
+    "    {act}\n"
     "{module}.{name} = broken\n"
     "from orchestrator.cli.process import run; run()"
 )
-DIES = (
-    "import os, sys; sys.argv[0] = 'orch'\n"
-    "from orchestrator import launch\n"
-    "launch.Launch._arm = lambda _: os.kill(os.getpid(), 9)\n"
-    "from orchestrator.cli.process import run; run()"
-)
+RAISES = "raise RuntimeError('a fault of ours')"
+DIES = "import os; os.kill(os.getpid(), 9)"
 BUGS = {
     "plan": ("bench", "plan_run"),
     "preflight": ("preflight", "capture"),
@@ -167,12 +163,13 @@ def our_own_output(trial: Trial) -> None:
         assert done.code, f"{phase}: {done}"
         _judge_files(trial, phase, secret, done, logs=True)
     for phase, (module, name) in BUGS.items() if trial.full else ():
-        program = (sys.executable, "-c", BUG.format(module=module, name=name))
+        program = (sys.executable, "-c", BUG.format(module=module, name=name, act=RAISES))
         done = controller.end(controller.start(*quick, "--nodes", "2", "--lease", "2", "--hosts", hosts, program=program), 60)
         assert done.code and "a fault of ours" in done.err, f"{phase}: {done}"
         judge.wait_until_clean(trial.lab, 8)
         _judge_files(trial, f"bug in {phase}", secret, done, logs=True)
-    done = controller.end(controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=(sys.executable, "-c", DIES)), 60)
+    program = (sys.executable, "-c", BUG.format(module="launch", name="Launch._arm", act=DIES))
+    done = controller.end(controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=program), 60)
     assert done.code == -signal.SIGKILL, done
     _judge_files(trial, "killed when all was staged", secret, done, logs=True)
     done = controller.orch(*quick, "--nodes", "4", "--hosts", hosts)
