@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator import library
-from orchestrator.framework import LogGrammar
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.logparse import parse
 
 MIB = 1 << 20

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.course import Course
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import fold
 from orchestrator.inventory import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.render import Plan, render
 from orchestrator.spec import RunSpec, cells, resolve
-from orchestrator.stopping import Course
 from orchestrator.topology import ladder, place
 
 __all__ = ["PORTS", "Bench", "PlannedRun", "Request", "ordered", "plan_run", "specs"]

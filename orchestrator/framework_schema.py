@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.framework import ConfigFile, Framework, Knob, LogGrammar, Option
+from orchestrator.framework import ConfigFile, Framework, Knob, Option
 from orchestrator.inventory_values import PLACED
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING
 
 __all__ = ["parse"]

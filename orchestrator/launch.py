@@ -16,8 +16,9 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
+from orchestrator.limits import Limits
 from orchestrator.node import Upload
-from orchestrator.peer import Interrupt, Limits, Peer, close_seconds
+from orchestrator.peer import Interrupt, Peer, close_seconds
 from orchestrator.reattach import Trace
 from orchestrator.render import NodePlan, Plan
 from orchestrator.runnercall import KeeperLine

@@ -20,7 +20,7 @@ from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.framework import LogGrammar
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.logpattern import Reader, columns, compiled
 from orchestrator.logtext import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
 from orchestrator.steps import VALUES, Chorus, StepSample, in_order, rows

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.runnercall import KeeperLine
 
-__all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Limits", "Peer", "close_seconds", "first_cause"]
+__all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 
 A_NODE_FAILED = "a node of the run has failed"
 """The reason of a stop that a failure made necessary. It names no node: who was first may not have been heard by then."""
@@ -24,22 +24,6 @@ CANCELLED = "cancelled"
 _OWN_REASONS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Why a node stops a run by itself."""
 _CLOSE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
-
-    beat_s: float = 0.5
-    lost_s: float = 2.9
-    doubt_s: float = 1.9
-    lease_s: float = 60.0
-    first_line_s: float = 600.0
-    stall_s: float = 600.0
-    grace_s: float = 5.0
-    arm_s: float = 30.0
-    ask_s: float = 20.0
-    output_bytes: int = 1 << 30
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.framework import LogGrammar
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.rundir import check_name
 from orchestrator.spec import RunSpec

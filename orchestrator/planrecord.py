@@ -14,14 +14,14 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.bench import Bench, PlannedRun
+from orchestrator.course import Course
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory
 from orchestrator.library import FrameworkFolder, open_framework, open_inventory
-from orchestrator.peer import Limits
+from orchestrator.limits import Limits
 from orchestrator.redaction import SHOWN
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
-from orchestrator.stopping import Course
 
 __all__ = ["Reopened", "add_block", "add_rung", "bench_record", "leave_out", "reopen", "supersede"]
 

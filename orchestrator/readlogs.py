@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.evidence import deadline, verified
-from orchestrator.framework import LogGrammar
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.logparse import Parsed, parse
 from orchestrator.pool import shared_out
 from orchestrator.rundir import RunDir

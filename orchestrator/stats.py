@@ -20,7 +20,7 @@ from orchestrator.errors import DataError
 from orchestrator.steps import ABSURD, StepSample, rows
 
 if TYPE_CHECKING:
-    from orchestrator.framework import LogGrammar
+    from orchestrator.loggrammar import LogGrammar
     from orchestrator.spec import RunSpec
 
 __all__ = [

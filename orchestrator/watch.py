@@ -16,7 +16,8 @@ from typing import Any
 
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.peer import A_NODE_FAILED, Interrupt, Limits, Peer, first_cause
+from orchestrator.limits import Limits
+from orchestrator.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
 from orchestrator.reattach import Search, ask_beside
 from orchestrator.render import Plan
 from orchestrator.runnercall import KeeperLine, refusal

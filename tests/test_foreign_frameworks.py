@@ -26,8 +26,8 @@ from orchestrator.bench import plan_run
 from orchestrator.errors import ConfigError
 from orchestrator.fitness import judge, unfit
 from orchestrator.fitness_among import unlike
-from orchestrator.framework import LogGrammar
 from orchestrator.inventory import Host
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.logparse import parse
 from orchestrator.published import RULES
 from orchestrator.render import Plan, folded

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator import library, logparse, logpattern, logtext, strictjson
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.framework import LogGrammar
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.logparse import LINE_LIMIT, parse
 from orchestrator.logpattern import columns, compiled
 from orchestrator.steps import VALUES, Chorus, StepSample

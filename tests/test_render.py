@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.framework import ConfigFile, Framework, LogGrammar, payload_path
+from orchestrator.framework import ConfigFile, Framework, payload_path
 from orchestrator.inventory import Host
 from orchestrator.library import frameworks, open_framework
+from orchestrator.loggrammar import LogGrammar
 from orchestrator.render import Plan, env_file, folded, render
 from orchestrator.spec import RunSpec
 from orchestrator.topology import place

@@ -15,13 +15,13 @@ import pytest
 
 from orchestrator import ownership
 from orchestrator.bench import Bench, Request, specs
+from orchestrator.course import Course
 from orchestrator.errors import DataError, RunError
 from orchestrator.library import open_framework, open_inventory
-from orchestrator.peer import Limits
+from orchestrator.limits import Limits
 from orchestrator.planrecord import bench_record, reopen, supersede
 from orchestrator.resume import counts
 from orchestrator.rundir import BenchDir
-from orchestrator.stopping import Course
 
 INVENTORY = """\
 schema: 1

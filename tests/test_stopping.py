@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from orchestrator import stopping
 from orchestrator.bench import Bench, Request, specs
 from orchestrator.cli.options import seconds, share
+from orchestrator.course import Course
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.history import expected, longest, spent_s
 from orchestrator.inventory import Host
 from orchestrator.library import open_framework
-from orchestrator.peer import Limits
+from orchestrator.limits import Limits
 from orchestrator.planrecord import add_block, bench_record, leave_out
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
-from orchestrator.stopping import Course, Width, decide, given_up, widest
+from orchestrator.stopping import Width, decide, given_up, widest
 from orchestrator.summary import RunResult, summarize
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]

@@ -26,6 +26,7 @@ LAYERS = {
         __init__ errors hostset inventory inventory_schema inventory_base inventory_formats inventory_values inventory_ansible
         inventory_groups versions
         measures framework framework_schema published published_schema publishedlines publishedtables publisheddoubts
+        loggrammar course limits runresult cells entries
         spec topology render logparse logpattern logtext steps strictjson nccl stats tempo intervals hardware peaks physics
         check nvidiasmi nodefacts fitness fitness_among fitness_expected fitness_gpus fitness_host fitness_network
         summary overlap stepparts explain grids sheets collectives pairs pairtimes pairsheet stopping tuning beside diagnosis
@@ -33,6 +34,7 @@ LAYERS = {
         comparison distinctions sealed redaction
     """,
     "shell": """
+        tally tunestate borrow benchresults inventoryread
         foreign yamlfile library files rundir evidence planned pool readlogs results account history project bench transport
         node runnercall cluster headroom fanout preflight staging deployed procs peer reattach watch launch blame campaign
         ownership planrecord pace search tuned resume collect chronicle comparing curves explaining sealedtar archive lab

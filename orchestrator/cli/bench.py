@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.bench import Bench
+    from orchestrator.course import Course
     from orchestrator.rundir import RunDir
     from orchestrator.spec import RunSpec
-    from orchestrator.stopping import Course
 
 
 def add_to(app: typer.Typer) -> None:
@@ -92,9 +92,9 @@ def bench(
     import time
 
     from orchestrator.bench import Bench, Request, missing_baselines, specs
+    from orchestrator.course import LEAST
     from orchestrator.errors import ConfigError
     from orchestrator.library import framework_for, open_framework
-    from orchestrator.stopping import LEAST
 
     if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
         raise ConfigError(
@@ -153,7 +153,7 @@ def bench(
         _show_everything(plan, selection, as_json)
         return
     from orchestrator.cli.campaign import conduct
-    from orchestrator.peer import Limits
+    from orchestrator.limits import Limits
 
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
     conduct(plan, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
@@ -205,8 +205,8 @@ def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, bu
     """Return how the bench goes on. Raises ConfigError."""
     import secrets
 
+    from orchestrator.course import MOST, Course
     from orchestrator.errors import ConfigError
-    from orchestrator.stopping import MOST, Course
 
     if order not in ("interleaved", "random"):
         raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")

@@ -26,9 +26,10 @@ from orchestrator.errors import DataError, Faults, OrchError, RunError
 from orchestrator.headroom import disk_room
 from orchestrator.history import expected
 from orchestrator.inventory import Host
+from orchestrator.limits import Limits
 from orchestrator.ownership import Ownership, holder, take
 from orchestrator.pace import Pace
-from orchestrator.peer import Interrupt, Limits
+from orchestrator.peer import Interrupt
 from orchestrator.planrecord import bench_record, reopen
 from orchestrator.project import Project
 from orchestrator.report.text import visible

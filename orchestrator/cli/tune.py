@@ -78,11 +78,11 @@ def tune(
     import time
 
     from orchestrator.bench import Bench, Request, specs
+    from orchestrator.course import Course
     from orchestrator.errors import ConfigError
     from orchestrator.library import open_framework
-    from orchestrator.peer import Limits
+    from orchestrator.limits import Limits
     from orchestrator.search import tune_record
-    from orchestrator.stopping import Course
     from orchestrator.topology import taken
 
     if allow not in ("", "numerics"):

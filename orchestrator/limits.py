@@ -1,0 +1,23 @@
+"""The bounds of a run: how long the controller and the nodes wait for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
+
+    beat_s: float = 0.5
+    lost_s: float = 2.9
+    doubt_s: float = 1.9
+    lease_s: float = 60.0
+    first_line_s: float = 600.0
+    stall_s: float = 600.0
+    grace_s: float = 5.0
+    arm_s: float = 30.0
+    ask_s: float = 20.0
+    output_bytes: int = 1 << 30
