@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host
@@ -12,37 +11,9 @@ from orchestrator.library import FrameworkFolder
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult
+from orchestrator.tally import longest
 
-__all__ = ["Tally", "durations", "expected", "longest", "spent_s", "usable_baseline"]
-
-
-class Tally:
-    """What a bench has used and come to so far: seconds since its start, and results of runs that are over, each read once.
-    ``read`` has those that were."""
-
-    def __init__(self, bench: BenchDir, clock: Callable[[], float]) -> None:
-        self._bench = bench
-        self._clock = clock
-        self._began = clock() - spent_s(bench.events())
-        self.read: dict[str, RunResult] = {}
-
-    def used_s(self) -> float:
-        """Return the seconds that all controllers of the bench have spent on it."""
-        return self._clock() - self._began
-
-    def result(self, run_id: str) -> RunResult | None:
-        """Return the result of a run, None where it is not over."""
-        if run_id not in self.read:
-            run = self._bench.run(run_id)
-            if not run.path.is_dir() or not run.manifest().get("outcome"):
-                return None
-            self.read[run_id] = read_run(run)
-        return self.read[run_id]
-
-    def results(self) -> list[RunResult]:
-        """Return the results of all runs that are over, in execution order."""
-        return [found for run in self._bench.runs() if (found := self.result(run.run_id))]
+__all__ = ["expected", "usable_baseline"]
 
 
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
@@ -85,43 +56,4 @@ def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]
             found += [(cell, took) for cell, took in longest(BenchDir.open(path.parent)) if cell in missing]
         except OrchError:
             continue
-    return found
-
-
-def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
-    """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
-    record, events = bench.bench(), bench.events()
-    by_cell: dict[int, float] = {}
-    try:
-        for run_id, seconds in durations(events).items():
-            cell = record["plan"][run_id]["cell"]
-            by_cell[cell] = max(seconds, by_cell.get(cell, 0.0))
-        return [(RunSpec(**record["cells"][cell]["spec"]), seconds) for cell, seconds in by_cell.items()]
-    except (LookupError, TypeError):  # damaged, or of an earlier version
-        return []
-
-
-def spent_s(events: Sequence[Mapping[str, Any]]) -> float:
-    """Return the seconds that the controllers before the present one have spent on a bench, from its journal."""
-    spans: list[list[float]] = []
-    for event in events:
-        if event["event"] == "begun":
-            spans.append([event["at"], event["at"]])
-        elif spans:
-            spans[-1][1] = event["at"]
-    return sum(max(0.0, last - first) for first, last in spans[:-1])
-
-
-def durations(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the seconds of each run that one controller has seen from its plan to its end, failed ones as well."""
-    planned: dict[str, float] = {}
-    found = {}
-    for event in events:
-        run = str(event.get("run"))
-        if event["event"] == "begun":
-            planned.clear()
-        elif event["event"] == "planned":
-            planned.setdefault(run, event["at"])
-        elif event["event"] in ("finished", "failed", "collected") and run in planned:
-            found[run] = max(0.0, event["at"] - planned[run])
     return found

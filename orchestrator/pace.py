@@ -13,11 +13,11 @@ from typing import Any
 
 from orchestrator.bench import Bench, PlannedRun
 from orchestrator.errors import OrchError, RunError
-from orchestrator.history import Tally, longest
 from orchestrator.planrecord import add_block, leave_out
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.stopping import decide, end_words, given_up, left_out_words, widest
+from orchestrator.tally import Tally, longest
 
 __all__ = ["Pace"]
 

@@ -11,26 +11,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from orchestrator.bench import Bench, PlannedRun, ordered
 from orchestrator.errors import DataError, OrchError, RunError
-from orchestrator.framework import Knob
-from orchestrator.history import Tally, durations
-from orchestrator.inventory import Host
 from orchestrator.planrecord import add_rung, leave_out
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 from orchestrator.summary import RunResult
+from orchestrator.tally import Tally, durations
+from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import (
-    Candidate,
     Course,
-    Measured,
     Rung,
     Times,
-    applicable,
     applied,
     following,
     least_s,
@@ -39,7 +35,7 @@ from orchestrator.tuning import (
     written,
 )
 
-__all__ = ["TOO_SHORT", "Search", "State", "state_of", "tune_record"]
+__all__ = ["TOO_SHORT", "Search"]
 
 _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid")
 """What a setting may do to a run; anything else has befallen the tune."""
@@ -47,76 +43,6 @@ TOO_SHORT = "no time was left to try a candidate"
 """How a tune ends whose budget cannot hold one. Who goes on with it has the same budget, and is told the same."""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 """A candidate may take so many times as long as the pilot, and a minute at least."""
-
-
-def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, numerics: bool, output: str) -> dict[str, Any]:
-    """Return what ``bench.json`` says of a tune before it begins. ``output``: where the result is written, empty: beside it."""
-    alike = set.intersection(*(set(host.env.items()) for host in hosts))
-    held = {name: value for name, value in sorted(alike) if any(name in knob.env for knob in knobs)}
-    record = {"seed": seed, "numerics": numerics, "output": output, "held": held, "rungs": [], "ended": ""}
-    return {"knobs": [asdict(knob) for knob in knobs], **record}
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """How far a tune is, by its evidence alone: the pilot's result, None before its end; the rungs that were begun.
-
-    ``course`` is None without a good pilot. ``failures`` maps what a candidate sets, in words, to why a run of it has no
-    number, ``confirming`` holds the runs of the confirmation.
-    """
-
-    pilot: RunResult | None
-    course: Course | None
-    rungs: tuple[Measured, ...]
-    failures: Mapping[str, str]
-    confirming: tuple[str, ...]
-    ended: str
-
-
-def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
-    """Return how far a tune is; ``read`` gives the result of a run that is over. Raises DataError for a record that is none."""
-    record = bench.bench()
-    try:
-        tune, entries = record["tune"], record["plan"]
-        runs = [(entries[run_id], result) for run_id in record["runs"] if run_id in entries and (result := read(run_id))]
-        pilot = next((result for entry, result in runs if "rung" not in entry), None)
-        if pilot is None or pilot.throughput is None or pilot.spec is None:
-            return State(pilot, None, (), {}, (), tune["ended"])
-        networks = tuple(pilot.observed.get("networks", ()))
-        knobs = applicable(map(_knob, tune["knobs"]), networks, pilot.spec, tune["held"], numerics=tune["numerics"])
-        course = Course(knobs, tune["seed"], pilot.spec.warmup_steps, pilot.spec.steps)
-        failures: dict[str, str] = {}
-        rungs = [
-            _measured(course, kept, [each for each in runs if each[0].get("rung") == number], failures)
-            for number, kept in enumerate(tune["rungs"])
-        ]
-        last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
-        confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.get("rung") == last)
-        return State(pilot, course, tuple(rungs), failures, confirming, tune["ended"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"expected the record of a tune, {error} is missing or of the wrong type"
-        raise DataError(message, kind="state_damaged", where=str(bench.path / "bench.json")) from error
-
-
-def _knob(kept: Mapping[str, Any]) -> Knob:
-    values = tuple(map(tuple, kept["values"]))
-    return Knob(tuple(kept["env"]), kept["option"], values, tuple(kept["networks"]), kept["numerics"], kept["default"])
-
-
-def _measured(
-    course: Course, kept: Mapping[str, Any], runs: Sequence[tuple[Mapping[str, Any], RunResult]], failures: dict[str, str]
-) -> Measured:
-    """Return a rung with what its runs came to; note why candidates failed."""
-    rung = Rung(tuple(map(tuple, kept["candidates"])), kept["repeats"], kept["steps"], kept["confirms"])
-    by_cell = dict(zip(kept["cells"], (course.default, *rung.candidates), strict=True))
-    speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
-    for entry, result in runs:
-        candidate = by_cell[entry["cell"]]
-        speeds[candidate][entry["repeat"]] = result.throughput.samples_per_s if result.throughput else None
-        if result.error:
-            words = ": ".join(word for word in (result.error.host, result.error.message.partition("\n")[0]) if word)
-            failures.setdefault(written(course.knobs, candidate), words)
-    return Measured(rung, speeds)
 
 
 class Search:

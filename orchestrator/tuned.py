@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.history import Tally
 from orchestrator.rundir import BenchDir
-from orchestrator.search import State, state_of
 from orchestrator.summary import RunResult
+from orchestrator.tally import Tally
+from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import Candidate, Gain, Measured, gain, ranked, settings, written
 
 __all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]

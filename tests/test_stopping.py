@@ -16,7 +16,7 @@ from orchestrator.bench import Bench, Request, specs
 from orchestrator.cli.options import seconds, share
 from orchestrator.course import Course
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.history import expected, longest, spent_s
+from orchestrator.history import expected
 from orchestrator.inventory import Host
 from orchestrator.library import open_framework
 from orchestrator.limits import Limits
@@ -26,6 +26,7 @@ from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.stopping import Width, decide, given_up, widest
 from orchestrator.summary import RunResult, summarize
+from orchestrator.tally import longest, spent_s
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
 FOLDER = open_framework("simulated")

@@ -82,8 +82,8 @@ def tune(
     from orchestrator.errors import ConfigError
     from orchestrator.library import open_framework
     from orchestrator.limits import Limits
-    from orchestrator.search import tune_record
     from orchestrator.topology import taken
+    from orchestrator.tunestate import tune_record
 
     if allow not in ("", "numerics"):
         raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
