@@ -18,11 +18,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.cells import Cell
 from orchestrator.comparison import MARGIN, compared
 from orchestrator.intervals import interval
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, median
-from orchestrator.summary import Cell, RunResult
 
 NOISE, THRESHOLD = 0.01, 0.03
 WORLDS = {

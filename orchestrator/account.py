@@ -19,8 +19,8 @@ from orchestrator.differences import by_value
 from orchestrator.errors import DataError
 from orchestrator.evidence import rendered_texts
 from orchestrator.rundir import BenchDir, RunDir, check_name
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from orchestrator.cells import Cell
 from orchestrator.errors import ConfigError
 from orchestrator.hostset import nearest
 from orchestrator.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
+from orchestrator.spec import as_written
 from orchestrator.stats import WORTH, mean
-from orchestrator.summary import Cell, as_written
 
 __all__ = [
     "MARGIN",

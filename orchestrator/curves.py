@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.cells import Cell, cells_of
 from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
 from orchestrator.evidence import invalid, rendered_texts
@@ -16,7 +17,6 @@ from orchestrator.overlap import reaches
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.stats import median
-from orchestrator.summary import Cell, cells_of
 
 __all__ = ["Curve", "newest_curve", "settings_of"]
 

@@ -13,10 +13,11 @@ from difflib import unified_diff
 from fnmatch import fnmatchcase
 from typing import Any
 
+from orchestrator.cells import Cell
 from orchestrator.comparison import spec_fields
 from orchestrator.differences import differences
 from orchestrator.hostset import fold
-from orchestrator.summary import Cell, as_written
+from orchestrator.spec import as_written
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 

@@ -10,9 +10,10 @@ from orchestrator.curves import newest_curve, settings_of
 from orchestrator.explain import Collective, Explanation, Startup, explanation
 from orchestrator.overlap import Curve
 from orchestrator.rundir import BenchDir
+from orchestrator.runresult import RunResult
 from orchestrator.stats import median
 from orchestrator.stepparts import StepParts, told, typical
-from orchestrator.summary import Row, RunResult, Summary
+from orchestrator.summary import Row, Summary
 
 __all__ = ["explain_bench"]
 

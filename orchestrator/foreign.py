@@ -24,10 +24,11 @@ from orchestrator.library import frameworks, open_framework
 from orchestrator.published import RULES, Case, Rule
 from orchestrator.publishedtables import PublishedFile
 from orchestrator.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.strictjson import strict_json
-from orchestrator.summary import RunResult, Summary, summarize
+from orchestrator.summary import Summary, summarize
 
 __all__ = ["by_rule", "open_published", "published_files", "rule_of", "summary_of_tree"]
 

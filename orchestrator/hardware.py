@@ -14,8 +14,8 @@ from orchestrator.hostset import fold
 
 if TYPE_CHECKING:
     from orchestrator.check import Check
+    from orchestrator.runresult import RunResult
     from orchestrator.spec import RunSpec
-    from orchestrator.summary import RunResult
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed",

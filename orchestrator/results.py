@@ -25,8 +25,8 @@ from orchestrator.pairtimes import pair_times
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
 from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult
 from orchestrator.tempo import tempo
 
 __all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]

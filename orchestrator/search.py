@@ -19,8 +19,8 @@ from orchestrator.bench import Bench, PlannedRun, ordered
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.planrecord import add_rung, leave_out
 from orchestrator.rundir import BenchDir
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult
 from orchestrator.tally import Tally, durations
 from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import (

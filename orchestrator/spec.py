@@ -15,8 +15,9 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
 from orchestrator.hostset import nearest
+from orchestrator.spec import RunSpec
 
-__all__ = ["RunSpec", "cells", "resolve"]
+__all__ = ["RunSpec", "as_written", "cells", "resolve"]
 
 _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0}
 
@@ -171,3 +172,8 @@ def cells(axes: Mapping[str, Sequence[Any]], shapes: Sequence[tuple[int, int]]) 
         for values in combinations
         for nodes, gpus in shapes
     )
+
+
+def as_written(value: Any) -> str:
+    """Return an option's value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from orchestrator.course import Course
 from orchestrator.intervals import Interval
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult, summarize
+from orchestrator.summary import summarize
 
 __all__ = ["Decision", "Width", "block_words", "course_words", "decide", "end_words", "given_up", "left_out_words", "widest"]
 

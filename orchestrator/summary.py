@@ -6,62 +6,26 @@ does not depend on the order of the runs. A failed run is counted and its cause 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.errors import DataError, OrchError
+from orchestrator.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
+from orchestrator.entries import Entry, Sheet
+from orchestrator.errors import DataError
 from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
-from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.physics import Measured, findings
-from orchestrator.sheets import Entry, Sheet, content_of
-from orchestrator.spec import RunSpec
-from orchestrator.stats import Throughput, mean, median, scaling_efficiency, speedup, spread
-from orchestrator.tempo import Tempo
+from orchestrator.runresult import RunResult
+from orchestrator.sheets import content_of
+from orchestrator.spec import RunSpec, as_written
+from orchestrator.stats import mean, median, scaling_efficiency, speedup, spread
 
-__all__ = ["Cell", "Row", "RunResult", "Summary", "as_written", "cells_of", "summarize"]
+__all__ = ["Row", "Summary", "summarize"]
 
 ENOUGH_REPEATS = 3
 WIDE_SPREAD = 0.05
-
-_SHAPE = ("nodes", "gpus")
-_LENGTH = ("steps", "warmup_steps", "timeout_s")
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """One run as its evidence shows it.
-
-    ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
-    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
-    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings``
-    are what a program that trains nothing has measured, ``slowed`` what `hardware.slowed` says of the nodes' clocks.
-    """
-
-    run_id: str
-    repeat: int
-    spec: RunSpec | None
-    simulated: bool
-    state: str
-    throughput: Throughput | None = None
-    error: OrchError | None = None
-    qualifications: tuple[str, ...] = ()
-    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    step_variation: float | None = None
-    tempo: Tempo | None = None
-    by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    measure: Measure = MEASURES[TRAINING]
-    readings: tuple[Any, ...] = ()
-    slowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    @property
-    def is_good(self) -> bool:
-        """Claim that it has measured what it was to measure."""
-        return self.error is None and (self.throughput is not None or bool(self.readings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,44 +62,6 @@ class Summary:
         return {name: tuple(r for r in self.rows if r.series == name) for name in dict.fromkeys(r.series for r in self.rows)}
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """All repeats of one spec, in order of repeat."""
-
-    spec: RunSpec
-    simulated: bool
-    runs: tuple[RunResult, ...]
-
-    @property
-    def good(self) -> list[RunResult]:
-        """The runs that have measured what they were to measure."""
-        return [run for run in self.runs if run.is_good]
-
-    @property
-    def measure(self) -> Measure:
-        """What its runs measure."""
-        return self.runs[0].measure
-
-    @property
-    def speeds(self) -> list[float]:
-        """Samples/s of the good runs."""
-        return [run.throughput.samples_per_s for run in self.good if run.throughput]
-
-    @property
-    def by_repeat(self) -> dict[int, float]:
-        """Samples/s of the good runs by repeat."""
-        return {run.repeat: run.throughput.samples_per_s for run in self.good if run.throughput}
-
-    @property
-    def median(self) -> float | None:
-        """The median of the good runs' samples/s; None where there is none."""
-        return median(self.speeds) if self.speeds else None
-
-    def key(self, *without: str) -> str:
-        """Return the spec as text, less some of its fields; cells with equal text belong together."""
-        return _key(self.spec, self.simulated, without)
-
-
 def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summary:
     """Return the scaling table of ``results``; ``notes`` are further ones, of how the bench went.
 
@@ -168,26 +94,6 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     said = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in alone]
     said += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))), tuple(sheets))
-
-
-def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
-    values = {name: value for name, value in spec.as_dict().items() if name not in without}
-    return json.dumps([simulated, values], sort_keys=True, default=str)
-
-
-def cells_of(results: Sequence[RunResult]) -> list[Cell]:
-    """Return the cells of these runs in order of size; a run without a spec is in none."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
-        if run.spec:
-            groups.setdefault(_key(run.spec, run.simulated), []).append(run)
-    cells = [Cell(spec, runs[0].simulated, tuple(runs)) for runs in groups.values() if (spec := runs[0].spec)]
-    return sorted(cells, key=lambda cell: (_order(cell), cell.key()))
-
-
-def _order(cell: Cell) -> tuple[Any, ...]:
-    spec = cell.spec
-    return spec.world_size, spec.nodes, spec.steps, spec.warmup_steps, spec.timeout_s
 
 
 def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -237,11 +143,6 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     again = "orch bench again, without --no-baseline, measures one or borrows a good one of the same spec"
     repeated = "orch resume --retry-failed repeats those of this bench that failed, orch bench again measures new ones"
     return f"{series}: no speedup, as there is no good 1n1g run; {repeated if tried else again}"
-
-
-def as_written(value: Any) -> str:
-    """Return an option's value as ``--set`` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_chosen(spec: RunSpec, name: str) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
-from orchestrator.summary import RunResult
 
 __all__ = ["Tally", "durations", "longest", "spent_s"]
 

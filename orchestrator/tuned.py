@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.rundir import BenchDir
-from orchestrator.summary import RunResult
+from orchestrator.runresult import RunResult
 from orchestrator.tally import Tally
 from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import Candidate, Gain, Measured, gain, ranked, settings, written

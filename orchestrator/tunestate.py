@@ -10,7 +10,7 @@ from orchestrator.errors import DataError
 from orchestrator.framework import Knob
 from orchestrator.inventory import Host
 from orchestrator.rundir import BenchDir
-from orchestrator.summary import RunResult
+from orchestrator.runresult import RunResult
 from orchestrator.tuning import (
     Candidate,
     Course,

@@ -27,8 +27,7 @@ from typing import Any
 
 from orchestrator.framework import Knob
 from orchestrator.intervals import Interval, ratio_interval
-from orchestrator.spec import RunSpec
-from orchestrator.summary import as_written
+from orchestrator.spec import RunSpec, as_written
 
 __all__ = [
     "Candidate",

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from orchestrator import comparison, intervals
 from orchestrator import distinctions as distinct
+from orchestrator.cells import Cell, cells_of
 from orchestrator.comparison import Pair, compared, doubt, matched, unmatched
 from orchestrator.distinctions import distinctions, file_differences, neutral
 from orchestrator.intervals import chance, change_chance, change_interval, holm, least_chance
-from orchestrator.summary import Cell, cells_of
 from tests.test_summary import cell as runs_of
 from tests.test_summary import failed
 

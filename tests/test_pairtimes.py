@@ -16,8 +16,9 @@ from orchestrator.measures import MEASURES
 from orchestrator.pairsheet import content
 from orchestrator.pairtimes import PairTimes, pair_times
 from orchestrator.report import delimited, markdown
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec, resolve
-from orchestrator.summary import RunResult, Summary, summarize
+from orchestrator.summary import Summary, summarize
 
 FRAMEWORK = open_framework("pairs").framework
 READING = re.compile(FRAMEWORK.log.readings)

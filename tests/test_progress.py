@@ -14,9 +14,9 @@ from orchestrator.bench import PlannedRun
 from orchestrator.cli.progress import Observer, progress
 from orchestrator.errors import DataError
 from orchestrator.library import open_framework
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
-from orchestrator.summary import RunResult
 
 SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 64, "fp32", "synthetic", 5, 2, 60.0, {})
 MEASURED = RunResult("r1", 1, SPEC, True, "finished", Throughput(159.9964, 192, 1.2, 3, 5))

@@ -16,7 +16,8 @@ from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.hardware import slowed_in
 from orchestrator.results import notes_of, read_bench, read_run, store
 from orchestrator.rundir import BenchDir, RunDir
-from orchestrator.summary import RunResult, summarize
+from orchestrator.runresult import RunResult
+from orchestrator.summary import summarize
 
 NODES, GPUS, STEPS, WARMUP, BATCH = 2, 2, 12, 2, 16
 WORLD = NODES * GPUS

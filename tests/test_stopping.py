@@ -22,10 +22,11 @@ from orchestrator.library import open_framework
 from orchestrator.limits import Limits
 from orchestrator.planrecord import add_block, bench_record, leave_out
 from orchestrator.rundir import BenchDir
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.stopping import Width, decide, given_up, widest
-from orchestrator.summary import RunResult, summarize
+from orchestrator.summary import summarize
 from orchestrator.tally import longest, spent_s
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]

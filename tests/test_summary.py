@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
+from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, published
-from orchestrator.summary import Row, RunResult, Summary, summarize
+from orchestrator.summary import Row, Summary, summarize
 
 SPEC = RunSpec(
     framework="pytorch",

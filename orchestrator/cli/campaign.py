@@ -44,7 +44,7 @@ from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.rundir import RunDir
-    from orchestrator.summary import RunResult
+    from orchestrator.runresult import RunResult
 
 __all__ = ["conduct", "earlier_times", "follow", "go_on", "plan_words"]
 

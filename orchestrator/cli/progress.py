@@ -18,9 +18,9 @@ from orchestrator.hostset import fold
 from orchestrator.logparse import parse
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
+from orchestrator.runresult import RunResult
 from orchestrator.stats import terms
 from orchestrator.stopping import block_words
-from orchestrator.summary import RunResult
 
 __all__ = ["Observer", "progress"]
 

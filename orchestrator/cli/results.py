@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.errors import ConfigError, DataError, OrchError
     from orchestrator.explain import Explanation
     from orchestrator.rundir import BenchDir, RunDir
-    from orchestrator.summary import RunResult, Summary
+    from orchestrator.runresult import RunResult
+    from orchestrator.summary import Summary
 
 _RENDERED = {
     "markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus",

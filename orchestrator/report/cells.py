@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.entries import Sheet
 from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.sheets import Sheet
 from orchestrator.stats import published
 from orchestrator.summary import Row, Summary
 

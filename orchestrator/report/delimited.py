@@ -7,10 +7,10 @@ import io
 from collections.abc import Iterator
 from dataclasses import fields
 
+from orchestrator.entries import Entry, Sheet
 from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.sheets import Entry, Sheet
 from orchestrator.stats import published
 from orchestrator.summary import Summary
 

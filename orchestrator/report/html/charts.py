@@ -20,7 +20,8 @@ from orchestrator.grids import Grid
 from orchestrator.intervals import Interval
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
-from orchestrator.summary import Row, RunResult
+from orchestrator.runresult import RunResult
+from orchestrator.summary import Row
 
 __all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 

@@ -28,8 +28,9 @@ from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.text import one_line, visible
+from orchestrator.runresult import RunResult
 from orchestrator.stats import published as rounded
-from orchestrator.summary import Row, RunResult, Summary
+from orchestrator.summary import Row, Summary
 
 __all__ = ["render"]
 

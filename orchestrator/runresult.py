@@ -1,0 +1,48 @@
+"""One run as its evidence shows it: the value that every table and every comparison is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import OrchError
+from orchestrator.measures import MEASURES, TRAINING, Measure
+from orchestrator.spec import RunSpec
+from orchestrator.stats import Throughput
+from orchestrator.tempo import Tempo
+
+__all__ = ["RunResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run as its evidence shows it.
+
+    ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
+    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
+    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings``
+    are what a program that trains nothing has measured, ``slowed`` what `hardware.slowed` says of the nodes' clocks.
+    """
+
+    run_id: str
+    repeat: int
+    spec: RunSpec | None
+    simulated: bool
+    state: str
+    throughput: Throughput | None = None
+    error: OrchError | None = None
+    qualifications: tuple[str, ...] = ()
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    step_variation: float | None = None
+    tempo: Tempo | None = None
+    by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    measure: Measure = MEASURES[TRAINING]
+    readings: tuple[Any, ...] = ()
+    slowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        """Claim that it has measured what it was to measure."""
+        return self.error is None and (self.throughput is not None or bool(self.readings))
