@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
+from orchestrator.benchresults import read_bench
 from orchestrator.report import terminal
-from orchestrator.results import read_bench
 from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
 

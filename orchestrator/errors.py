@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
+
 
 class OrchError(Exception):
     """An error with a place, a kind and a remedy. Raised anywhere, printed only by the command line."""
@@ -118,3 +120,21 @@ class Faults(OrchError):
 
     def __str__(self) -> str:
         return "\n".join(f"{e.host}: {e}" if e.host else str(e) for e in self.errors)
+
+
+_TRANSPORT = {
+    "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
+    "transfer_corrupt", "node_lost", "node_rebooted",
+}  # fmt: skip
+
+
+_DATA = {"result_invalid", "state_damaged", "plan_changed"}
+
+
+def recorded_error(value: Any, run_id: str) -> OrchError:
+    """Return an error that a controller recorded, as what it was."""
+    names = ("message", "kind", "where", "hint", "host", "phase")
+    known = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
+    message, kind = known.pop("message", "no cause was recorded"), known.pop("kind", "rank_failed")
+    branch = TransportError if kind in _TRANSPORT else DataError if kind in _DATA else RunError
+    return branch(message, kind=kind, run_id=run_id, **known)

@@ -8,80 +8,36 @@ number, and the other runs are reported all the same. No node is needed, only th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 from orchestrator import collectives, nccl, stats
-from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
+from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.evidence import invalid
-from orchestrator.hardware import infiniband_gbit, slowed, slowed_in
+from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.hostset import fold
 from orchestrator.logparse import Parsed
 from orchestrator.pairtimes import pair_times
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
-from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.rundir import RunDir
 from orchestrator.runresult import RunResult
 from orchestrator.spec import RunSpec
 from orchestrator.tempo import tempo
 
-__all__ = ["notes_of", "read_bench", "read_run", "recorded_error", "store"]
+__all__ = ["read_run"]
 
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
-_TRANSPORT = {
-    "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
-    "transfer_corrupt", "node_lost", "node_rebooted",
-}  # fmt: skip
-_DATA = {"result_invalid", "state_damaged", "plan_changed"}
 _READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
     "collectives": collectives.points,
     "pairs": pair_times,
 }
 """By kind of measurement: what understands the lines of a run, given its spec, and what the program said at its end with the
 hosts in order of node_rank as ``nodes``."""
-
-
-def read_bench(
-    bench: BenchDir, *, each_rank: bool = False, known: Mapping[str, RunResult] = MappingProxyType({})
-) -> list[RunResult]:
-    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible.
-
-    ``each_rank``: with ``by_rank``, which takes longer. ``known`` are results of runs that are over and have been read.
-    """
-    found = []
-    for run in bench.runs():
-        result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
-        found.append(result)
-        # A copy on a read-only disk is read all the same.
-        with suppress(ConfigError):
-            store(run, result)
-    return found
-
-
-def notes_of(bench: BenchDir) -> list[str]:
-    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
-    why nothing was run."""
-    record = bench.bench()
-    course, notes = record.get("course"), record.get("notes", [])
-    course = course if isinstance(course, dict) else {}
-    order = [f"random order in blocks, seed {course.get('seed')}"] if course.get("order") == "random" else []
-    return [*order, *(str(text) for text in notes), *_refusals(bench)]
-
-
-def _refusals(bench: BenchDir) -> list[str]:
-    """Return why a bench that is over has no run, once for all hosts of which the same was said."""
-    over = [event for event in bench.events() if event["event"] == "over"] if not bench.runs() else []
-    hosts: dict[str, list[str]] = {}
-    for error in over[-1].get("errors", ()) if over else ():
-        recorded = recorded_error(error, "")
-        hosts.setdefault(str(recorded), []).append(recorded.host)
-    return [f"nothing was run: {fold(filter(None, names))}{': ' * any(names)}{text}" for text, names in hosts.items()]
 
 
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
@@ -107,25 +63,6 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         error.host, error.where = error.host or planned.nodes[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if recorded is None and not _ended_everywhere(run, planned) else "failed"
         return replace(result, state=state, error=error)
-
-
-def store(run: RunDir, result: RunResult) -> None:
-    """Keep what was derived as ``results/throughput.json``. Raises ConfigError where the directory cannot be written."""
-    measured = result.throughput
-    values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
-    run.write_result(
-        "throughput.json",
-        {
-            "schema": 1,
-            "run_id": result.run_id,
-            "state": result.state,
-            "throughput": values,
-            "step_variation": result.step_variation,
-            "transport": result.observed.get("transport"),
-            "qualifications": [*result.qualifications, *slowed_in([result])],
-            "error": result.error.as_dict() if result.error else None,
-        },
-    )
 
 
 def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool) -> RunResult:
@@ -349,15 +286,6 @@ def _ended_everywhere(run: RunDir, planned: Planned) -> bool:
         return all(run.exit_record(node.host) is not None for node in planned.nodes)
     except DataError:
         return True
-
-
-def recorded_error(value: Any, run_id: str) -> OrchError:
-    """Return an error that a controller recorded, as what it was."""
-    names = ("message", "kind", "where", "hint", "host", "phase")
-    known = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
-    message, kind = known.pop("message", "no cause was recorded"), known.pop("kind", "rank_failed")
-    branch = TransportError if kind in _TRANSPORT else DataError if kind in _DATA else RunError
-    return branch(message, kind=kind, run_id=run_id, **known)
 
 
 def _mapping(record: Mapping[str, Any], key: str, host: str) -> Mapping[str, Any]:

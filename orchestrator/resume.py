@@ -11,8 +11,8 @@ from typing import Any
 
 from orchestrator.bench import PlannedRun
 from orchestrator.campaign import Campaign
+from orchestrator.errors import recorded_error
 from orchestrator.planrecord import supersede
-from orchestrator.results import recorded_error
 
 __all__ = ["counts", "remaining"]
 

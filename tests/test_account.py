@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from orchestrator import tempo as tempo_module
 from orchestrator.account import account_of
-from orchestrator.results import read_bench, read_run
+from orchestrator.benchresults import read_bench
+from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.steps import StepSample
 from orchestrator.tempo import tempo

@@ -16,6 +16,7 @@ import systemlogs
 import test_results
 from typer.testing import CliRunner
 
+from orchestrator.benchresults import read_bench
 from orchestrator.beside import beside
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
@@ -24,7 +25,6 @@ from orchestrator.framework import Framework
 from orchestrator.library import open_framework
 from orchestrator.published import RULES, Case, check_epoch_length
 from orchestrator.publishedtables import PublishedTable
-from orchestrator.results import read_bench
 from orchestrator.rundir import BenchDir
 from orchestrator.stats import published
 from orchestrator.summary import Summary, summarize

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.benchresults import notes_of, read_bench, store
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.hardware import slowed_in
-from orchestrator.results import notes_of, read_bench, read_run, store
+from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.runresult import RunResult
 from orchestrator.summary import summarize

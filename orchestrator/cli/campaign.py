@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from orchestrator.bench import Bench, PlannedRun
+from orchestrator.benchresults import notes_of, read_bench
 from orchestrator.campaign import Campaign, borrow, ports
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import Observer, progress
 from orchestrator.cluster import Cluster
-from orchestrator.errors import DataError, Faults, OrchError, RunError
+from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded_error
 from orchestrator.headroom import disk_room
 from orchestrator.history import expected
 from orchestrator.inventory import Host
@@ -33,7 +34,6 @@ from orchestrator.peer import Interrupt
 from orchestrator.planrecord import bench_record, reopen
 from orchestrator.project import Project
 from orchestrator.report.text import visible
-from orchestrator.results import notes_of, read_bench, recorded_error
 from orchestrator.resume import remaining
 from orchestrator.rundir import BenchDir
 from orchestrator.search import Search

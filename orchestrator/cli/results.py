@@ -268,8 +268,8 @@ def _summary(
         from orchestrator.library import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
+    from orchestrator.benchresults import notes_of, read_bench
     from orchestrator.errors import DataError
-    from orchestrator.results import notes_of, read_bench
     from orchestrator.summary import summarize as summary_of
 
     directory = find_bench(bench)

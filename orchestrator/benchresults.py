@@ -1,0 +1,73 @@
+"""The results of all runs of a bench, and what is kept of them beside their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import fields
+from types import MappingProxyType
+
+from orchestrator.errors import ConfigError, recorded_error
+from orchestrator.hardware import slowed_in
+from orchestrator.hostset import fold
+from orchestrator.results import read_run
+from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.runresult import RunResult
+
+__all__ = ["notes_of", "read_bench", "store"]
+
+
+def read_bench(
+    bench: BenchDir, *, each_rank: bool = False, known: Mapping[str, RunResult] = MappingProxyType({})
+) -> list[RunResult]:
+    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible.
+
+    ``each_rank``: with ``by_rank``, which takes longer. ``known`` are results of runs that are over and have been read.
+    """
+    found = []
+    for run in bench.runs():
+        result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
+        found.append(result)
+        # A copy on a read-only disk is read all the same.
+        with suppress(ConfigError):
+            store(run, result)
+    return found
+
+
+def notes_of(bench: BenchDir) -> list[str]:
+    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
+    why nothing was run."""
+    record = bench.bench()
+    course, notes = record.get("course"), record.get("notes", [])
+    course = course if isinstance(course, dict) else {}
+    order = [f"random order in blocks, seed {course.get('seed')}"] if course.get("order") == "random" else []
+    return [*order, *(str(text) for text in notes), *_refusals(bench)]
+
+
+def _refusals(bench: BenchDir) -> list[str]:
+    """Return why a bench that is over has no run, once for all hosts of which the same was said."""
+    over = [event for event in bench.events() if event["event"] == "over"] if not bench.runs() else []
+    hosts: dict[str, list[str]] = {}
+    for error in over[-1].get("errors", ()) if over else ():
+        recorded = recorded_error(error, "")
+        hosts.setdefault(str(recorded), []).append(recorded.host)
+    return [f"nothing was run: {fold(filter(None, names))}{': ' * any(names)}{text}" for text, names in hosts.items()]
+
+
+def store(run: RunDir, result: RunResult) -> None:
+    """Keep what was derived as ``results/throughput.json``. Raises ConfigError where the directory cannot be written."""
+    measured = result.throughput
+    values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
+    run.write_result(
+        "throughput.json",
+        {
+            "schema": 1,
+            "run_id": result.run_id,
+            "state": result.state,
+            "throughput": values,
+            "step_variation": result.step_variation,
+            "transport": result.observed.get("transport"),
+            "qualifications": [*result.qualifications, *slowed_in([result])],
+            "error": result.error.as_dict() if result.error else None,
+        },
+    )
