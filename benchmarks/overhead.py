@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from orchestrator.inventory import Host
-from orchestrator.library import open_inventory
+from orchestrator.inventoryread import open_inventory
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ Folders and payloads are found beside the package when it is installed, above it
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,24 +15,12 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
 from orchestrator.hostset import nearest
-from orchestrator.inventory import Inventory
 
-__all__ = [
-    "FrameworkFolder",
-    "framework_for",
-    "frameworks",
-    "open_framework",
-    "open_inventory",
-    "payload_bytes",
-    "runner_source",
-]
+__all__ = ["FrameworkFolder", "framework_for", "frameworks", "open_framework", "payload_bytes", "runner_source"]
 
 
 USUAL = "pytorch"
 """The framework of a model that it has, where nobody names one."""
-
-
-_BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,34 +108,6 @@ def payload_bytes(name: str, folder: Path | None = None) -> bytes:
 def runner_source() -> bytes:
     """Return the source of the node runner."""
     return (_beside("remote") / "noderun.py").read_bytes()
-
-
-def open_inventory(source: str) -> Inventory:
-    """Read an inventory file, and those that it stands on, or make one of a host expression.
-
-    Raises ConfigError naming file, line and key.
-    """
-    from orchestrator import inventory_formats
-
-    path = Path(source).expanduser()
-    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
-        return _read_inventory(path, str(source), ())
-    return inventory_formats.from_expression(source)
-
-
-def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
-    """``above`` are the files that stand on this one."""
-    from orchestrator import inventory_base, inventory_formats, yamlfile
-
-    text = yamlfile.read_text(path)
-    document = yamlfile.loads(text, source) if _BASE.search(text) and inventory_formats.recognise(text) == "orch" else None
-    over = inventory_base.overlay(document.value, document.line, source) if document else None
-    if over is None:
-        return inventory_formats.parse_text(text, source, yamlfile.loads)
-    base = path.parent / Path(over.base).expanduser()
-    if base.resolve() in (each.resolve() for each in (path, *above)):
-        raise ConfigError(f"expected another inventory than itself, got {over.base}", where=f"{source}: base")
-    return inventory_base.laid_over(over, _read_inventory(base, str(base), (path, *above)), source)
 
 
 def _beside(name: str) -> Path:

@@ -17,7 +17,8 @@ from orchestrator.bench import Bench, PlannedRun
 from orchestrator.course import Course
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory
-from orchestrator.library import FrameworkFolder, open_framework, open_inventory
+from orchestrator.inventoryread import open_inventory
+from orchestrator.library import FrameworkFolder, open_framework
 from orchestrator.limits import Limits
 from orchestrator.redaction import SHOWN
 from orchestrator.rundir import BenchDir

@@ -106,7 +106,7 @@ def logs(
     from orchestrator.cluster import Cluster
     from orchestrator.collect import is_complete
     from orchestrator.errors import ConfigError
-    from orchestrator.library import open_inventory
+    from orchestrator.inventoryread import open_inventory
     from orchestrator.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport import Trust
@@ -151,7 +151,7 @@ def _secrets(bench: BenchDir) -> Redaction:
     """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import secret_values
-    from orchestrator.library import open_inventory
+    from orchestrator.inventoryread import open_inventory
     from orchestrator.redaction import redaction
 
     try:

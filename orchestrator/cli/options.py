@@ -77,7 +77,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
     """
     from orchestrator.errors import ConfigError
     from orchestrator.hostset import expand
-    from orchestrator.library import open_inventory
+    from orchestrator.inventoryread import open_inventory
     from orchestrator.project import Project
 
     project = Project.here(os.environ)

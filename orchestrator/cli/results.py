@@ -81,7 +81,7 @@ def collect(
     from orchestrator.collect import is_complete, settle
     from orchestrator.errors import DataError, Faults
     from orchestrator.fanout import each
-    from orchestrator.library import open_inventory
+    from orchestrator.inventoryread import open_inventory
     from orchestrator.project import Project
     from orchestrator.transport import Trust
 

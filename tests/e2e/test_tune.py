@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.inventoryread import open_inventory
 from orchestrator.lab import faults
-from orchestrator.library import open_inventory
 from tests import judge
 from tests.e2e.rig import REPOSITORY, Controller
 
