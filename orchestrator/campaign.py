@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator import __version__, fitness, preflight
+from orchestrator import fitness, preflight
 from orchestrator.bench import PORTS, PlannedRun, plan_run
 from orchestrator.blame import explained
 from orchestrator.cluster import Cluster
@@ -16,14 +15,14 @@ from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.inventory import Host, secret_values
 from orchestrator.launch import Interrupt, Launch, Limits, Outcome
-from orchestrator.library import FrameworkFolder
+from orchestrator.planned import manifest_of
 from orchestrator.project import owner
 from orchestrator.reattach import find
 from orchestrator.redaction import redaction
 from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
 
-__all__ = ["Campaign", "borrow", "manifest_of", "ports"]
+__all__ = ["Campaign", "ports"]
 
 _PORT_TRIES = 3
 
@@ -199,45 +198,6 @@ class Campaign:
             self.bench.event("left_out", run=rundir.run_id, host=host, names=list(collected.odd))
             self.observe("left_out", {"host": host, "names": collected.odd})
         return {"checked": True, "left": answer["left"]}
-
-
-def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of what a run is: everything that analysis may ask later, nothing left to a name."""
-    framework = folder.framework
-    return {
-        "schema": 1,
-        "orch": __version__,
-        "run_id": plan.run_id,
-        "bench_id": bench_id,
-        "repeat": plan.repeat,
-        "spec": plan.spec.as_dict(),
-        "origins": dict(plan.spec.origins),
-        "framework": {
-            "name": framework.name,
-            "title": framework.title,
-            "digest": framework.digest,
-            "simulated": framework.simulated,
-            "measures": framework.measures,
-            "caveats": dict(framework.caveats),
-            "log": asdict(framework.log),
-        },
-        "payload": dict(plan.payload),
-        "placement": asdict(plan.placement),
-        "facts": dict(facts),
-        "start": None,
-        "outcome": None,
-    }
-
-
-def borrow(bench: BenchDir, run: RunDir) -> None:
-    """Copy a finished run of another bench into this one, so that this directory alone carries its own baseline."""
-    target, part = bench.path / run.run_id, bench.path / f".{run.run_id}.part"
-    if target.exists():
-        return
-    shutil.rmtree(part, ignore_errors=True)  # of a controller that died in the middle
-    shutil.copytree(run.path, part, symlinks=True)
-    part.rename(target)
-    bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

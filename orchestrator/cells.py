@@ -14,10 +14,7 @@ from orchestrator.stats import median
 
 __all__ = ["Cell", "cells_of"]
 
-
 _SHAPE = ("nodes", "gpus")
-
-
 _LENGTH = ("steps", "warmup_steps", "timeout_s")
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Course", "LEAST", "MOST"]
-
+__all__ = ["LEAST", "MOST", "Course"]
 
 LEAST, MOST = 8, 30
 """Repeats with ``--until-ci``. With fewer than eight to begin with, an interval that is narrow by chance ends too many benches:

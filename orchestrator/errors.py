@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.errors import ConfigError, DataError, OrchError, RunError, TransportError
-
 
 class OrchError(Exception):
     """An error with a place, a kind and a remedy. Raised anywhere, printed only by the command line."""
@@ -76,16 +74,20 @@ class ConfigError(OrchError):
 
 
 class TransportError(OrchError):
-    """Kinds host_unreachable, host_key_unknown, host_key_changed, host_key_revoked, algorithm_refused, auth_failed,
-    transfer_corrupt, node_lost, node_rebooted."""
+    """A host could not be reached, or not be trusted; of one of ``kinds``."""
 
     exit_code = 3
+    kinds = frozenset({
+        "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
+        "transfer_corrupt", "node_lost", "node_rebooted",
+    })  # fmt: skip
 
 
 class DataError(OrchError):
-    """Kinds result_invalid, state_damaged, storage_full (on the controller), plan_changed."""
+    """Logs, results or saved state are damaged or incomplete; of one of ``kinds``, or storage_full on the controller."""
 
     exit_code = 4
+    kinds = frozenset({"result_invalid", "state_damaged", "plan_changed"})
 
 
 class Regression(OrchError):
@@ -122,19 +124,13 @@ class Faults(OrchError):
         return "\n".join(f"{e.host}: {e}" if e.host else str(e) for e in self.errors)
 
 
-_TRANSPORT = {
-    "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
-    "transfer_corrupt", "node_lost", "node_rebooted",
-}  # fmt: skip
-
-
-_DATA = {"result_invalid", "state_damaged", "plan_changed"}
-
-
 def recorded_error(value: Any, run_id: str) -> OrchError:
-    """Return an error that a controller recorded, as what it was."""
+    """Return an error that a controller recorded, as what it was; storage_full of a run is its node's."""
     names = ("message", "kind", "where", "hint", "host", "phase")
-    known = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
-    message, kind = known.pop("message", "no cause was recorded"), known.pop("kind", "rank_failed")
-    branch = TransportError if kind in _TRANSPORT else DataError if kind in _DATA else RunError
-    return branch(message, kind=kind, run_id=run_id, **known)
+    fields = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
+    message, kind = fields.pop("message", "no cause was recorded"), fields.pop("kind", "rank_failed")
+    if kind in TransportError.kinds:
+        return TransportError(message, kind=kind, run_id=run_id, **fields)
+    if kind in DataError.kinds:
+        return DataError(message, kind=kind, run_id=run_id, **fields)
+    return RunError(message, kind=kind, run_id=run_id, **fields)

@@ -1,4 +1,4 @@
-"""What is on this machine's disk: framework folders, payload files, inventories. Reads, checks, and hands on values.
+"""What is on this machine's disk of frameworks: their folders and payload files. Reads, checks, and hands on values.
 
 Folders and payloads are found beside the package when it is installed, above it in a source tree, and in whatever folder
 ``--templates`` names. A framework is a folder; there is no list of them anywhere.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from orchestrator import __version__
 from orchestrator.errors import DataError
+from orchestrator.library import FrameworkFolder
 from orchestrator.loggrammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING, Measure
+from orchestrator.render import Plan
 from orchestrator.rundir import check_name
 from orchestrator.spec import RunSpec
 
-__all__ = ["Planned", "PlannedNode", "planned_of"]
+__all__ = ["Planned", "PlannedNode", "manifest_of", "planned_of"]
 
 _MOST_RANKS = 1 << 20
 """A forged manifest must not make its reader count for ever."""
@@ -92,3 +95,31 @@ def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
     return grammar
+
+
+def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of what a run is: everything that analysis may ask later, nothing left to a name."""
+    framework = folder.framework
+    return {
+        "schema": 1,
+        "orch": __version__,
+        "run_id": plan.run_id,
+        "bench_id": bench_id,
+        "repeat": plan.repeat,
+        "spec": plan.spec.as_dict(),
+        "origins": dict(plan.spec.origins),
+        "framework": {
+            "name": framework.name,
+            "title": framework.title,
+            "digest": framework.digest,
+            "simulated": framework.simulated,
+            "measures": framework.measures,
+            "caveats": dict(framework.caveats),
+            "log": asdict(framework.log),
+        },
+        "payload": dict(plan.payload),
+        "placement": asdict(plan.placement),
+        "facts": dict(facts),
+        "start": None,
+        "outcome": None,
+    }

@@ -15,7 +15,6 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
 from orchestrator.hostset import nearest
-from orchestrator.spec import RunSpec
 
 __all__ = ["RunSpec", "as_written", "cells", "resolve"]
 

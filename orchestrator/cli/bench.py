@@ -225,9 +225,9 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     from dataclasses import asdict
 
     from orchestrator.bench import PORTS, plan_run
-    from orchestrator.campaign import manifest_of
     from orchestrator.cli.campaign import earlier_times, plan_words
     from orchestrator.hostset import fold
+    from orchestrator.planned import manifest_of
     from orchestrator.render import folded, without_secrets
 
     hosts, secrets = selection.hosts, selection.inventory.secrets

@@ -19,7 +19,8 @@ import typer
 
 from orchestrator.bench import Bench, PlannedRun
 from orchestrator.benchresults import notes_of, read_bench
-from orchestrator.campaign import Campaign, borrow, ports
+from orchestrator.borrow import borrow
+from orchestrator.campaign import Campaign, ports
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import Observer, progress
 from orchestrator.cluster import Cluster
