@@ -7,24 +7,20 @@ with the configured key alone, and reads no configuration but the one `orchestra
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any
-
-import paramiko
 
 from orchestrator.errors import ConfigError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.channel import Channel, open_channel
-from orchestrator.transport.dial import dial, greets
-from orchestrator.transport.hostkeys import HostKey, Trust, judge, known_keys
-from orchestrator.transport.identity import Identity, authenticate, identities
+from orchestrator.transport.dial import greets
+from orchestrator.transport.hostkeys import Trust, known_keys
+from orchestrator.transport.identity import identities
+from orchestrator.transport.line import Client, Line
 from orchestrator.transport.quoting import remote_command
 from orchestrator.transport.sshconfig import Endpoint, resolve
-from orchestrator.transport.wire import Dropped, Wire
+from orchestrator.transport.wire import Wire
 
 __all__ = ["Result", "Transport", "connect", "prepare"]
 
@@ -152,53 +148,6 @@ class Transport:
         self._line.close()
 
 
-class Line:
-    """A connection to one endpoint that is being made or there, by one of two subclasses: `Direct`, or through a jump host."""
-
-    endpoint: Any = None  # declared, because Fabric keeps unknown attributes in its configuration
-    deadline: Any = None
-    gateway: Any = None
-    client: Any = None
-
-    def open(self) -> None:
-        """Connect, and again where the server drops connections because there are too many, until the time is over."""
-        if self.client.is_open:
-            return
-        with identities(self.endpoint) as offered:
-            self.client.offered = offered
-            self.deadline = time.monotonic() + self.endpoint.connect_timeout_s
-            if self.gateway:
-                self.gateway.open()
-                # What the jump host's log-in took is not this host's fault; all else counts.
-                self.deadline += self.gateway.login_s
-            for attempt in count():
-                self.client.deadline = self.deadline
-                try:
-                    self.connect_once()
-                except Dropped:
-                    pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
-                    if time.monotonic() + pause_s >= self.deadline:
-                        raise
-                    time.sleep(pause_s)
-                else:
-                    return
-
-    def connect_once(self) -> None:
-        """Connect, over the jump host where there is one, which is connected already."""
-        raise NotImplementedError
-
-    @property
-    def login_s(self) -> float:
-        """Seconds that the log-ins took, those of the jump hosts included."""
-        return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
-
-    def close(self) -> None:
-        """Close the first hop first: what runs through it then ends by itself, however full its buffers are."""
-        if self.gateway:
-            self.gateway.close()
-        self.client.close()
-
-
 class Direct(Line):
     """A connection without a jump host."""
 
@@ -217,52 +166,4 @@ def line_to(endpoint: Endpoint, trust: Trust) -> Line:
         return Direct(endpoint, trust)
     from orchestrator.transport.jump import Through  # and with it Fabric, which most commands can start without
 
-    return Through(endpoint, trust)
-
-
-class Client(paramiko.SSHClient):
-    """Paramiko's client with the order of things that matters: the server proves itself, is judged, and only then we log in."""
-
-    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
-        super().__init__()
-        self.set_missing_host_key_policy(paramiko.RejectPolicy())
-        self.endpoint = endpoint
-        self.trust = trust
-        self.offered: list[Identity] = []
-        self.deadline = 0.0
-        self.login_s = 0.0
-        self.fingerprint = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is there, as far as this side knows."""
-        return isinstance(self._transport, Wire) and bool(self._transport.is_active())
-
-    @property
-    def wire(self) -> Wire:
-        """The protocol engine, once `connect` has returned."""
-        assert isinstance(self._transport, Wire)
-        return self._transport
-
-    def connect(self, *, sock: Any = None, **_: Any) -> None:  # type: ignore[override]  # Fabric's only caller passes these
-        """Connect by ``deadline``, over ``sock`` where there is a jump host."""
-        known = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
-        wire = Wire(sock or dial(self.endpoint, self.deadline), known.types())
-        try:
-            wire.shake_hands(self.endpoint, self.deadline)
-            offered = wire.get_remote_server_key()
-            key = HostKey(offered.get_name(), offered.asbytes())
-            judge(self.endpoint, self.trust, key)
-            started = time.monotonic()
-            authenticate(wire, self.endpoint, self.offered)
-            self.login_s = time.monotonic() - started
-        except BaseException:
-            wire.hang_up()
-            raise
-        self.fingerprint = key.fingerprint
-        self._transport = wire
-
-    def close(self) -> None:
-        """Close the connection and wait for its thread."""
-        if isinstance(self._transport, Wire):
-            self._transport.hang_up()
+    return Through(endpoint, trust, line_to(endpoint.via, trust))

@@ -8,8 +8,8 @@ from typing import Any
 import fabric
 import paramiko
 
-from orchestrator.transport.connection import Client, Line, line_to
 from orchestrator.transport.hostkeys import Trust
+from orchestrator.transport.line import Client, Line
 from orchestrator.transport.sshconfig import Endpoint
 from orchestrator.transport.wire import Wire
 
@@ -17,19 +17,18 @@ __all__ = ["Through"]
 
 
 class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no types
-    """A connection to an endpoint that is reached through another one."""
+    """A connection to an endpoint that is reached through another one, ``gateway``."""
 
-    def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
+    def __init__(self, endpoint: Endpoint, trust: Trust, gateway: Line) -> None:
         # Not lazy, Fabric reads its own files of the system and the user; the empty SSHConfig keeps it from reading ssh's.
         config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
-        assert endpoint.via
         fabric.Connection.__init__(
             self,
             endpoint.address.replace(":", "_"),
             user=endpoint.user,
             port=endpoint.port,
             config=config,
-            gateway=line_to(endpoint.via, trust),
+            gateway=gateway,
             forward_agent=False,
             connect_kwargs={},
             inline_ssh_env=False,
