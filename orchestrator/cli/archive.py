@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import Json, print_json
-from orchestrator.cli.results import Bench, find_bench
+from orchestrator.cli.options import Bench, Json, find_bench, print_json
 
 if TYPE_CHECKING:
     from orchestrator.archive import Archive

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from orchestrator.bench import Bench, PlannedRun
-from orchestrator.benchresults import notes_of, read_bench
+from orchestrator.benchresults import read_bench
 from orchestrator.borrow import borrow
 from orchestrator.campaign import Campaign, ports
+from orchestrator.cli.answer import table
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import Observer, progress
 from orchestrator.cluster import Cluster
@@ -120,7 +121,7 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
-    _table(bench, read_bench(bench), as_json)
+    table(bench, read_bench(bench), as_json)
     if errors := events[-1]["errors"]:
         raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
         raised.exit_code = events[-1]["code"]
@@ -211,7 +212,7 @@ def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun
         errors, results = conductor.conduct(owes, log)
     taken.release()
     with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
-        _table(bench, results, as_json)
+        table(bench, results, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
 
@@ -278,21 +279,3 @@ def plan_words(plan: Bench, known: Sequence[tuple[RunSpec, float]]) -> str:
     if not course.adapts and course.order == "interleaved":
         return ""
     return course_words(course, len(plan.cells), sum(took for _, took in known) if len(known) == len(plan.cells) else None)
-
-
-def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
-    if "tune" in bench.bench():
-        from orchestrator.cli.tune import show
-
-        show(bench, as_json)
-        return
-    from rich.console import Console
-
-    from orchestrator.report import jsonout, terminal
-    from orchestrator.summary import summarize
-
-    summary = summarize(results, notes_of(bench))
-    if as_json:
-        typer.echo(jsonout.render(summary), nl=False)
-    else:
-        terminal.render(summary, Console())

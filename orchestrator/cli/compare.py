@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Json, share
-from orchestrator.cli.results import Bench, find_bench
+from orchestrator.cli.options import Bench, Json, find_bench, share
 
 if TYPE_CHECKING:
     from orchestrator.comparing import Comparison

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
-from orchestrator.cli.results import find_bench
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, print_json, select
 
 _CONTROLLER_STOPS_S = 60.0
 

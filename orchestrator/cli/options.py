@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.inventory import Host, Inventory
     from orchestrator.project import Project
+    from orchestrator.rundir import BenchDir
     from orchestrator.transport import Trust
 
 # A node's timers hold no more, and a clock counts to no infinity.
@@ -32,6 +33,7 @@ Hosts = Annotated[
 ]
 Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Store host keys that are seen for the first time.")]
+Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Further framework folders.")]
 
@@ -186,3 +188,30 @@ def print_json(value: Any) -> None:
     import json
 
     typer.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+
+
+def find_bench(name: str) -> BenchDir:
+    """Return the bench of that name or directory, or the latest of the project. Raises ConfigError."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.project import Project
+    from orchestrator.rundir import BenchDir, latest
+
+    runs = Project.here(os.environ).runs
+    if name:
+        path = Path(name) if _is_folder(Path(name)) else runs / name
+        if not _is_folder(path):
+            listed = "orch status lists them; a directory will do as well"
+            hint = "unpack an archive with tar -xf, and give its directory" if name.endswith(".tar") else listed
+            raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
+        return BenchDir.open(path)
+    newest = latest(runs)
+    if newest is None:
+        raise ConfigError("no bench yet", where=str(runs), hint="orch bench resnet50 makes one")
+    return BenchDir.open(newest)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False

@@ -1,27 +1,23 @@
-"""`orch collect` and `orch summarize`: evidence comes home, and numbers come out of it alone."""
+"""`orch summarize`: numbers from the evidence of a bench alone."""
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Json, Templates, print_json
+from orchestrator.cli.options import Bench, Json, Templates, find_bench, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
 
-    from orchestrator.cluster import Cluster
-    from orchestrator.collect import Collected
-    from orchestrator.errors import ConfigError, DataError, OrchError
+    from orchestrator.errors import ConfigError, DataError
     from orchestrator.explain import Explanation
-    from orchestrator.rundir import BenchDir, RunDir
+    from orchestrator.rundir import BenchDir
     from orchestrator.runresult import RunResult
     from orchestrator.summary import Summary
 
@@ -33,131 +29,11 @@ _RENDERED = {
 _OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
 _FOR_PEOPLE = ("table", "markdown")
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
-Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("collect")(collect)
+    """Add the command of this module."""
     app.command("summarize")(summarize)
-
-
-def find_bench(name: str) -> BenchDir:
-    """Return the bench of that name or directory, or the latest of the project. Raises ConfigError."""
-    from orchestrator.errors import ConfigError
-    from orchestrator.project import Project
-    from orchestrator.rundir import BenchDir, latest
-
-    runs = Project.here(os.environ).runs
-    if name:
-        path = Path(name) if _is_folder(Path(name)) else runs / name
-        if not _is_folder(path):
-            listed = "orch status lists them; a directory will do as well"
-            hint = "unpack an archive with tar -xf, and give its directory" if name.endswith(".tar") else listed
-            raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
-        return BenchDir.open(path)
-    newest = latest(runs)
-    if newest is None:
-        raise ConfigError("no bench yet", where=str(runs), hint="orch bench resnet50 makes one")
-    return BenchDir.open(newest)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name too long, or with a NUL
-        return False
-
-
-def collect(
-    bench: Bench = "",
-    accept_new: AcceptNew = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Then remove what is here and whole from the nodes.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
-    from orchestrator.cli.transfer import transfer
-    from orchestrator.cluster import Cluster
-    from orchestrator.collect import is_complete, settle
-    from orchestrator.errors import DataError, Faults
-    from orchestrator.fanout import each
-    from orchestrator.inventoryread import open_inventory
-    from orchestrator.project import Project
-    from orchestrator.transport import Trust
-
-    directory = find_bench(bench)
-    record = directory.bench()
-    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]])
-    missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
-    wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
-    report = []
-    if wanted:
-        inventory = open_inventory(record["inventory"])
-        trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
-        with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
-            errors += cluster.open_what_answers().values()
-            for run, hosts in missing.items():
-                reached = [host for host in hosts if host in cluster.nodes]
-                found, failed = each(reached, partial(_collect, cluster, run, moved))
-                report += [(run.run_id, collected) for collected in found.values()]
-                errors += list(failed.values())
-            for run, hosts in runs.items():
-                settle(run, hosts)
-                whole = [host for host in hosts if prune and host in cluster.nodes and is_complete(run, host)]
-                errors += each(whole, partial(_drop, cluster, run.run_id))[1].values()
-    if as_json:
-        print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
-    else:
-        never = sum(not hosts for hosts in runs.values())
-        here = sum(not hosts for hosts in missing.values()) - never
-        unborn = f", {never} never started" if never else ""
-        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{unborn}")
-        for run_id, collected in report:
-            state = "whole" if collected.complete else collected.note or "incomplete"
-            typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
-    if errors:
-        raise Faults(errors)
-    running = [collected for _, collected in report if not collected.complete]
-    if running:
-        raise DataError(
-            f"{len(running)} records are not whole yet",
-            kind="result_invalid",
-            where=str(directory.path),
-            hint="a run that still lives, or whose controller died before its start, has no exit record; orch status tells",
-        )
-
-
-def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: str) -> Collected:
-    from orchestrator.collect import collect_host
-
-    return collect_host(cluster.nodes[host], run, moved=moved)
-
-
-def _drop(cluster: Cluster, run_id: str, host: str) -> None:
-    cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)
-
-
-def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
-    """Return the hosts of each run in order of node_rank, none of one that never started, and errors of manifests."""
-    from orchestrator.errors import DataError
-
-    placed: dict[RunDir, list[str]] = {}
-    errors: list[OrchError] = []
-    for run in runs:
-        try:
-            manifest = run.manifest()
-        except DataError as error:
-            errors.append(error)
-            continue
-        never = (manifest.get("outcome") or {}).get("released") is False
-        placed[run] = [] if never else [slot["host"] for slot in manifest["placement"]["slots"]]
-    return placed, errors
-
-
-def _fields(collected: Collected) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(collected)
 
 
 def summarize(

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Detach, Json
-from orchestrator.cli.results import Bench, find_bench
+from orchestrator.cli.options import AcceptNew, Bench, Detach, Json, find_bench
 
 
 def add_to(app: typer.Typer) -> None:

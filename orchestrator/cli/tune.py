@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.answer import options_path
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -31,9 +30,7 @@ from orchestrator.cli.options import (
 
 if TYPE_CHECKING:
     from orchestrator.framework import Knob
-    from orchestrator.rundir import BenchDir
     from orchestrator.spec import RunSpec
-    from orchestrator.tuned import Tuned
 
 
 def add_to(app: typer.Typer) -> None:
@@ -100,7 +97,7 @@ def tune(
     (spec,) = specs(request, [folder], selection.hosts)
     knobs = [knob for knob in folder.framework.tunes if not {knob.option} & set(request.sets)]
     target = output.absolute() if output else None
-    if target and (target.exists() or _options_path(target).exists()):
+    if target and (target.exists() or options_path(target).exists()):
         raise ConfigError("expected a new file", kind="unsafe_path", where=str(output), hint="nothing is overwritten")
     budget_s = seconds(budget, "--budget")
     if dry_run:
@@ -114,83 +111,6 @@ def tune(
     record = tune_record(knobs, taken([spec], selection.hosts), chosen, numerics=allow == "numerics", output=str(target or ""))
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
     conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
-
-
-def show(bench: BenchDir, as_json: bool) -> None:
-    """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
-    import json
-
-    from orchestrator.files import write_atomic
-    from orchestrator.report.tuned import answer, rungs
-    from orchestrator.tuned import tuned
-
-    found = tuned(bench)
-    files = _write(bench, found)
-    document = {**found.as_dict(), "answer": answer(found), "files": [str(path) for path in files]}
-    write_atomic(bench.path / "tuned.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
-    if as_json:
-        print_json(document)
-        return
-    for line in rungs(found):
-        typer.echo(line)
-    typer.echo(f"\n{answer(found)}")
-    if files:
-        typer.echo(f"\nto use it: {shlex.join(_command(found, files))}")
-    elif found.verdict == "unfinished":
-        typer.echo(f"to go on: orch resume {shlex.quote(bench.path.name)}{' --retry-failed' * _pilot_failed(bench)}")
-
-
-def _pilot_failed(bench: BenchDir) -> bool:
-    """Tell whether the first run failed of itself: a resume repeats it where it is told to."""
-    from contextlib import suppress
-
-    from orchestrator.errors import DataError
-    from orchestrator.resume import counts
-
-    for pilot in bench.runs()[:1]:
-        with suppress(DataError):  # whoever reads its evidence is told
-            outcome = pilot.manifest().get("outcome") or {}
-            return counts(outcome) and outcome["state"] != "finished"
-    return False
-
-
-def _write(bench: BenchDir, found: Tuned) -> list[Path]:
-    """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
-    from orchestrator.files import write_atomic
-    from orchestrator.report.tuned import inventory_file, options_file
-    from orchestrator.tuned import FASTER
-
-    if found.verdict != FASTER:
-        return []
-    target = Path(bench.bench()["tune"]["output"] or bench.path / "tuned.yaml")
-    base = os.path.relpath(found.inventory, target.parent) if Path(found.inventory).exists() else ""
-    files = {}
-    if found.env:
-        files[target] = inventory_file(found, base)
-    if found.options:
-        files[_options_path(target)] = options_file(found)
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_atomic(path, text.encode(), 0o644)
-    return list(files)
-
-
-def _options_path(target: Path) -> Path:
-    return target.with_name(f"{target.stem}.options.yaml")
-
-
-def _command(found: Tuned, files: list[Path]) -> list[str]:
-    """Return the bench that uses what was found."""
-    from orchestrator.spec import as_written
-
-    spec = found.spec
-    words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
-    words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
-    words += [word for name, value in found.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
-    for path in files:
-        words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]
-    return words
 
 
 def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool) -> None:

@@ -1,0 +1,115 @@
+"""`orch collect`: bring the evidence of a bench from its nodes."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import AcceptNew, Bench, Json, find_bench, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orchestrator.cluster import Cluster
+    from orchestrator.collect import Collected
+    from orchestrator.errors import OrchError
+    from orchestrator.rundir import RunDir
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("collect")(collect)
+
+
+def collect(
+    bench: Bench = "",
+    accept_new: AcceptNew = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then remove what is here and whole from the nodes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
+    from orchestrator.cli.transfer import transfer
+    from orchestrator.cluster import Cluster
+    from orchestrator.collect import is_complete, settle
+    from orchestrator.errors import DataError, Faults
+    from orchestrator.fanout import each
+    from orchestrator.inventoryread import open_inventory
+    from orchestrator.project import Project
+    from orchestrator.transport import Trust
+
+    directory = find_bench(bench)
+    record = directory.bench()
+    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]])
+    missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
+    wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
+    report = []
+    if wanted:
+        inventory = open_inventory(record["inventory"])
+        trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
+        with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
+            errors += cluster.open_what_answers().values()
+            for run, hosts in missing.items():
+                reached = [host for host in hosts if host in cluster.nodes]
+                found, failed = each(reached, partial(_collect, cluster, run, moved))
+                report += [(run.run_id, collected) for collected in found.values()]
+                errors += list(failed.values())
+            for run, hosts in runs.items():
+                settle(run, hosts)
+                whole = [host for host in hosts if prune and host in cluster.nodes and is_complete(run, host)]
+                errors += each(whole, partial(_drop, cluster, run.run_id))[1].values()
+    if as_json:
+        print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
+    else:
+        never = sum(not hosts for hosts in runs.values())
+        here = sum(not hosts for hosts in missing.values()) - never
+        unborn = f", {never} never started" if never else ""
+        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{unborn}")
+        for run_id, collected in report:
+            state = "whole" if collected.complete else collected.note or "incomplete"
+            typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
+    if errors:
+        raise Faults(errors)
+    running = [collected for _, collected in report if not collected.complete]
+    if running:
+        raise DataError(
+            f"{len(running)} records are not whole yet",
+            kind="result_invalid",
+            where=str(directory.path),
+            hint="a run that still lives, or whose controller died before its start, has no exit record; orch status tells",
+        )
+
+
+def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: str) -> Collected:
+    from orchestrator.collect import collect_host
+
+    return collect_host(cluster.nodes[host], run, moved=moved)
+
+
+def _drop(cluster: Cluster, run_id: str, host: str) -> None:
+    cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)
+
+
+def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
+    """Return the hosts of each run in order of node_rank, none of one that never started, and errors of manifests."""
+    from orchestrator.errors import DataError
+
+    placed: dict[RunDir, list[str]] = {}
+    errors: list[OrchError] = []
+    for run in runs:
+        try:
+            manifest = run.manifest()
+        except DataError as error:
+            errors.append(error)
+            continue
+        never = (manifest.get("outcome") or {}).get("released") is False
+        placed[run] = [] if never else [slot["host"] for slot in manifest["placement"]["slots"]]
+    return placed, errors
+
+
+def _fields(collected: Collected) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(collected)
