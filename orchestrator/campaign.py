@@ -14,7 +14,9 @@ from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.inventory import Host, secret_values
-from orchestrator.launch import Interrupt, Launch, Limits, Outcome
+from orchestrator.launch import Launch, Outcome
+from orchestrator.limits import Limits
+from orchestrator.peer import Interrupt
 from orchestrator.planned import manifest_of
 from orchestrator.project import owner
 from orchestrator.reattach import find

@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
-from orchestrator.fitness import same_machine
+from orchestrator.fitness_among import same_machine
 from orchestrator.framework import payload_path
 from orchestrator.inventory import Host
 from orchestrator.library import FrameworkFolder

@@ -139,7 +139,7 @@ def _reach(cluster: Cluster, name: str) -> None:
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
     """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
     from orchestrator.errors import Faults
-    from orchestrator.fitness import same_machine
+    from orchestrator.fitness_among import same_machine
     from orchestrator.preflight import capture
 
     found: dict[str, dict[str, Any]] = {}
