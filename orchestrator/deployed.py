@@ -23,12 +23,11 @@ from orchestrator.fitness_among import same_machine
 from orchestrator.framework import payload_path
 from orchestrator.inventory import Host
 from orchestrator.library import FrameworkFolder
-from orchestrator.node import Node
+from orchestrator.node import Node, Upload
 from orchestrator.preflight import capture
 from orchestrator.project import keep
-from orchestrator.staging import stage_payload
 
-__all__ = ["Deployed", "Memory", "deploy"]
+__all__ = ["Deployed", "Memory", "deploy", "stage_payload"]
 
 _LOOK_S = 30.0
 
@@ -139,3 +138,10 @@ def deploy(
     if changed:
         memory.save()
     return sent, facts, {host: found.at for host, found in kept.items()}
+
+
+def stage_payload(node: Node, folder: FrameworkFolder) -> int:
+    """Bring the runner and the framework's payload to a node, named by digest. Returns the bytes that had to be sent."""
+    digests = folder.payload_digests
+    files = [Upload(payload_path(name, digests[name]), content) for name, content in folder.payload.items()]
+    return node.put(files, timeout_s=60)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.cluster import Cluster
+from orchestrator.deployed import stage_payload
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.library import FrameworkFolder
@@ -22,7 +23,6 @@ from orchestrator.peer import Interrupt, Peer, close_seconds
 from orchestrator.reattach import Trace
 from orchestrator.render import NodePlan, Plan
 from orchestrator.runnercall import KeeperLine
-from orchestrator.staging import stage_payload
 from orchestrator.watch import Watch
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome"]

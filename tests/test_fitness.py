@@ -13,8 +13,7 @@ from orchestrator import nvidiasmi, versions
 from orchestrator.check import NAMES, Check
 from orchestrator.errors import RunError
 from orchestrator.fitness import among, judge, unfit
-from orchestrator.fitness_among import same_machine
-from orchestrator.fitness_among import unlike
+from orchestrator.fitness_among import same_machine, unlike
 from orchestrator.inventory import Host
 from orchestrator.nodefacts import ports_of
 

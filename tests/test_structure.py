@@ -36,7 +36,7 @@ LAYERS = {
     "shell": """
         tally tunestate borrow benchresults inventoryread
         foreign yamlfile library files rundir evidence planned pool readlogs results account history project bench transport
-        node runnercall cluster headroom fanout preflight staging deployed procs peer reattach watch launch blame campaign
+        node runnercall cluster headroom fanout preflight deployed procs peer reattach watch launch blame campaign
         ownership planrecord pace search tuned resume collect chronicle comparing curves explaining sealedtar archive lab
     """,
     "edge": "report cli __main__",
