@@ -20,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.inventory import Host
-from orchestrator.inventoryread import open_inventory
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.read import open_inventory
 
 
 def main() -> None:

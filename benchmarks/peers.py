@@ -178,7 +178,7 @@ def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
 def opened(hosts: Hosts) -> Any:
     """Return our lines to the hosts."""
     from orchestrator.cluster import Cluster
-    from orchestrator.inventoryread import open_inventory
+    from orchestrator.inventory.read import open_inventory
     from orchestrator.transport import Trust
 
     inventory = open_inventory(str(hosts.lab / "work" / "inventory" / "cluster.yaml"))

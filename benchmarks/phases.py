@@ -55,7 +55,7 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     import orchestrator.cli.main  # noqa: F401
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each_or_raise
-    from orchestrator.inventoryread import open_inventory
+    from orchestrator.inventory.read import open_inventory
     from orchestrator.transport import Trust, connect, prepare
 
     mark()

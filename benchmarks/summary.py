@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.bench import PlannedRun, Request, plan_run, specs
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import open_framework
 from orchestrator.planned import manifest_of
 from orchestrator.rundir import BenchDir

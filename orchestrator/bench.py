@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.course import Course
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import fold
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.hostset import fold
 from orchestrator.library import FrameworkFolder
 from orchestrator.render import Plan, render
 from orchestrator.spec import RunSpec, cells, resolve

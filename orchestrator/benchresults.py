@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from orchestrator.errors import ConfigError, recorded_error
 from orchestrator.hardware import slowed_in
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.runresult import RunResult

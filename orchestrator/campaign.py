@@ -13,14 +13,14 @@ from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.fanout import each, each_or_raise
-from orchestrator.inventory import Host, secret_values
+from orchestrator.inventory.hosts import Host, secret_values
+from orchestrator.inventory.secrets import redaction
 from orchestrator.launch import Launch, Outcome
 from orchestrator.limits import Limits
 from orchestrator.peer import Interrupt
 from orchestrator.planned import manifest_of
 from orchestrator.project import owner
 from orchestrator.reattach import find
-from orchestrator.redaction import redaction
 from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
 

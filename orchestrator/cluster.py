@@ -8,7 +8,7 @@ from types import TracebackType
 from orchestrator.errors import OrchError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.headroom import make_room
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import runner_source
 from orchestrator.node import Node
 from orchestrator.transport import Endpoint, Trust, connect, prepare

@@ -18,8 +18,8 @@ from typing import Any
 
 from orchestrator.cells import Cell
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import nearest
 from orchestrator.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
+from orchestrator.inventory.hostset import nearest
 from orchestrator.spec import as_written
 from orchestrator.stats import WORTH, mean
 

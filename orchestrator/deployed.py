@@ -21,7 +21,7 @@ from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
 from orchestrator.fitness_among import same_machine
 from orchestrator.framework import payload_path
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.node import Node, Upload
 from orchestrator.preflight import capture

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.cells import Cell
 from orchestrator.comparison import spec_fields
 from orchestrator.differences import differences
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.spec import as_written
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]

@@ -17,7 +17,7 @@ from orchestrator.fitness_gpus import gpu_checks
 from orchestrator.fitness_host import host_checks, slots_check
 from orchestrator.fitness_network import network_checks
 from orchestrator.framework import Framework
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 
 __all__ = ["among", "judge", "same_machine", "unfit"]
 

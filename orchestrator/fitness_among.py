@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.check import Check, failed, warning
 from orchestrator.errors import OrchError, RunError
 from orchestrator.fitness_network import training_interface
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.nvidiasmi import gpu_states, pairs
 
 __all__ = ["alike", "characteristics", "same_machine", "unlike"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from orchestrator.check import Check, failed, ok
 from orchestrator.fitness_network import training_interface
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.versions import meets
 from orchestrator.nvidiasmi import gpu_states, pairs
-from orchestrator.versions import meets
 
 __all__ = ["expected_checks"]
 

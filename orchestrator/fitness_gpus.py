@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.check import Check, failed, ok, warning
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.versions import number
 from orchestrator.nvidiasmi import gpu_states, pairs
-from orchestrator.versions import number
 
 __all__ = ["conditions", "count_check", "gpu_checks"]
 

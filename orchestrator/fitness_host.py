@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.check import Check, failed, ok, warning
 from orchestrator.framework import Framework
-from orchestrator.inventory import Host
-from orchestrator.versions import number
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.versions import number
 
 __all__ = ["host_checks", "slots_check"]
 

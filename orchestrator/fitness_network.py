@@ -8,8 +8,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from orchestrator.check import Check, failed, ok, warning
-from orchestrator.inventory import Host
-from orchestrator.versions import number
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.versions import number
 
 __all__ = ["network_checks", "training_interface"]
 

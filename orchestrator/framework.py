@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import nearest
+from orchestrator.inventory.hostset import nearest
 from orchestrator.loggrammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING, Measure
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.fitness_among import characteristics
 from orchestrator.fitness_gpus import conditions
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 
 if TYPE_CHECKING:
     from orchestrator.check import Check

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import OrchError
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
-from orchestrator.hostset import nearest
+from orchestrator.inventory.hostset import nearest
 
 __all__ = ["FrameworkFolder", "framework_for", "frameworks", "open_framework", "payload_bytes", "runner_source"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.grids import Content, Grid, Repeats
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.pairs import MARGIN, Diagnosis, Link, NodeScore, Pair, diagnosis
 from orchestrator.pairtimes import BOTH, ONE_WAY, PING
 from orchestrator.stats import mean, median

@@ -16,11 +16,11 @@ from orchestrator import __version__
 from orchestrator.bench import Bench, PlannedRun
 from orchestrator.course import Course
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.inventory import Host, Inventory
-from orchestrator.inventoryread import open_inventory
+from orchestrator.inventory.hosts import Host, Inventory
+from orchestrator.inventory.read import open_inventory
+from orchestrator.inventory.secrets import SHOWN
 from orchestrator.library import FrameworkFolder, open_framework
 from orchestrator.limits import Limits
-from orchestrator.redaction import SHOWN
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec
 

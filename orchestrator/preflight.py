@@ -10,7 +10,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import OrchError, RunError
 from orchestrator.fanout import each
 from orchestrator.framework import Framework
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.nodefacts import told_facts, unpacked
 from orchestrator.runnercall import owner_words
 

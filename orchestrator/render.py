@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework, payload_path
-from orchestrator.inventory import Host, secret_values
+from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.spec import RunSpec
 from orchestrator.topology import Placement, Slot
 

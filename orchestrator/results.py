@@ -17,7 +17,7 @@ from orchestrator import collectives, nccl, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.evidence import invalid
 from orchestrator.hardware import infiniband_gbit, slowed
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.logparse import Parsed
 from orchestrator.pairtimes import pair_times
 from orchestrator.planned import Planned, PlannedNode, planned_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import fold
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.hostset import fold
 from orchestrator.spec import RunSpec
 
 __all__ = ["Placement", "Slot", "ladder", "place", "taken"]

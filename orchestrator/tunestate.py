@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.framework import Knob
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.tuning import (

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import nvidiasmi, versions
+from orchestrator import nvidiasmi
 from orchestrator.check import NAMES, Check
 from orchestrator.errors import RunError
 from orchestrator.fitness import among, judge, unfit
 from orchestrator.fitness_among import same_machine, unlike
-from orchestrator.inventory import Host
+from orchestrator.inventory import versions
+from orchestrator.inventory.hosts import Host
 from orchestrator.nodefacts import ports_of
 
 DATA = Path(__file__).parent / "data" / "nvidia-smi"
@@ -312,7 +313,7 @@ def expecting(**expect: Any) -> Host:
 
 
 def test_every_expectation_that_an_inventory_may_hold_is_tried_here() -> None:
-    from orchestrator.inventory_values import MachineValues
+    from orchestrator.inventory.values import MachineValues
 
     known = MachineValues.model_fields["expect"].annotation
     assert set(MET) == set(known.model_fields) and set(UNMET) == set(MET) - {"memlock", "nproc"}  # type: ignore[union-attr]

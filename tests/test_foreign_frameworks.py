@@ -26,7 +26,7 @@ from orchestrator.bench import plan_run
 from orchestrator.errors import ConfigError
 from orchestrator.fitness import judge, unfit
 from orchestrator.fitness_among import unlike
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.loggrammar import LogGrammar
 from orchestrator.logparse import parse
 from orchestrator.published import RULES

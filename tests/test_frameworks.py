@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import frameworks, open_framework
 from orchestrator.logparse import parse
 from orchestrator.render import Plan, folded, render

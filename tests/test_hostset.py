@@ -9,9 +9,9 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import hostset
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import (
+from orchestrator.inventory import hostset
+from orchestrator.inventory.hostset import (
     MAX_HOSTS,
     alias_of,
     check_address,

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import inventory_formats, yamlfile
+from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
-from orchestrator.hostset import expand
-from orchestrator.inventory import Inventory, SshSettings
-from orchestrator.inventory_formats import from_expression, parse_text, recognise
-from orchestrator.inventory_schema import parse
+from orchestrator.inventory import formats as inventory_formats
+from orchestrator.inventory.formats import from_expression, parse_text, recognise
+from orchestrator.inventory.hosts import Inventory, SshSettings
+from orchestrator.inventory.hostset import expand
+from orchestrator.inventory.schema import parse
 
 DATA = Path(__file__).parent / "data" / "inventories"
 GOOD = sorted(path.name for path in (DATA / "good").iterdir() if path.suffix != ".json")

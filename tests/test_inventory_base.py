@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, Faults, OrchError
-from orchestrator.inventoryread import open_inventory
+from orchestrator.inventory.read import open_inventory
 
 BASE = """\
 schema: 1

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from orchestrator.bench import Request, specs
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import framework_for, open_framework
 from orchestrator.report import jsonout
 from orchestrator.results import read_run

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import redaction as module
-from orchestrator.redaction import SHOWN, redaction
+from orchestrator.inventory import secrets as module
+from orchestrator.inventory.secrets import SHOWN, redaction
 
 SECRETS = (
     "hunter2-and-more",

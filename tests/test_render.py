@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.framework import ConfigFile, Framework, payload_path
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import frameworks, open_framework
 from orchestrator.loggrammar import LogGrammar
 from orchestrator.render import Plan, env_file, folded, render

@@ -17,7 +17,7 @@ from orchestrator import ownership
 from orchestrator.bench import Bench, Request, specs
 from orchestrator.course import Course
 from orchestrator.errors import DataError, RunError
-from orchestrator.inventoryread import open_inventory
+from orchestrator.inventory.read import open_inventory
 from orchestrator.library import open_framework
 from orchestrator.limits import Limits
 from orchestrator.planrecord import bench_record, reopen, supersede

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.bench import Request, baseline_of, missing_baselines, specs
 from orchestrator.errors import ConfigError
 from orchestrator.framework import ConfigFile, Framework, Option
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import FrameworkFolder
 from orchestrator.loggrammar import LogGrammar
 from orchestrator.spec import RunSpec, resolve

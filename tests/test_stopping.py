@@ -17,7 +17,7 @@ from orchestrator.cli.options import seconds, share
 from orchestrator.course import Course
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.history import expected
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.library import open_framework
 from orchestrator.limits import Limits
 from orchestrator.planrecord import add_block, bench_record, leave_out

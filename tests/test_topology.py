@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator import bench, spec, topology
 from orchestrator.bench import ordered, run_name
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.rundir import check_name
 from orchestrator.spec import RunSpec, cells
 from orchestrator.topology import ladder, place, taken

@@ -226,7 +226,7 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
 
     from orchestrator.bench import PORTS, plan_run
     from orchestrator.cli.campaign import earlier_times, plan_words
-    from orchestrator.hostset import fold
+    from orchestrator.inventory.hostset import fold
     from orchestrator.planned import manifest_of
     from orchestrator.render import folded, without_secrets
 

@@ -28,7 +28,7 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded_error
 from orchestrator.headroom import disk_room
 from orchestrator.history import expected
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.limits import Limits
 from orchestrator.ownership import Ownership, holder, take
 from orchestrator.pace import Pace

@@ -36,7 +36,7 @@ def collect(
     from orchestrator.collect import is_complete, settle
     from orchestrator.errors import DataError, Faults
     from orchestrator.fanout import each
-    from orchestrator.inventoryread import open_inventory
+    from orchestrator.inventory.read import open_inventory
     from orchestrator.project import Project
     from orchestrator.transport import Trust
 

@@ -10,7 +10,7 @@ from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, p
 
 if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
-    from orchestrator.inventory import Host
+    from orchestrator.inventory.hosts import Host
 
 app = typer.Typer(help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,7 +50,7 @@ def make(
     from orchestrator.cluster import Cluster
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.fanout import each_or_raise
-    from orchestrator.inventory_values import WHOLE, is_whole
+    from orchestrator.inventory.values import WHOLE, is_whole
 
     if directory and not is_whole(directory):
         raise ConfigError(f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE)
@@ -92,7 +92,7 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
 
 def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[str, Any]]) -> None:
     """Print one line for hosts that say the same."""
-    from orchestrator.hostset import fold
+    from orchestrator.inventory.hostset import fold
 
     lines: dict[str, list[str]] = {}
     for host in hosts:

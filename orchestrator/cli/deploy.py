@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.check import Check
     from orchestrator.cluster import Cluster
-    from orchestrator.inventory import Host
+    from orchestrator.inventory.hosts import Host
     from orchestrator.library import FrameworkFolder
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
@@ -42,7 +42,7 @@ def deploy(
     """
     from orchestrator import deployed
     from orchestrator.cluster import Cluster
-    from orchestrator.hostset import fold
+    from orchestrator.inventory.hostset import fold
     from orchestrator.library import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
@@ -116,7 +116,7 @@ def _named(only: str) -> set[str]:
     """Return the names of the checks that are asked for; none stands for all."""
     from orchestrator.check import NAMES
     from orchestrator.errors import ConfigError
-    from orchestrator.hostset import nearest
+    from orchestrator.inventory.hostset import nearest
 
     known = ("reach", *NAMES)
     for name in words(only) if only else ():

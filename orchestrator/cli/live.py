@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
-    from orchestrator.redaction import Redaction
+    from orchestrator.inventory.secrets import Redaction
     from orchestrator.rundir import BenchDir, RunDir
 
 
@@ -32,7 +32,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     """Show what of ours runs now on which nodes, and the benches of this project."""
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each
-    from orchestrator.hostset import fold
+    from orchestrator.inventory.hostset import fold
     from orchestrator.ownership import holder
     from orchestrator.report.text import visible
     from orchestrator.rundir import BenchDir as Benches
@@ -105,7 +105,7 @@ def logs(
     from orchestrator.cluster import Cluster
     from orchestrator.collect import is_complete
     from orchestrator.errors import ConfigError
-    from orchestrator.inventoryread import open_inventory
+    from orchestrator.inventory.read import open_inventory
     from orchestrator.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport import Trust
@@ -149,9 +149,9 @@ def logs(
 def _secrets(bench: BenchDir) -> Redaction:
     """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory import secret_values
-    from orchestrator.inventoryread import open_inventory
-    from orchestrator.redaction import redaction
+    from orchestrator.inventory.hosts import secret_values
+    from orchestrator.inventory.read import open_inventory
+    from orchestrator.inventory.secrets import redaction
 
     try:
         inventory = open_inventory(bench.bench()["inventory"])
@@ -197,7 +197,7 @@ def cancel(
     from orchestrator.cluster import Cluster
     from orchestrator.errors import Faults, RunError
     from orchestrator.fanout import each
-    from orchestrator.hostset import fold
+    from orchestrator.inventory.hostset import fold
     from orchestrator.report.text import visible
 
     named = find_bench(bench) if bench else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.inventory import Host, Inventory
+    from orchestrator.inventory.hosts import Host, Inventory
     from orchestrator.project import Project
     from orchestrator.rundir import BenchDir
     from orchestrator.transport import Trust
@@ -78,8 +78,8 @@ def select(hosts: str, exclude: str = "") -> Selection:
     ``hosts`` is a file, or an expression over the project's inventory, or else addresses that no inventory knows.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.hostset import expand
-    from orchestrator.inventoryread import open_inventory
+    from orchestrator.inventory.hostset import expand
+    from orchestrator.inventory.read import open_inventory
     from orchestrator.project import Project
 
     project = Project.here(os.environ)

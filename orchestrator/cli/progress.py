@@ -14,7 +14,7 @@ from rich.table import Table
 
 from orchestrator.bench import PlannedRun
 from orchestrator.check import folded
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.logparse import parse
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible

@@ -39,7 +39,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
 
 def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
     from orchestrator.errors import ConfigError
-    from orchestrator.hostset import nearest
+    from orchestrator.inventory.hostset import nearest
 
     if name not in files:
         hint = f"there are {', '.join(files)}{nearest(name, files)}"

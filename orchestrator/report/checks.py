@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.check import Check, folded
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.report.text import visible
 
 __all__ = ["table"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.report.text import one_line
 from orchestrator.tuned import FASTER, Tried, Tuned
 

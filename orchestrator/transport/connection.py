@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError, TransportError
-from orchestrator.inventory import Host
+from orchestrator.inventory.hosts import Host
 from orchestrator.transport.channel import Channel, open_channel
 from orchestrator.transport.dial import greets
 from orchestrator.transport.hostkeys import Trust, known_keys

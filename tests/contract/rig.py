@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Transport, Trust, connect
 from tests.contract.sshd import Sshd
 

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from orchestrator.cluster import Cluster
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.peer import Peer
 from orchestrator.reattach import ask_beside
 from orchestrator.transport.dial import dial, greets

@@ -15,7 +15,7 @@ import asyncssh
 import pytest
 
 from orchestrator.errors import TransportError
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import identity
 from tests.contract.rig import Rig
 from tests.contract.sshd import make_key

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, OrchError, TransportError
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Transport, connect, sshconfig
 from orchestrator.transport.dial import _unreachable
 from orchestrator.transport.sshconfig import Endpoint, resolve
@@ -215,7 +215,7 @@ def test_200_failed_connections_leave_no_thread_and_no_socket(rig: Rig, no_leak:
 def test_failures_print_nothing(rig: Rig) -> None:
     server = rig.serve("Ciphers aes128-cbc")
     program = (
-        "import sys\nfrom pathlib import Path\nfrom orchestrator.inventory import Host, SshSettings\n"
+        "import sys\nfrom pathlib import Path\nfrom orchestrator.inventory.hosts import Host, SshSettings\n"
         "from orchestrator.transport import Trust, connect\n"
         "ssh = SshSettings(port=int(sys.argv[1]), key=sys.argv[2], config=sys.argv[3])\n"
         "try:\n    connect(Host('lab1', '127.0.0.2', ssh=ssh), Trust(Path(sys.argv[4])))\n"

@@ -207,7 +207,7 @@ FIRST_CONTACT = """
 import sys, threading
 from pathlib import Path
 from dataclasses import replace
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport.hostkeys import Trust, HostKey, judge
 from orchestrator.transport.sshconfig import resolve
 store, known, config, rounds = sys.argv[1:]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.inventoryread import open_inventory
+from orchestrator.inventory.read import open_inventory
 from orchestrator.lab import faults
 from tests import judge
 from tests.e2e.rig import REPOSITORY, Controller

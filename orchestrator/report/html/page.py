@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
 from orchestrator.explain import Explanation
-from orchestrator.hostset import fold
+from orchestrator.inventory.hostset import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explained as explanations
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables

@@ -22,7 +22,7 @@ from tests.faults.suite import Trial, row
 DRIVER = """
 import io, json, os, sys, time
 from orchestrator.cli.main import main
-import orchestrator.library, orchestrator.inventory_formats, orchestrator.yamlfile, orchestrator.framework_schema
+import orchestrator.library, orchestrator.inventory.formats, orchestrator.yamlfile, orchestrator.framework_schema
 import orchestrator.render, orchestrator.bench, orchestrator.cli.campaign
 for line in sys.stdin:
     case = json.loads(line)

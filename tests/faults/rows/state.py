@@ -213,7 +213,7 @@ FAILING = """
 import os, sys, threading, time
 from pathlib import Path
 from orchestrator.cluster import Cluster
-from orchestrator.inventory import Host, SshSettings
+from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Trust
 address, config, key, rounds = sys.argv[1:]
 settings = dict(config=config, key=key, known_hosts="/dev/null", connect_timeout_s=5)

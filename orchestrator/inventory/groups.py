@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import MAX_HOSTS, alias_of, nearest
-from orchestrator.inventory import Inventory
-from orchestrator.inventory_schema import Entry, Grouping, build, refuse
-from orchestrator.inventory_values import KeyPath, found
+from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, nearest
+from orchestrator.inventory.schema import Entry, Grouping, build, refuse
+from orchestrator.inventory.values import KeyPath, found
 
 __all__ = ["Group", "Tree", "Var", "inventory_of"]
 

@@ -1,4 +1,4 @@
-"""Ansible inventories, YAML and INI: two spellings of one tree of groups, which `orchestrator.inventory_groups` resolves."""
+"""Ansible inventories, YAML and INI: two spellings of one tree of groups, which `orchestrator.inventory.groups` resolves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import expand, nearest
-from orchestrator.inventory import Inventory
-from orchestrator.inventory_groups import Tree, Var, inventory_of
-from orchestrator.inventory_schema import Document
-from orchestrator.inventory_values import KeyPath, Where, found
+from orchestrator.inventory.groups import Tree, Var, inventory_of
+from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.hostset import expand, nearest
+from orchestrator.inventory.schema import Document
+from orchestrator.inventory.values import KeyPath, Where, found
 
 __all__ = ["parse_ini", "parse_yaml"]
 

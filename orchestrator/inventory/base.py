@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Inventory
-from orchestrator.inventory_schema import refuse
-from orchestrator.inventory_values import HostValues, KeyPath, Where, checked, found, unknown_key
+from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.schema import refuse
+from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, found, unknown_key
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 

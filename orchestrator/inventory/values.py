@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import nearest
-from orchestrator.versions import is_requirement
+from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory.versions import is_requirement
 
 __all__ = [
     "PLACED",

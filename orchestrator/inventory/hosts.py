@@ -2,8 +2,8 @@
 
 Facts of the cluster live here (addresses, GPUs, interface, interpreter, environment); choices of an experiment live in
 `orchestrator.spec` and never overlap with them. This module knows no file format and opens nothing: reading is
-`orchestrator.library`, our YAML schema is `orchestrator.inventory_schema`, formats of other tools are
-`orchestrator.inventory_formats`.
+`orchestrator.library`, our YAML schema is `orchestrator.inventory.schema`, formats of other tools are
+`orchestrator.inventory.formats`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import expand, fold, nearest
+from orchestrator.inventory.hostset import expand, fold, nearest
 
 __all__ = ["Host", "Inventory", "SshSettings", "secret_values"]
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Inventory
+from orchestrator.inventory.hosts import Inventory
 
 __all__ = ["open_inventory"]
 
@@ -19,7 +19,7 @@ def open_inventory(source: str) -> Inventory:
 
     Raises ConfigError naming file, line and key.
     """
-    from orchestrator import inventory_formats
+    from orchestrator.inventory import formats as inventory_formats
 
     path = Path(source).expanduser()
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
@@ -29,7 +29,9 @@ def open_inventory(source: str) -> Inventory:
 
 def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
     """``above`` are the files that stand on this one."""
-    from orchestrator import inventory_base, inventory_formats, yamlfile
+    from orchestrator import yamlfile
+    from orchestrator.inventory import base as inventory_base
+    from orchestrator.inventory import formats as inventory_formats
 
     text = yamlfile.read_text(path)
     document = yamlfile.loads(text, source) if _BASE.search(text) and inventory_formats.recognise(text) == "orch" else None

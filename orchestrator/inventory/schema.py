@@ -2,7 +2,7 @@
 
 `parse` understands our own YAML; `build` turns declared hosts (`Entry`) and groups (`Grouping`) of any format into an
 `Inventory`. All faults of a source are found and reported together: where, what was expected, what came, and a hint.
-What a single host may say is `orchestrator.inventory_values`.
+What a single host may say is `orchestrator.inventory.values`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
-from orchestrator.inventory import Host, Inventory, SshSettings
-from orchestrator.inventory_values import GroupValues, HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
+from orchestrator.inventory.hosts import Host, Inventory, SshSettings
+from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
+from orchestrator.inventory.values import GroupValues, HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
 
 __all__ = ["Document", "Entry", "Grouping", "build", "parse", "refuse"]
 

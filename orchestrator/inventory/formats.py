@@ -2,7 +2,7 @@
 
 `parse_text` is the one entry point: it recognises the format of a text and returns the `Inventory`. The YAML loader is handed
 in, because this module opens nothing and knows no YAML. `from_expression` makes an inventory of a host expression alone.
-Every format ends in `orchestrator.inventory_schema.build`, so that all hosts pass the same checks. Counts that a source does
+Every format ends in `orchestrator.inventory.schema.build`, so that all hosts pass the same checks. Counts that a source does
 not state stay None: the number of GPUs is then asked of the nodes.
 
 >>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from orchestrator.errors import ConfigError
-from orchestrator.hostset import is_ipv6, split_words
-from orchestrator.inventory import Inventory
-from orchestrator.inventory_ansible import parse_ini, parse_yaml
-from orchestrator.inventory_schema import Document, Entry, build, parse, refuse
+from orchestrator.inventory.ansible import parse_ini, parse_yaml
+from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.hostset import is_ipv6, split_words
+from orchestrator.inventory.schema import Document, Entry, build, parse, refuse
 
 __all__ = ["LoadYaml", "from_expression", "no_yaml", "parse_text", "recognise"]
 
