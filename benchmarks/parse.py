@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator import library
-from orchestrator.loggrammar import LogGrammar
-from orchestrator.logparse import parse
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.parse import parse
 
 MIB = 1 << 20
 FILE_MIB = 16

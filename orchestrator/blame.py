@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from orchestrator.diagnosis import diagnose, ended_by, is_consequence
 from orchestrator.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
-from orchestrator.knownfailures import CAUSE
+from orchestrator.logs.failure_table import CAUSE
+from orchestrator.logs.failures import diagnose, ended_by, is_consequence
 from orchestrator.rundir import RunDir
 
 __all__ = ["explained"]

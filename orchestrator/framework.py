@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import nearest
-from orchestrator.loggrammar import LogGrammar
+from orchestrator.logs.grammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING, Measure
 
 __all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_path"]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.framework import ConfigFile, Framework, Knob, Option
 from orchestrator.inventory.values import PLACED
-from orchestrator.loggrammar import LogGrammar
+from orchestrator.logs.grammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING
 
 __all__ = ["parse"]

@@ -50,7 +50,8 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
-    from orchestrator import framework_schema, logparse, yamlfile
+    from orchestrator import framework_schema, yamlfile
+    from orchestrator.logs import parse as logparse
 
     known = frameworks(extra)
     if name not in known:

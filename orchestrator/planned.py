@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError
 from orchestrator.library import FrameworkFolder
-from orchestrator.loggrammar import LogGrammar
+from orchestrator.logs.grammar import LogGrammar
 from orchestrator.measures import MEASURES, TRAINING, Measure
 from orchestrator.render import Plan
 from orchestrator.rundir import check_name

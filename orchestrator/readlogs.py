@@ -16,11 +16,11 @@ from typing import Any
 from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.evidence import deadline, verified
-from orchestrator.loggrammar import LogGrammar
-from orchestrator.logparse import Parsed, parse
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.parse import Parsed, parse
+from orchestrator.logs.steps import Chorus
 from orchestrator.pool import shared_out
 from orchestrator.rundir import RunDir
-from orchestrator.steps import Chorus
 from orchestrator.tempo import quantiles
 
 __all__ = ["NodeLogs", "read_logs"]

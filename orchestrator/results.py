@@ -13,12 +13,13 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
 
-from orchestrator import collectives, nccl, stats
+from orchestrator import collectives, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.evidence import invalid
 from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.inventory.hostset import fold
-from orchestrator.logparse import Parsed
+from orchestrator.logs import nccl
+from orchestrator.logs.parse import Parsed
 from orchestrator.pairtimes import pair_times
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs

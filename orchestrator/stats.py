@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DataError
-from orchestrator.steps import ABSURD, StepSample, rows
+from orchestrator.logs.steps import ABSURD, StepSample, rows
 
 if TYPE_CHECKING:
-    from orchestrator.loggrammar import LogGrammar
+    from orchestrator.logs.grammar import LogGrammar
     from orchestrator.spec import RunSpec
 
 __all__ = [

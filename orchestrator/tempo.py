@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.errors import DataError
+from orchestrator.logs.steps import StepSample
 from orchestrator.stats import Stretch, stretches
-from orchestrator.steps import StepSample
 
 __all__ = ["Tempo", "tempo", "quantiles"]
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from orchestrator import tempo as tempo_module
 from orchestrator.account import account_of
 from orchestrator.benchresults import read_bench
+from orchestrator.logs.steps import StepSample
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
-from orchestrator.steps import StepSample
 from orchestrator.tempo import tempo
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
 

@@ -23,7 +23,7 @@ from orchestrator.collectives import (
 from orchestrator.curves import newest_curve
 from orchestrator.errors import DataError
 from orchestrator.library import open_framework
-from orchestrator.logparse import parse
+from orchestrator.logs.parse import parse
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import RunSpec, resolve

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from orchestrator import diagnosis
-from orchestrator.diagnosis import diagnose, is_consequence
+from orchestrator.logs import failures as diagnosis
+from orchestrator.logs.failures import diagnose, is_consequence
 
 CAUSES = {
     "torch 2": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "

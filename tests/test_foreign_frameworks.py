@@ -27,15 +27,15 @@ from orchestrator.errors import ConfigError
 from orchestrator.fitness import judge, unfit
 from orchestrator.fitness_among import unlike
 from orchestrator.inventory.hosts import Host
-from orchestrator.loggrammar import LogGrammar
-from orchestrator.logparse import parse
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.parse import parse
+from orchestrator.logs.steps import Chorus, StepSample
 from orchestrator.published import RULES
 from orchestrator.render import Plan, folded
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.spec import resolve
 from orchestrator.stats import throughput
-from orchestrator.steps import Chorus, StepSample
 from tests.test_results import build
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,7 +22,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
 from orchestrator.inventory.hosts import Host
 from orchestrator.library import frameworks, open_framework
-from orchestrator.logparse import parse
+from orchestrator.logs.parse import parse
 from orchestrator.render import Plan, folded, render
 from orchestrator.spec import resolve
 from orchestrator.topology import place

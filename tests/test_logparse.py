@@ -16,12 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import library, logparse, logpattern, logtext, strictjson
+from orchestrator import library, strictjson
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.loggrammar import LogGrammar
-from orchestrator.logparse import LINE_LIMIT, parse
-from orchestrator.logpattern import columns, compiled
-from orchestrator.steps import VALUES, Chorus, StepSample
+from orchestrator.logs import parse as logparse
+from orchestrator.logs import patterns as logpattern
+from orchestrator.logs import text as logtext
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.parse import LINE_LIMIT, parse
+from orchestrator.logs.patterns import columns, compiled
+from orchestrator.logs.steps import VALUES, Chorus, StepSample
 from orchestrator.strictjson import strict_json
 
 OURS = LogGrammar(

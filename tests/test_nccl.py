@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nccl import Transport, fallbacks, networks, transport
+from orchestrator.logs.nccl import Transport, fallbacks, networks, transport
 
 SOCKET = Path(__file__).parent / "data/nccl/2.28.9-socket.log"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.library import open_framework
-from orchestrator.logparse import parse
+from orchestrator.logs.parse import parse
 from orchestrator.pairtimes import pair_times
 from orchestrator.spec import RunSpec, resolve
 from tests.trainers import PYTHON, ROOT, free_port, needs

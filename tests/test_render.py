@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, OrchError
 from orchestrator.framework import ConfigFile, Framework, payload_path
 from orchestrator.inventory.hosts import Host
 from orchestrator.library import frameworks, open_framework
-from orchestrator.loggrammar import LogGrammar
+from orchestrator.logs.grammar import LogGrammar
 from orchestrator.render import Plan, env_file, folded, render
 from orchestrator.spec import RunSpec
 from orchestrator.topology import place

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.framework import ConfigFile, Framework, Option
 from orchestrator.inventory.hosts import Host
 from orchestrator.library import FrameworkFolder
-from orchestrator.loggrammar import LogGrammar
+from orchestrator.logs.grammar import LogGrammar
 from orchestrator.spec import RunSpec, resolve
 
 FRAMEWORK = Framework(

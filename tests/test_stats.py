@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator import stats
 from orchestrator.errors import DataError
+from orchestrator.logs.steps import StepSample
 from orchestrator.stats import (
     Throughput,
     disagreement,
@@ -29,7 +30,6 @@ from orchestrator.stats import (
     trend,
     variation,
 )
-from orchestrator.steps import StepSample
 
 TERMS: dict[str, Any] = {"warmup_steps": 2, "steps": 6, "global_batch": 32, "world_size": 4}
 CLOCK = [StepSample(step, timestamp=50.0 + 0.25 * step) for step in range(7)]

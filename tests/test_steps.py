@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.steps import ABSURD, VALUES, Chorus, StepSample
+from orchestrator.logs.steps import ABSURD, VALUES, Chorus, StepSample
 
 Rank = tuple[list[int], dict[str, list[Any]]]
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from orchestrator.bench import PlannedRun
 from orchestrator.check import folded
 from orchestrator.inventory.hostset import fold
-from orchestrator.logparse import parse
+from orchestrator.logs.parse import parse
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
 from orchestrator.runresult import RunResult

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.knownfailures import CAUSE, KNOWN
+from orchestrator.logs.failure_table import CAUSE, KNOWN
 
 __all__ = ["Finding", "diagnose", "ended_by", "is_consequence"]
 
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 300
 class Finding:
     """A known way to fail: ``kind`` for programs, ``cause`` and ``remedy`` in words, ``line`` the text that it was seen in.
 
-    ``weight``: as in `orchestrator.knownfailures`, a cause weighs most and a consequence least.
+    ``weight``: as in `orchestrator.logs.failure_table`, a cause weighs most and a consequence least.
     """
 
     kind: str

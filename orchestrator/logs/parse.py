@@ -20,10 +20,10 @@ from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.loggrammar import LogGrammar
-from orchestrator.logpattern import Reader, columns, compiled
-from orchestrator.logtext import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
-from orchestrator.steps import VALUES, Chorus, StepSample, in_order, rows
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.patterns import Reader, columns, compiled
+from orchestrator.logs.steps import VALUES, Chorus, StepSample, in_order, rows
+from orchestrator.logs.text import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
 from orchestrator.strictjson import strict_json
 
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
