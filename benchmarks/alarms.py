@@ -21,8 +21,8 @@ from dataclasses import replace
 from orchestrator.cells import Cell
 from orchestrator.comparison import MARGIN, compared
 from orchestrator.intervals import interval
+from orchestrator.plan.spec import RunSpec
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, median
 
 NOISE, THRESHOLD = 0.01, 0.03

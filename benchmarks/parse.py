@@ -26,9 +26,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from orchestrator import library
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
+from orchestrator.plan import folders as library
 
 MIB = 1 << 20
 FILE_MIB = 16

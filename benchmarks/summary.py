@@ -23,9 +23,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.bench import PlannedRun, Request, plan_run, specs
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import open_framework
+from orchestrator.plan.bench import PlannedRun, Request, plan_run, specs
+from orchestrator.plan.folders import open_framework
 from orchestrator.planned import manifest_of
 from orchestrator.rundir import BenchDir
 

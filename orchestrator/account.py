@@ -18,9 +18,9 @@ from typing import Any
 from orchestrator.differences import by_value
 from orchestrator.errors import DataError
 from orchestrator.evidence import rendered_texts
+from orchestrator.plan.spec import RunSpec
 from orchestrator.rundir import BenchDir, RunDir, check_name
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
 

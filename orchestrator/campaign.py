@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator import fitness, preflight
-from orchestrator.bench import PORTS, PlannedRun, plan_run
 from orchestrator.blame import explained
 from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
@@ -16,12 +15,13 @@ from orchestrator.fanout import each, each_or_raise
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.inventory.secrets import redaction
 from orchestrator.launch import Launch, Outcome
-from orchestrator.limits import Limits
 from orchestrator.peer import Interrupt
+from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.planned import manifest_of
 from orchestrator.project import owner
 from orchestrator.reattach import find
-from orchestrator.render import Plan, without_secrets
 from orchestrator.rundir import BenchDir, RunDir
 
 __all__ = ["Campaign", "ports"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.measures import Measure
+from orchestrator.plan.measures import Measure
+from orchestrator.plan.spec import RunSpec
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import median
 
 __all__ = ["Cell", "cells_of"]

@@ -9,8 +9,8 @@ from orchestrator.errors import OrchError
 from orchestrator.fanout import each, each_or_raise
 from orchestrator.headroom import make_room
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import runner_source
 from orchestrator.node import Node
+from orchestrator.plan.folders import runner_source
 from orchestrator.transport import Endpoint, Trust, connect, prepare
 
 __all__ = ["Cluster"]

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.grids import Content, Grid, Repeats
 from orchestrator.intervals import interval
-from orchestrator.spec import RunSpec
+from orchestrator.plan.spec import RunSpec
 from orchestrator.stats import median
 
 __all__ = ["COLLECTIVES", "CollectivePoint", "algorithm_bandwidth", "bus_bandwidth", "content", "factor", "medians", "points"]

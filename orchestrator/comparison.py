@@ -20,7 +20,7 @@ from orchestrator.cells import Cell
 from orchestrator.errors import ConfigError
 from orchestrator.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
 from orchestrator.inventory.hostset import nearest
-from orchestrator.spec import as_written
+from orchestrator.plan.spec import as_written
 from orchestrator.stats import WORTH, mean
 
 __all__ = [

@@ -20,10 +20,10 @@ from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
 from orchestrator.fitness_among import same_machine
-from orchestrator.framework import payload_path
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import FrameworkFolder
 from orchestrator.node import Node, Upload
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.framework import payload_path
 from orchestrator.preflight import capture
 from orchestrator.project import keep
 

@@ -17,7 +17,7 @@ from orchestrator.cells import Cell
 from orchestrator.comparison import spec_fields
 from orchestrator.differences import differences
 from orchestrator.inventory.hostset import fold
-from orchestrator.spec import as_written
+from orchestrator.plan.spec import as_written
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 

@@ -16,8 +16,8 @@ from orchestrator.fitness_expected import expected_checks
 from orchestrator.fitness_gpus import gpu_checks
 from orchestrator.fitness_host import host_checks, slots_check
 from orchestrator.fitness_network import network_checks
-from orchestrator.framework import Framework
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.framework import Framework
 
 __all__ = ["among", "judge", "same_machine", "unfit"]
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.framework import Framework
-from orchestrator.library import frameworks, open_framework
+from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.framework import Framework
+from orchestrator.plan.spec import RunSpec
 from orchestrator.published import RULES, Case, Rule
 from orchestrator.publishedtables import PublishedFile
 from orchestrator.rundir import BenchDir, RunDir, read_bytes
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.strictjson import strict_json
 from orchestrator.summary import Summary, summarize

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import FrameworkFolder
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.spec import RunSpec
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir, RunDir
-from orchestrator.spec import RunSpec
 from orchestrator.tally import longest
 
 __all__ = ["expected", "usable_baseline"]

@@ -16,12 +16,12 @@ from orchestrator.cluster import Cluster
 from orchestrator.deployed import stage_payload
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.fanout import each, each_or_raise
-from orchestrator.library import FrameworkFolder
-from orchestrator.limits import Limits
 from orchestrator.node import Upload
 from orchestrator.peer import Interrupt, Peer, close_seconds
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.reattach import Trace
-from orchestrator.render import NodePlan, Plan
 from orchestrator.runnercall import KeeperLine
 from orchestrator.watch import Watch
 

@@ -13,7 +13,7 @@ from orchestrator.pairtimes import BOTH, ONE_WAY, PING
 from orchestrator.stats import mean, median
 
 if TYPE_CHECKING:
-    from orchestrator.spec import RunSpec
+    from orchestrator.plan.spec import RunSpec
 
 __all__ = ["content"]
 

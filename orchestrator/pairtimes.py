@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.pairs import Pair
-from orchestrator.spec import RunSpec
+from orchestrator.plan.spec import RunSpec
 
 __all__ = ["BOTH", "ONE_WAY", "PING", "PairTimes", "pair_times"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.errors import DataError
-from orchestrator.library import FrameworkFolder
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.measures import MEASURES, TRAINING, Measure
-from orchestrator.render import Plan
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.measures import MEASURES, TRAINING, Measure
+from orchestrator.plan.render import Plan
+from orchestrator.plan.spec import RunSpec
 from orchestrator.rundir import check_name
-from orchestrator.spec import RunSpec
 
 __all__ = ["Planned", "PlannedNode", "manifest_of", "planned_of"]
 

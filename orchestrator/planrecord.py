@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.bench import Bench, PlannedRun
-from orchestrator.course import Course
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.secrets import SHOWN
-from orchestrator.library import FrameworkFolder, open_framework
-from orchestrator.limits import Limits
+from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.course import Course
+from orchestrator.plan.folders import FrameworkFolder, open_framework
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.spec import RunSpec
 from orchestrator.rundir import BenchDir
-from orchestrator.spec import RunSpec
 
 __all__ = ["Reopened", "add_block", "add_rung", "bench_record", "leave_out", "reopen", "supersede"]
 

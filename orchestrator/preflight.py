@@ -9,9 +9,9 @@ from typing import Any
 from orchestrator.cluster import Cluster
 from orchestrator.errors import OrchError, RunError
 from orchestrator.fanout import each
-from orchestrator.framework import Framework
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodefacts import told_facts, unpacked
+from orchestrator.plan.framework import Framework
 from orchestrator.runnercall import owner_words
 
 __all__ = ["capture"]

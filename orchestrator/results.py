@@ -21,11 +21,11 @@ from orchestrator.inventory.hostset import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
 from orchestrator.pairtimes import pair_times
+from orchestrator.plan.spec import RunSpec
 from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
 from orchestrator.rundir import RunDir
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.tempo import tempo
 
 __all__ = ["read_run"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.bench import PlannedRun
 from orchestrator.campaign import Campaign
 from orchestrator.errors import recorded_error
+from orchestrator.plan.bench import PlannedRun
 from orchestrator.planrecord import supersede
 
 __all__ = ["counts", "remaining"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.measures import MEASURES, TRAINING, Measure
-from orchestrator.spec import RunSpec
+from orchestrator.plan.measures import MEASURES, TRAINING, Measure
+from orchestrator.plan.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.tempo import Tempo
 

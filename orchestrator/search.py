@@ -15,12 +15,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from orchestrator.bench import Bench, PlannedRun, ordered
 from orchestrator.errors import DataError, OrchError, RunError
+from orchestrator.plan.bench import Bench, PlannedRun, ordered
+from orchestrator.plan.spec import RunSpec
 from orchestrator.planrecord import add_rung, leave_out
 from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.tally import Tally, durations
 from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import (

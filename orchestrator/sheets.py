@@ -14,7 +14,7 @@ from orchestrator.grids import Content, Grid, Repeats
 
 if TYPE_CHECKING:
     from orchestrator.cells import Cell
-    from orchestrator.spec import RunSpec
+    from orchestrator.plan.spec import RunSpec
 
 __all__ = ["content_of"]
 

@@ -21,7 +21,7 @@ from orchestrator.logs.steps import ABSURD, StepSample, rows
 
 if TYPE_CHECKING:
     from orchestrator.logs.grammar import LogGrammar
-    from orchestrator.spec import RunSpec
+    from orchestrator.plan.spec import RunSpec
 
 __all__ = [
     "WORTH",

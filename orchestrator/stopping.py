@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.course import Course
 from orchestrator.intervals import Interval
+from orchestrator.plan.course import Course
+from orchestrator.plan.spec import RunSpec
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.summary import summarize
 
 __all__ = ["Decision", "Width", "block_words", "course_words", "decide", "end_words", "given_up", "left_out_words", "widest"]

@@ -17,9 +17,9 @@ from orchestrator.errors import DataError
 from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
 from orchestrator.intervals import Interval, interval, outliers, ratio_interval
 from orchestrator.physics import Measured, findings
+from orchestrator.plan.spec import RunSpec, as_written
 from orchestrator.runresult import RunResult
 from orchestrator.sheets import content_of
-from orchestrator.spec import RunSpec, as_written
 from orchestrator.stats import mean, median, scaling_efficiency, speedup, spread
 
 __all__ = ["Row", "Summary", "summarize"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.plan.spec import RunSpec
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 
 __all__ = ["Tally", "durations", "longest", "spent_s"]
 

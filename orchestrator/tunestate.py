@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.framework import Knob
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.framework import Knob
 from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.tuning import (

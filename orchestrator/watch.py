@@ -16,10 +16,10 @@ from typing import Any
 
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.limits import Limits
 from orchestrator.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.render import Plan
 from orchestrator.reattach import Search, ask_beside
-from orchestrator.render import Plan
 from orchestrator.runnercall import KeeperLine, refusal
 
 __all__ = ["Watch"]

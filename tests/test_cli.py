@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator import __version__
-from orchestrator.library import frameworks
+from orchestrator.plan.folders import frameworks
 from tests.test_history import bench
 
 REPOSITORY = Path(__file__).parents[1]

@@ -22,11 +22,11 @@ from orchestrator.collectives import (
 )
 from orchestrator.curves import newest_curve
 from orchestrator.errors import DataError
-from orchestrator.library import open_framework
 from orchestrator.logs.parse import parse
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
-from orchestrator.spec import RunSpec, resolve
 from orchestrator.summary import summarize
 from tests.test_results import build
 from tests.trainers import needs, torchrun

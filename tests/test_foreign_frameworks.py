@@ -21,8 +21,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator import library
-from orchestrator.bench import plan_run
 from orchestrator.errors import ConfigError
 from orchestrator.fitness import judge, unfit
 from orchestrator.fitness_among import unlike
@@ -30,11 +28,13 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import Chorus, StepSample
+from orchestrator.plan import folders as library
+from orchestrator.plan.bench import plan_run
+from orchestrator.plan.render import Plan, folded
+from orchestrator.plan.spec import resolve
 from orchestrator.published import RULES
-from orchestrator.render import Plan, folded
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
-from orchestrator.spec import resolve
 from orchestrator.stats import throughput
 from tests.test_results import build
 

@@ -21,8 +21,8 @@ from orchestrator.beside import beside
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.foreign import by_rule, published_files, rule_of, summary_of_tree
-from orchestrator.framework import Framework
-from orchestrator.library import open_framework
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.framework import Framework
 from orchestrator.published import RULES, Case, check_epoch_length
 from orchestrator.publishedtables import PublishedTable
 from orchestrator.rundir import BenchDir

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.framework import Framework
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import frameworks, open_framework
 from orchestrator.logs.parse import parse
-from orchestrator.render import Plan, folded, render
-from orchestrator.spec import resolve
-from orchestrator.topology import place
+from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.framework import Framework
+from orchestrator.plan.placement import place
+from orchestrator.plan.render import Plan, folded, render
+from orchestrator.plan.spec import resolve
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = {name: open_framework(name) for name in frameworks()}

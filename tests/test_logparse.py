@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import library, strictjson
+from orchestrator import strictjson
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import parse as logparse
 from orchestrator.logs import patterns as logpattern
@@ -25,6 +25,7 @@ from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import LINE_LIMIT, parse
 from orchestrator.logs.patterns import columns, compiled
 from orchestrator.logs.steps import VALUES, Chorus, StepSample
+from orchestrator.plan import folders as library
 from orchestrator.strictjson import strict_json
 
 OURS = LogGrammar(

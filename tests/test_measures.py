@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from orchestrator.bench import Request, specs
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import framework_for, open_framework
+from orchestrator.plan.bench import Request, specs
+from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.report import jsonout
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir

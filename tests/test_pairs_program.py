@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.library import open_framework
 from orchestrator.logs.parse import parse
 from orchestrator.pairtimes import pair_times
-from orchestrator.spec import RunSpec, resolve
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec, resolve
 from tests.trainers import PYTHON, ROOT, free_port, needs
 
 FRAMEWORK = open_framework("pairs").framework

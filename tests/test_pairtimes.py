@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.library import open_framework
-from orchestrator.measures import MEASURES
 from orchestrator.pairsheet import content
 from orchestrator.pairtimes import PairTimes, pair_times
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.measures import MEASURES
+from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.report import delimited, markdown
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec, resolve
 from orchestrator.summary import Summary, summarize
 
 FRAMEWORK = open_framework("pairs").framework

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.foreign import published_files
-from orchestrator.library import frameworks, open_framework
 from orchestrator.peaks import DEVICES, MODELS, devices_in, link_in
 from orchestrator.physics import SLACK, Finding, Measured, findings
+from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.publisheddoubts import doubts
 from orchestrator.stats import median
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.bench import PlannedRun
 from orchestrator.cli.progress import Observer, progress
 from orchestrator.errors import DataError
-from orchestrator.library import open_framework
+from orchestrator.plan.bench import PlannedRun
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 
 SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 64, "fp32", "synthetic", 5, 2, 60.0, {})

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.foreign import open_published, published_files, rule_of
-from orchestrator.library import frameworks, open_framework
+from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.published import RULES
 from orchestrator.published_schema import parse
 from orchestrator.publishedtables import PublishedTable, agrees, recompute, speedups

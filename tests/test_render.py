@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.framework import ConfigFile, Framework, payload_path
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import frameworks, open_framework
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.render import Plan, env_file, folded, render
-from orchestrator.spec import RunSpec
-from orchestrator.topology import place
+from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.framework import ConfigFile, Framework, payload_path
+from orchestrator.plan.placement import place
+from orchestrator.plan.render import Plan, env_file, folded, render
+from orchestrator.plan.spec import RunSpec
 
 # What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
 TEXTS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs",)), max_size=60)

@@ -20,12 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from orchestrator.errors import RunError
+from orchestrator.plan.spec import RunSpec
 from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
 from orchestrator.report import text as text_module
 from orchestrator.report.cells import COLUMNS
 from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.summary import Row, Summary, summarize
 

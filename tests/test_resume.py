@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from orchestrator import ownership
-from orchestrator.bench import Bench, Request, specs
-from orchestrator.course import Course
 from orchestrator.errors import DataError, RunError
 from orchestrator.inventory.read import open_inventory
-from orchestrator.library import open_framework
-from orchestrator.limits import Limits
+from orchestrator.plan.bench import Bench, Request, specs
+from orchestrator.plan.course import Course
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.limits import Limits
 from orchestrator.planrecord import bench_record, reopen, supersede
 from orchestrator.resume import counts
 from orchestrator.rundir import BenchDir

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.bench import Request, baseline_of, missing_baselines, specs
 from orchestrator.errors import ConfigError
-from orchestrator.framework import ConfigFile, Framework, Option
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import FrameworkFolder
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.spec import RunSpec, resolve
+from orchestrator.plan.bench import Request, baseline_of, missing_baselines, specs
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.framework import ConfigFile, Framework, Option
+from orchestrator.plan.spec import RunSpec, resolve
 
 FRAMEWORK = Framework(
     name="mill",

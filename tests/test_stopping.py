@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import stopping
-from orchestrator.bench import Bench, Request, specs
 from orchestrator.cli.options import seconds, share
-from orchestrator.course import Course
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
-from orchestrator.library import open_framework
-from orchestrator.limits import Limits
+from orchestrator.plan.bench import Bench, Request, specs
+from orchestrator.plan.course import Course
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.spec import RunSpec
 from orchestrator.planrecord import add_block, bench_record, leave_out
 from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput
 from orchestrator.stopping import Width, decide, given_up, widest
 from orchestrator.summary import summarize

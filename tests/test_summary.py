@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
+from orchestrator.plan.spec import RunSpec
 from orchestrator.runresult import RunResult
-from orchestrator.spec import RunSpec
 from orchestrator.stats import Throughput, published
 from orchestrator.summary import Row, Summary, summarize
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import bench, spec, topology
-from orchestrator.bench import ordered, run_name
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan import bench, spec
+from orchestrator.plan import placement as topology
+from orchestrator.plan.bench import ordered, run_name
+from orchestrator.plan.placement import ladder, place, taken
+from orchestrator.plan.spec import RunSpec, cells
 from orchestrator.rundir import check_name
-from orchestrator.spec import RunSpec, cells
-from orchestrator.topology import ladder, place, taken
 
 
 def wanted(nodes: int, gpus: int, device: str = "cuda") -> RunSpec:

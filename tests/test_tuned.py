@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.bench import Bench
-from orchestrator.course import Course
-from orchestrator.library import open_framework
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.course import Course
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec
 from orchestrator.results import read_run
 from orchestrator.rundir import BenchDir
 from orchestrator.search import Search
-from orchestrator.spec import RunSpec
 from orchestrator.tuned import compared, tuned
 from tests.test_results import build, manifest
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from orchestrator import tuning
 from orchestrator.errors import Faults
-from orchestrator.framework import Knob
-from orchestrator.library import open_framework
-from orchestrator.spec import resolve
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.framework import Knob
+from orchestrator.plan.spec import resolve
 from orchestrator.tuning import Candidate, Course, Measured, Rung, Stage, Times, children, design, following, stages
 
 PYTORCH = open_framework("pytorch").framework

@@ -88,7 +88,7 @@ def options_path(target: Path) -> Path:
 
 def _command(found: Tuned, files: list[Path]) -> list[str]:
     """Return the bench that uses what was found."""
-    from orchestrator.spec import as_written
+    from orchestrator.plan.spec import as_written
 
     spec = found.spec
     words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]

@@ -35,10 +35,10 @@ from orchestrator.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.bench import Bench
-    from orchestrator.course import Course
+    from orchestrator.plan.bench import Bench
+    from orchestrator.plan.course import Course
+    from orchestrator.plan.spec import RunSpec
     from orchestrator.rundir import RunDir
-    from orchestrator.spec import RunSpec
 
 
 def add_to(app: typer.Typer) -> None:
@@ -91,10 +91,10 @@ def bench(
     import secrets
     import time
 
-    from orchestrator.bench import Bench, Request, missing_baselines, specs
-    from orchestrator.course import LEAST
     from orchestrator.errors import ConfigError
-    from orchestrator.library import framework_for, open_framework
+    from orchestrator.plan.bench import Bench, Request, missing_baselines, specs
+    from orchestrator.plan.course import LEAST
+    from orchestrator.plan.folders import framework_for, open_framework
 
     if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
         raise ConfigError(
@@ -153,7 +153,7 @@ def bench(
         _show_everything(plan, selection, as_json)
         return
     from orchestrator.cli.campaign import conduct
-    from orchestrator.limits import Limits
+    from orchestrator.plan.limits import Limits
 
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
     conduct(plan, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
@@ -205,8 +205,8 @@ def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, bu
     """Return how the bench goes on. Raises ConfigError."""
     import secrets
 
-    from orchestrator.course import MOST, Course
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.course import MOST, Course
 
     if order not in ("interleaved", "random"):
         raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
@@ -224,11 +224,11 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
     from dataclasses import asdict
 
-    from orchestrator.bench import PORTS, plan_run
     from orchestrator.cli.campaign import earlier_times, plan_words
     from orchestrator.inventory.hostset import fold
+    from orchestrator.plan.bench import PORTS, plan_run
+    from orchestrator.plan.render import folded, without_secrets
     from orchestrator.planned import manifest_of
-    from orchestrator.render import folded, without_secrets
 
     hosts, secrets = selection.hosts, selection.inventory.secrets
     plans = [

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from orchestrator.bench import Bench, PlannedRun
 from orchestrator.benchresults import read_bench
 from orchestrator.borrow import borrow
 from orchestrator.campaign import Campaign, ports
@@ -29,19 +28,20 @@ from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded
 from orchestrator.headroom import disk_room
 from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
-from orchestrator.limits import Limits
 from orchestrator.ownership import Ownership, holder, take
 from orchestrator.pace import Pace
 from orchestrator.peer import Interrupt
+from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.placement import taken
+from orchestrator.plan.spec import RunSpec
 from orchestrator.planrecord import bench_record, reopen
 from orchestrator.project import Project
 from orchestrator.report.text import visible
 from orchestrator.resume import remaining
 from orchestrator.rundir import BenchDir
 from orchestrator.search import Search
-from orchestrator.spec import RunSpec
 from orchestrator.stopping import course_words
-from orchestrator.topology import taken
 from orchestrator.transport import Trust
 
 if TYPE_CHECKING:

@@ -75,9 +75,9 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     import json
 
     from orchestrator.errors import RunError
-    from orchestrator.framework import payload_path
-    from orchestrator.library import payload_bytes
     from orchestrator.node import Upload
+    from orchestrator.plan.folders import payload_bytes
+    from orchestrator.plan.framework import payload_path
 
     node, content = cluster.nodes[name], payload_bytes(_PROGRAM)
     path = payload_path(_PROGRAM, hashlib.sha256(content).hexdigest())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.check import Check
     from orchestrator.cluster import Cluster
     from orchestrator.inventory.hosts import Host
-    from orchestrator.library import FrameworkFolder
+    from orchestrator.plan.folders import FrameworkFolder
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
 
@@ -43,7 +43,7 @@ def deploy(
     from orchestrator import deployed
     from orchestrator.cluster import Cluster
     from orchestrator.inventory.hostset import fold
-    from orchestrator.library import open_framework
+    from orchestrator.plan.folders import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
@@ -88,7 +88,7 @@ def check(
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each_or_raise
-    from orchestrator.library import open_framework
+    from orchestrator.plan.folders import open_framework
 
     named = _named(only)
     folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []

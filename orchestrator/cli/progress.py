@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from orchestrator.bench import PlannedRun
 from orchestrator.check import folded
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs.parse import parse
+from orchestrator.plan.bench import PlannedRun
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
 from orchestrator.runresult import RunResult

@@ -141,7 +141,7 @@ def _summary(
     """
     if from_logs:
         from orchestrator.foreign import summary_of_tree
-        from orchestrator.library import open_framework
+        from orchestrator.plan.folders import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
     from orchestrator.benchresults import notes_of, read_bench
@@ -176,7 +176,7 @@ def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult]
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
     from orchestrator.errors import ConfigError
-    from orchestrator.measures import MEASURES
+    from orchestrator.plan.measures import MEASURES
 
     return ConfigError(f"this bench has measured {MEASURES[measures].noun}, no speed of training", where=where, hint=hint)
 

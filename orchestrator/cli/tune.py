@@ -29,8 +29,8 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.framework import Knob
-    from orchestrator.spec import RunSpec
+    from orchestrator.plan.framework import Knob
+    from orchestrator.plan.spec import RunSpec
 
 
 def add_to(app: typer.Typer) -> None:
@@ -74,12 +74,12 @@ def tune(
     import secrets
     import time
 
-    from orchestrator.bench import Bench, Request, specs
-    from orchestrator.course import Course
     from orchestrator.errors import ConfigError
-    from orchestrator.library import open_framework
-    from orchestrator.limits import Limits
-    from orchestrator.topology import taken
+    from orchestrator.plan.bench import Bench, Request, specs
+    from orchestrator.plan.course import Course
+    from orchestrator.plan.folders import open_framework
+    from orchestrator.plan.limits import Limits
+    from orchestrator.plan.placement import taken
     from orchestrator.tunestate import tune_record
 
     if allow not in ("", "numerics"):

@@ -1,8 +1,8 @@
 """The machines of a cluster as values: `Host` and `Inventory`.
 
 Facts of the cluster live here (addresses, GPUs, interface, interpreter, environment); choices of an experiment live in
-`orchestrator.spec` and never overlap with them. This module knows no file format and opens nothing: reading is
-`orchestrator.library`, our YAML schema is `orchestrator.inventory.schema`, formats of other tools are
+`orchestrator.plan.spec` and never overlap with them. This module knows no file format and opens nothing: reading is
+`orchestrator.plan.folders`, our YAML schema is `orchestrator.inventory.schema`, formats of other tools are
 `orchestrator.inventory.formats`.
 """
 

@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.errors import RunError, TransportError
 from orchestrator.fanout import WIDTH, each
-from orchestrator.library import runner_source
 from orchestrator.node import Node, Upload
+from orchestrator.plan.folders import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.runnercall import Call, KeeperLine
 from orchestrator.transport import Transport

@@ -17,8 +17,8 @@ from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
 from paramiko.message import Message
 
 from orchestrator.errors import ConfigError, TransportError
-from orchestrator.limits import Limits
 from orchestrator.peer import Interrupt, Peer
+from orchestrator.plan.limits import Limits
 from orchestrator.transport import Transport
 from orchestrator.transport import channel as channel_module
 from orchestrator.transport.streams import Taker

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from orchestrator.lab import faults
-from orchestrator.limits import Limits
+from orchestrator.plan.limits import Limits
 from tests import judge
 from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller, running
 from tests.faultlab import listener

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import library
 from orchestrator.errors import ConfigError
 from orchestrator.lab import Lab, LabNode, machine
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
+from orchestrator.plan import folders as library
 from tests.faultlab import MakeLab, Ssh
 
 

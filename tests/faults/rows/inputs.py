@@ -22,8 +22,8 @@ from tests.faults.suite import Trial, row
 DRIVER = """
 import io, json, os, sys, time
 from orchestrator.cli.main import main
-import orchestrator.library, orchestrator.inventory.formats, orchestrator.yamlfile, orchestrator.framework_schema
-import orchestrator.render, orchestrator.bench, orchestrator.cli.campaign
+import orchestrator.plan.folders, orchestrator.inventory.formats, orchestrator.yamlfile, orchestrator.plan.schema
+import orchestrator.plan.render, orchestrator.plan.bench, orchestrator.cli.campaign
 for line in sys.stdin:
     case = json.loads(line)
     began = time.monotonic()

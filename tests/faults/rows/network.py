@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator import lab as labs
 from orchestrator.lab import faults
-from orchestrator.limits import Limits
+from orchestrator.plan.limits import Limits
 from tests import judge
 from tests.e2e.rig import SMALL, Controller
 from tests.faultlab import listener

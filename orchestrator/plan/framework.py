@@ -1,6 +1,6 @@
 """A folder under ``templates/``, understood: what a benchmark program takes, how it starts, what its log means.
 
-`Framework` is plain data read from ``framework.yaml`` by `orchestrator.library`; nothing here knows a framework by name.
+`Framework` is plain data read from ``framework.yaml`` by `orchestrator.plan.folders`; nothing here knows a framework by name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import nearest
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.measures import MEASURES, TRAINING, Measure
+from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 
 __all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_path"]
 

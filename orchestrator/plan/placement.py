@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.hostset import fold
-from orchestrator.spec import RunSpec
+from orchestrator.plan.spec import RunSpec
 
 __all__ = ["Placement", "Slot", "ladder", "place", "taken"]
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.course import Course
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.hostset import fold
-from orchestrator.library import FrameworkFolder
-from orchestrator.render import Plan, render
-from orchestrator.spec import RunSpec, cells, resolve
-from orchestrator.topology import ladder, place
+from orchestrator.plan.course import Course
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.placement import ladder, place
+from orchestrator.plan.render import Plan, render
+from orchestrator.plan.spec import RunSpec, cells, resolve
 
 __all__ = ["PORTS", "Bench", "PlannedRun", "Request", "ordered", "plan_run", "specs"]
 

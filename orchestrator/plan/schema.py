@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.framework import ConfigFile, Framework, Knob, Option
 from orchestrator.inventory.values import PLACED
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.measures import MEASURES, TRAINING
+from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
+from orchestrator.plan.measures import MEASURES, TRAINING
 
 __all__ = ["parse"]
 

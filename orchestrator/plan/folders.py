@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
-from orchestrator.framework import Framework
 from orchestrator.inventory.hostset import nearest
+from orchestrator.plan.framework import Framework
 
 __all__ = ["FrameworkFolder", "framework_for", "frameworks", "open_framework", "payload_bytes", "runner_source"]
 
@@ -50,8 +50,9 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
-    from orchestrator import framework_schema, yamlfile
+    from orchestrator import yamlfile
     from orchestrator.logs import parse as logparse
+    from orchestrator.plan import schema as framework_schema
 
     known = frameworks(extra)
     if name not in known:
@@ -113,6 +114,6 @@ def runner_source() -> bytes:
 
 def _beside(name: str) -> Path:
     """Return the installed or the source-tree folder of that name."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / name
     return installed if installed.is_dir() else package.parent / name

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.framework import Framework, payload_path
 from orchestrator.inventory.hosts import Host, secret_values
-from orchestrator.spec import RunSpec
-from orchestrator.topology import Placement, Slot
+from orchestrator.plan.framework import Framework, payload_path
+from orchestrator.plan.placement import Placement, Slot
+from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
