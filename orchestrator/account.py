@@ -15,7 +15,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from orchestrator.differences import by_value
+from orchestrator.checks.differences import by_value
 from orchestrator.errors import DataError
 from orchestrator.evidence import rendered_texts
 from orchestrator.plan.spec import RunSpec

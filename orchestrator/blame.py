@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from orchestrator.differences import sentences
+from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs.failure_table import CAUSE
 from orchestrator.logs.failures import diagnose, ended_by, is_consequence

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator import fitness, preflight
+from orchestrator import preflight
 from orchestrator.blame import explained
+from orchestrator.checks import judge as fitness
 from orchestrator.cluster import Cluster
 from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.checks.among import same_machine
 from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
 from orchestrator.fanout import each_or_raise
-from orchestrator.fitness_among import same_machine
 from orchestrator.inventory.hosts import Host
 from orchestrator.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder

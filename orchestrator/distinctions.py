@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.cells import Cell
+from orchestrator.checks.differences import differences
 from orchestrator.comparison import spec_fields
-from orchestrator.differences import differences
 from orchestrator.inventory.hostset import fold
 from orchestrator.plan.spec import as_written
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.fitness_among import characteristics
-from orchestrator.fitness_gpus import conditions
+from orchestrator.checks.among import characteristics
+from orchestrator.checks.gpus import conditions
 from orchestrator.inventory.hostset import fold
 
 if TYPE_CHECKING:
-    from orchestrator.check import Check
+    from orchestrator.checks.check import Check
     from orchestrator.plan.spec import RunSpec
     from orchestrator.runresult import RunResult
 

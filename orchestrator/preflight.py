@@ -1,4 +1,4 @@
-"""The facts of every node, captured on all of them at once. What is right or wrong with them, `orchestrator.fitness` judges."""
+"""The facts of every node, captured on all of them at once. What is right or wrong with them, `orchestrator.checks.judge` judges."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.checks.facts import told_facts, unpacked
 from orchestrator.cluster import Cluster
 from orchestrator.errors import OrchError, RunError
 from orchestrator.fanout import each
 from orchestrator.inventory.hosts import Host
-from orchestrator.nodefacts import told_facts, unpacked
 from orchestrator.plan.framework import Framework
 from orchestrator.runnercall import owner_words
 

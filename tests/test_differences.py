@@ -5,8 +5,8 @@ from __future__ import annotations
 import doctest
 from typing import Any
 
-from orchestrator import differences as module
-from orchestrator.differences import differences, sentences
+from orchestrator.checks import differences as module
+from orchestrator.checks.differences import differences, sentences
 
 
 def facts(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:

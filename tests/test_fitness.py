@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import nvidiasmi
-from orchestrator.check import NAMES, Check
+from orchestrator.checks import nvidia_smi as nvidiasmi
+from orchestrator.checks.among import same_machine, unlike
+from orchestrator.checks.check import NAMES, Check
+from orchestrator.checks.facts import ports_of
+from orchestrator.checks.judge import among, judge, unfit
 from orchestrator.errors import RunError
-from orchestrator.fitness import among, judge, unfit
-from orchestrator.fitness_among import same_machine, unlike
 from orchestrator.inventory import versions
 from orchestrator.inventory.hosts import Host
-from orchestrator.nodefacts import ports_of
 
 DATA = Path(__file__).parent / "data" / "nvidia-smi"
 HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"interface": "ib0", "data_dir": "/data"})

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.among import unlike
+from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import ConfigError
-from orchestrator.fitness import judge, unfit
-from orchestrator.fitness_among import unlike
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse

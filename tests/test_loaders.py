@@ -266,8 +266,8 @@ def test_a_data_set_is_known_by_its_digest(data_set: Path) -> None:
 
 
 def test_nodes_with_other_data_than_the_first_are_named() -> None:
-    from orchestrator.fitness import unfit
-    from orchestrator.fitness_among import unlike
+    from orchestrator.checks.among import unlike
+    from orchestrator.checks.judge import unfit
 
     facts: dict[str, dict[str, Any]] = {
         "a": {"data_dir": True, "data_set": "1" * 64},

@@ -27,8 +27,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
 from orchestrator.node import _BOOT, _LEADER
-from orchestrator.nodefacts import infiniband_gbit, ports_of, unpacked
 from tests import judge
 
 RUNNER = Path(__file__).parents[1] / "remote" / "noderun.py"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.nodefacts import ports_of, told_facts, unpacked
-from orchestrator.nvidiasmi import gpu_facts, gpu_states, pairs, topology, xids
+from orchestrator.checks.facts import ports_of, told_facts, unpacked
+from orchestrator.checks.nvidia_smi import gpu_facts, gpu_states, pairs, topology, xids
 
 DATA = Path(__file__).parent / "data" / "nvidia-smi"
 

@@ -13,7 +13,7 @@ from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.check import Check
+    from orchestrator.checks.check import Check
     from orchestrator.cluster import Cluster
     from orchestrator.inventory.hosts import Host
     from orchestrator.plan.folders import FrameworkFolder
@@ -114,7 +114,7 @@ def check(
 
 def _named(only: str) -> set[str]:
     """Return the names of the checks that are asked for; none stands for all."""
-    from orchestrator.check import NAMES
+    from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.hostset import nearest
 
@@ -138,8 +138,8 @@ def _reach(cluster: Cluster, name: str) -> None:
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
     """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
+    from orchestrator.checks.among import same_machine
     from orchestrator.errors import Faults
-    from orchestrator.fitness_among import same_machine
     from orchestrator.preflight import capture
 
     found: dict[str, dict[str, Any]] = {}
@@ -153,7 +153,7 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
     """Return every check of every host and among them, each once."""
-    from orchestrator import fitness
+    from orchestrator.checks import judge as fitness
 
     found: list[Check] = []
     for folder in folders:
@@ -171,7 +171,7 @@ def _plain(check: Check) -> dict[str, str]:
 
 def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
     """Print the checks as a table in which hosts that say the same share a row, and then every fact that differs."""
-    from orchestrator.differences import folded
+    from orchestrator.checks.differences import folded
     from orchestrator.report.checks import table
     from orchestrator.report.text import visible
 

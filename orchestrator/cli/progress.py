@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from orchestrator.check import folded
+from orchestrator.checks.check import folded
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun

@@ -157,7 +157,7 @@ class _Pcie(_Strict):
 
 
 class _Expect(_Strict):
-    """What preflight must find on hosts of this class; `orchestrator.fitness_expected` compares."""
+    """What preflight must find on hosts of this class; `orchestrator.checks.expected` compares."""
 
     gpu: _Requirement = ""
     gpus: _Count = 0

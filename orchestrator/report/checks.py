@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.check import Check, folded
+from orchestrator.checks.check import Check, folded
 from orchestrator.inventory.hostset import fold
 from orchestrator.report.text import visible
 

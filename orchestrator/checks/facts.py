@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator import nvidiasmi
+from orchestrator.checks import nvidia_smi as nvidiasmi
 
 __all__ = ["infiniband_gbit", "ports_of", "told_facts", "unpacked"]
 

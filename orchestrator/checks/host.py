@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.versions import number
 from orchestrator.plan.framework import Framework

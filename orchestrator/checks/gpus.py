@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.nvidia_smi import gpu_states, pairs
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.versions import number
-from orchestrator.nvidiasmi import gpu_states, pairs
 
 __all__ = ["conditions", "count_check", "gpu_checks"]
 

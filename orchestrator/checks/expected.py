@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.check import Check, failed, ok
-from orchestrator.fitness_network import training_interface
+from orchestrator.checks.check import Check, failed, ok
+from orchestrator.checks.network import training_interface
+from orchestrator.checks.nvidia_smi import gpu_states, pairs
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.versions import meets
-from orchestrator.nvidiasmi import gpu_states, pairs
 
 __all__ = ["expected_checks"]
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.check import Check, failed, warning
+from orchestrator.checks.check import Check, failed, warning
+from orchestrator.checks.network import training_interface
+from orchestrator.checks.nvidia_smi import gpu_states, pairs
 from orchestrator.errors import OrchError, RunError
-from orchestrator.fitness_network import training_interface
 from orchestrator.inventory.hostset import fold
-from orchestrator.nvidiasmi import gpu_states, pairs
 
 __all__ = ["alike", "characteristics", "same_machine", "unlike"]
 

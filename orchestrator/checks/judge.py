@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.check import Check
+from orchestrator.checks.among import alike, same_machine, unlike
+from orchestrator.checks.check import Check
+from orchestrator.checks.expected import expected_checks
+from orchestrator.checks.gpus import gpu_checks
+from orchestrator.checks.host import host_checks, slots_check
+from orchestrator.checks.network import network_checks
 from orchestrator.errors import OrchError, RunError
-from orchestrator.fitness_among import alike, same_machine, unlike
-from orchestrator.fitness_expected import expected_checks
-from orchestrator.fitness_gpus import gpu_checks
-from orchestrator.fitness_host import host_checks, slots_check
-from orchestrator.fitness_network import network_checks
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Framework
 

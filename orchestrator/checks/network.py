@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from orchestrator.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.versions import number
 
