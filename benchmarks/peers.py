@@ -132,7 +132,7 @@ def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
     """Ours: as a bench does it, which has asked the node before what the run left."""
     from orchestrator.collect import collect_host
     from orchestrator.fanout import each_or_raise
-    from orchestrator.rundir import RunDir
+    from orchestrator.record.rundir import RunDir
 
     with opened(hosts) as cluster:
         run = RunDir(asked.folder / "pulled")

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.record.rundir import BenchDir, RunDir
 
 _ORCH = "import sys; from orchestrator.cli.process import run; sys.argv[0] = 'orch'; run()"
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import PlannedRun, Request, plan_run, specs
 from orchestrator.plan.folders import open_framework
-from orchestrator.planned import manifest_of
-from orchestrator.rundir import BenchDir
+from orchestrator.record.manifest import manifest_of
+from orchestrator.record.rundir import BenchDir
 
 USUAL = r"""
 import re, sys

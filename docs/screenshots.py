@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from orchestrator.benchresults import read_bench
+from orchestrator.record.rundir import BenchDir
 from orchestrator.report import terminal
-from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
 
 COLUMNS = 104

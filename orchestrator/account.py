@@ -17,9 +17,9 @@ from typing import Any
 
 from orchestrator.checks.differences import by_value
 from orchestrator.errors import DataError
-from orchestrator.evidence import rendered_texts
 from orchestrator.plan.spec import RunSpec
-from orchestrator.rundir import BenchDir, RunDir, check_name
+from orchestrator.record.evidence import rendered_texts
+from orchestrator.record.rundir import BenchDir, RunDir, check_name
 from orchestrator.runresult import RunResult
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]

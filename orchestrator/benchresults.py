@@ -10,8 +10,8 @@ from types import MappingProxyType
 from orchestrator.errors import ConfigError, recorded_error
 from orchestrator.hardware import slowed_in
 from orchestrator.inventory.hostset import fold
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.runresult import RunResult
 
 __all__ = ["notes_of", "read_bench", "store"]

@@ -16,7 +16,7 @@ from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs.failure_table import CAUSE
 from orchestrator.logs.failures import diagnose, ended_by, is_consequence
-from orchestrator.rundir import RunDir
+from orchestrator.record.rundir import RunDir
 
 __all__ = ["explained"]
 

@@ -20,10 +20,10 @@ from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan, without_secrets
-from orchestrator.planned import manifest_of
-from orchestrator.project import owner
 from orchestrator.reattach import find
-from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.record.manifest import manifest_of
+from orchestrator.record.project import owner
+from orchestrator.record.rundir import BenchDir, RunDir
 
 __all__ = ["Campaign", "ports"]
 

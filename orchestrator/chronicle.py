@@ -19,9 +19,9 @@ from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
 from orchestrator.intervals import Interval
+from orchestrator.record.rundir import BenchDir, read_json
+from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, read_json
-from orchestrator.sealed import is_broken, sealed
 from orchestrator.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]

@@ -15,7 +15,7 @@ from typing import IO, Any
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
 from orchestrator.node import Node
-from orchestrator.rundir import RunDir
+from orchestrator.record.rundir import RunDir
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]

@@ -12,8 +12,8 @@ from orchestrator.cells import Cell, cells_of
 from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
 from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.evidence import rendered_texts
-from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.record.evidence import rendered_texts
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.runresult import RunResult
 
 __all__ = ["Comparison", "compare"]

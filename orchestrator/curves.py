@@ -11,11 +11,11 @@ from pathlib import Path
 from orchestrator.cells import Cell, cells_of
 from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
-from orchestrator.evidence import invalid, rendered_texts
 from orchestrator.intervals import interval
 from orchestrator.overlap import reaches
+from orchestrator.record.evidence import invalid, rendered_texts
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.stats import median
 
 __all__ = ["Curve", "newest_curve", "settings_of"]

@@ -25,7 +25,7 @@ from orchestrator.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import payload_path
 from orchestrator.preflight import capture
-from orchestrator.project import keep
+from orchestrator.record.project import keep
 
 __all__ = ["Deployed", "Memory", "deploy", "stage_payload"]
 

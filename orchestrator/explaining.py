@@ -9,7 +9,7 @@ from orchestrator.account import BenchAccount, RunAccount
 from orchestrator.curves import newest_curve, settings_of
 from orchestrator.explain import Collective, Explanation, Startup, explanation
 from orchestrator.overlap import Curve
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.stats import median
 from orchestrator.stepparts import StepParts, told, typical

@@ -24,7 +24,7 @@ from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec
 from orchestrator.published import RULES, Case, Rule
 from orchestrator.publishedtables import PublishedFile
-from orchestrator.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.record.rundir import BenchDir, RunDir, read_bytes
 from orchestrator.runresult import RunResult
 from orchestrator.stats import Throughput
 from orchestrator.strictjson import strict_json

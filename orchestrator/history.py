@@ -9,8 +9,8 @@ from orchestrator.errors import OrchError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.tally import longest
 
 __all__ = ["expected", "usable_baseline"]

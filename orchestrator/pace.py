@@ -14,8 +14,8 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.spec import RunSpec
-from orchestrator.planrecord import add_block, leave_out
-from orchestrator.rundir import BenchDir
+from orchestrator.record.benchfile import add_block, leave_out
+from orchestrator.record.rundir import BenchDir
 from orchestrator.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.tally import Tally, longest
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from orchestrator import stats
 from orchestrator.errors import DataError
-from orchestrator.evidence import deadline, verified
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.steps import Chorus
 from orchestrator.pool import shared_out
-from orchestrator.rundir import RunDir
+from orchestrator.record.evidence import deadline, verified
+from orchestrator.record.rundir import RunDir
 from orchestrator.tempo import quantiles
 
 __all__ = ["NodeLogs", "read_logs"]

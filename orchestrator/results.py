@@ -15,16 +15,16 @@ from typing import Any
 
 from orchestrator import collectives, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
-from orchestrator.evidence import invalid
 from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
 from orchestrator.pairtimes import pair_times
 from orchestrator.plan.spec import RunSpec
-from orchestrator.planned import Planned, PlannedNode, planned_of
 from orchestrator.readlogs import read_logs
-from orchestrator.rundir import RunDir
+from orchestrator.record.evidence import invalid
+from orchestrator.record.manifest import Planned, PlannedNode, planned_of
+from orchestrator.record.rundir import RunDir
 from orchestrator.runresult import RunResult
 from orchestrator.tempo import tempo
 

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.campaign import Campaign
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
-from orchestrator.planrecord import supersede
+from orchestrator.record.benchfile import supersede
 
 __all__ = ["counts", "remaining"]
 

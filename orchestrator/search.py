@@ -18,8 +18,8 @@ from typing import Any
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.plan.spec import RunSpec
-from orchestrator.planrecord import add_rung, leave_out
-from orchestrator.rundir import BenchDir
+from orchestrator.record.benchfile import add_rung, leave_out
+from orchestrator.record.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.tally import Tally, durations
 from orchestrator.tunestate import State, state_of

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.plan.spec import RunSpec
+from orchestrator.record.rundir import BenchDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.runresult import RunResult
 
 __all__ = ["Tally", "durations", "longest", "spent_s"]

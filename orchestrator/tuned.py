@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.tally import Tally
 from orchestrator.tunestate import State, state_of

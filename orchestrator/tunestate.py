@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.tuning import (
     Candidate,

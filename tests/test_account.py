@@ -15,8 +15,8 @@ from orchestrator import tempo as tempo_module
 from orchestrator.account import account_of
 from orchestrator.benchresults import read_bench
 from orchestrator.logs.steps import StepSample
+from orchestrator.record.rundir import BenchDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.tempo import tempo
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
 

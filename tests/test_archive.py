@@ -19,14 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from orchestrator import __version__, sealedtar
-from orchestrator.archive import RECORD, SUMS, seal, verify
+from orchestrator import __version__
 from orchestrator.cli.archive import _tables as tables
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
-from orchestrator.ownership import owned
-from orchestrator.rundir import BenchDir
-from orchestrator.sealed import unsealed
+from orchestrator.record import sealed_tar as sealedtar
+from orchestrator.record.archive import RECORD, SUMS, seal, verify
+from orchestrator.record.ownership import owned
+from orchestrator.record.rundir import BenchDir
+from orchestrator.record.sealed import unsealed
 from tests.flips import refused, regions
 from tests.test_results import build
 

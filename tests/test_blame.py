@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.blame import explained
 from orchestrator.errors import RunError
-from orchestrator.rundir import RunDir
+from orchestrator.record.rundir import RunDir
 
 
 def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from orchestrator.errors import DataError
 from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
+from orchestrator.record.rundir import BenchDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
 from tests.test_results import build
 from tests.trainers import needs, torchrun

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from tests.test_cli import Project
 from tests.test_results import build
 

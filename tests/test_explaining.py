@@ -18,7 +18,7 @@ from orchestrator.curves import newest_curve, settings_of
 from orchestrator.errors import ConfigError
 from orchestrator.explain import Explanation
 from orchestrator.explaining import explain_bench
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from orchestrator.summary import summarize
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WARMUP, WORLD, build, closing, rank_line, step_lines
 

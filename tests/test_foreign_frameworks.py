@@ -33,8 +33,8 @@ from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan, folded
 from orchestrator.plan.spec import resolve
 from orchestrator.published import RULES
+from orchestrator.record.rundir import BenchDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.stats import throughput
 from tests.test_results import build
 

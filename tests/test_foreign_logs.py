@@ -25,7 +25,7 @@ from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Framework
 from orchestrator.published import RULES, Case, check_epoch_length
 from orchestrator.publishedtables import PublishedTable
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from orchestrator.stats import published
 from orchestrator.summary import Summary, summarize
 

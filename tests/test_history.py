@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 
 from orchestrator.chronicle import PastCell, chosen, history
+from orchestrator.record.rundir import BenchDir
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
 from tests.test_results import build
 

@@ -18,9 +18,9 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Request, specs
 from orchestrator.plan.folders import framework_for, open_framework
+from orchestrator.record.rundir import BenchDir
 from orchestrator.report import jsonout
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
 from orchestrator.summary import summarize
 from tests.test_results import build
 

@@ -15,8 +15,8 @@ import pytest
 from orchestrator.benchresults import notes_of, read_bench, store
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.hardware import slowed_in
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir, RunDir
 from orchestrator.runresult import RunResult
 from orchestrator.summary import summarize
 

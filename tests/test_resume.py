@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator import ownership
 from orchestrator.errors import DataError, RunError
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench, Request, specs
 from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
-from orchestrator.planrecord import bench_record, reopen, supersede
+from orchestrator.record import ownership
+from orchestrator.record.benchfile import bench_record, reopen, supersede
+from orchestrator.record.rundir import BenchDir
 from orchestrator.resume import counts
-from orchestrator.rundir import BenchDir
 
 INVENTORY = """\
 schema: 1
@@ -166,7 +166,7 @@ def test_one_controller_at_a_time_has_a_bench(bench: BenchDir) -> None:
 def _other(bench: BenchDir) -> subprocess.Popen[str]:
     """Start another process that has the bench."""
     code = (
-        "import pathlib, sys, time\nfrom orchestrator import ownership\nfrom orchestrator.rundir import BenchDir\n"
+        "import pathlib, sys, time\nfrom orchestrator import ownership\nfrom orchestrator.record.rundir import BenchDir\n"
         "taken = ownership.take(BenchDir(pathlib.Path(sys.argv[1])))\nprint('on', flush=True)\ntime.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)], stdout=subprocess.PIPE, text=True)

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 from orchestrator.files import write_atomic
-from orchestrator.rundir import BenchDir, RunDir, latest
+from orchestrator.record.rundir import BenchDir, RunDir, latest
 
 BENCH = {"bench_id": "b1", "created": "2025-01-02T03:04:05Z", "runs": ["r1", "r2", "r3"]}
 
@@ -192,7 +192,7 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_pat
     path = tmp_path / "state.json"
     write_atomic(path, b"old")
     code = (
-        "import resource, signal, sys; from pathlib import Path; from orchestrator.rundir import write_atomic\n"
+        "import resource, signal, sys; from pathlib import Path; from orchestrator.record.rundir import write_atomic\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write_atomic(Path(sys.argv[1]), b'x' * 9999)"
     )
@@ -311,7 +311,7 @@ def test_damage_inside_the_events_names_file_and_byte(bench: BenchDir) -> None:
 
 def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> None:
     code = (
-        "import sys; from pathlib import Path; from orchestrator.rundir import BenchDir\n"
+        "import sys; from pathlib import Path; from orchestrator.record.rundir import BenchDir\n"
         "b = BenchDir(Path(sys.argv[1]))\nfor i in range(50): b.event('process', i=i, text='x' * 5000)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)])

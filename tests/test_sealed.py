@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import sealed as module
-from orchestrator.sealed import KEY, is_broken, sealed, unsealed
+from orchestrator.record import sealed as module
+from orchestrator.record.sealed import KEY, is_broken, sealed, unsealed
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -21,8 +21,8 @@ from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.spec import RunSpec
-from orchestrator.planrecord import add_block, bench_record, leave_out
-from orchestrator.rundir import BenchDir
+from orchestrator.record.benchfile import add_block, bench_record, leave_out
+from orchestrator.record.rundir import BenchDir
 from orchestrator.runresult import RunResult
 from orchestrator.stats import Throughput
 from orchestrator.stopping import Width, decide, given_up, widest

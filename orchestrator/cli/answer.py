@@ -14,7 +14,7 @@ from orchestrator.cli.options import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.rundir import BenchDir
+    from orchestrator.record.rundir import BenchDir
     from orchestrator.runresult import RunResult
     from orchestrator.tuned import Tuned
 

@@ -11,8 +11,8 @@ import typer
 from orchestrator.cli.options import Bench, Json, find_bench, print_json
 
 if TYPE_CHECKING:
-    from orchestrator.archive import Archive
-    from orchestrator.rundir import BenchDir
+    from orchestrator.record.archive import Archive
+    from orchestrator.record.rundir import BenchDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def archive(
     as_json: Json = False,
 ) -> None:
     """Seal a bench into one file: all its evidence, its tables, and a digest of each."""
-    from orchestrator.archive import seal
+    from orchestrator.record.archive import seal
 
     directory = find_bench(bench)
     target = output or Path(f"{directory.path.resolve().name}.tar")
@@ -43,8 +43,8 @@ def verify(
     """Prove an archive: every byte of it, and the tables computed anew from the logs. Exit 4 where something differs."""
     import re
 
-    from orchestrator.archive import verify as proven
     from orchestrator.errors import ConfigError
+    from orchestrator.record.archive import verify as proven
 
     if quoted and not re.fullmatch(r"[0-9a-f]{64}", quoted):
         raise ConfigError(f"expected 64 digits of 0-9 and a-f, got {quoted!r}", where="--seal")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.course import Course
     from orchestrator.plan.spec import RunSpec
-    from orchestrator.rundir import RunDir
+    from orchestrator.record.rundir import RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -228,7 +228,7 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     from orchestrator.inventory.hostset import fold
     from orchestrator.plan.bench import PORTS, plan_run
     from orchestrator.plan.render import folded, without_secrets
-    from orchestrator.planned import manifest_of
+    from orchestrator.record.manifest import manifest_of
 
     hosts, secrets = selection.hosts, selection.inventory.secrets
     plans = [

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import typer
 
 from orchestrator.benchresults import read_bench
-from orchestrator.borrow import borrow
 from orchestrator.campaign import Campaign, ports
 from orchestrator.cli.answer import table
 from orchestrator.cli.options import Selection
@@ -28,24 +27,25 @@ from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded
 from orchestrator.headroom import disk_room
 from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
-from orchestrator.ownership import Ownership, holder, take
 from orchestrator.pace import Pace
 from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.placement import taken
 from orchestrator.plan.spec import RunSpec
-from orchestrator.planrecord import bench_record, reopen
-from orchestrator.project import Project
+from orchestrator.record.benchfile import bench_record, reopen
+from orchestrator.record.borrow import borrow
+from orchestrator.record.ownership import Ownership, holder, take
+from orchestrator.record.project import Project
+from orchestrator.record.rundir import BenchDir
 from orchestrator.report.text import visible
 from orchestrator.resume import remaining
-from orchestrator.rundir import BenchDir
 from orchestrator.search import Search
 from orchestrator.stopping import course_words
 from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
-    from orchestrator.rundir import RunDir
+    from orchestrator.record.rundir import RunDir
     from orchestrator.runresult import RunResult
 
 __all__ = ["conduct", "earlier_times", "follow", "go_on", "plan_words"]

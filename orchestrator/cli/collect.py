@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
     from orchestrator.collect import Collected
     from orchestrator.errors import OrchError
-    from orchestrator.rundir import RunDir
+    from orchestrator.record.rundir import RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def collect(
     from orchestrator.errors import DataError, Faults
     from orchestrator.fanout import each
     from orchestrator.inventory.read import open_inventory
-    from orchestrator.project import Project
+    from orchestrator.record.project import Project
     from orchestrator.transport import Trust
 
     directory = find_bench(bench)

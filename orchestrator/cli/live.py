@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
     from orchestrator.inventory.secrets import Redaction
-    from orchestrator.rundir import BenchDir, RunDir
+    from orchestrator.record.rundir import BenchDir, RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,9 +33,9 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each
     from orchestrator.inventory.hostset import fold
-    from orchestrator.ownership import holder
+    from orchestrator.record.ownership import holder
+    from orchestrator.record.rundir import BenchDir as Benches
     from orchestrator.report.text import visible
-    from orchestrator.rundir import BenchDir as Benches
     from orchestrator.runnercall import owner_words
 
     selection = select(hosts, exclude)
@@ -106,7 +106,7 @@ def logs(
     from orchestrator.collect import is_complete
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.read import open_inventory
-    from orchestrator.project import Project
+    from orchestrator.record.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport import Trust
 
@@ -162,7 +162,7 @@ def _secrets(bench: BenchDir) -> Redaction:
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
     from orchestrator.peer import CANCELLED
-    from orchestrator.project import owner
+    from orchestrator.record.project import owner
 
     who = owner()
     reason = f"{CANCELLED} with orch cancel by {who['user']}@{who['controller']}"
@@ -174,7 +174,7 @@ def _stop_controller(bench: BenchDir) -> None:
     import signal
     import time
 
-    from orchestrator.ownership import holder
+    from orchestrator.record.ownership import holder
 
     who = holder(bench)
     if who is None or not who.signal(signal.SIGTERM):

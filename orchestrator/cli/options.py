@@ -11,8 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from orchestrator.inventory.hosts import Host, Inventory
-    from orchestrator.project import Project
-    from orchestrator.rundir import BenchDir
+    from orchestrator.record.project import Project
+    from orchestrator.record.rundir import BenchDir
     from orchestrator.transport import Trust
 
 # A node's timers hold no more, and a clock counts to no infinity.
@@ -80,7 +80,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.hostset import expand
     from orchestrator.inventory.read import open_inventory
-    from orchestrator.project import Project
+    from orchestrator.record.project import Project
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
@@ -193,8 +193,8 @@ def print_json(value: Any) -> None:
 def find_bench(name: str) -> BenchDir:
     """Return the bench of that name or directory, or the latest of the project. Raises ConfigError."""
     from orchestrator.errors import ConfigError
-    from orchestrator.project import Project
-    from orchestrator.rundir import BenchDir, latest
+    from orchestrator.record.project import Project
+    from orchestrator.record.rundir import BenchDir, latest
 
     runs = Project.here(os.environ).runs
     if name:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.rundir import BenchDir
+    from orchestrator.record.rundir import BenchDir
 
 __all__ = ["show"]
 

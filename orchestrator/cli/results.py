@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.explain import Explanation
-    from orchestrator.rundir import BenchDir
+    from orchestrator.record.rundir import BenchDir
     from orchestrator.runresult import RunResult
     from orchestrator.summary import Summary
 

@@ -18,7 +18,7 @@ import pytest
 from matplotlib.image import imread
 
 from orchestrator.lab import Lab
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 from tests.e2e.rig import ORCH, SMALL, Controller, outer_environment
 
 pytestmark = pytest.mark.timeout(240)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchError
+from orchestrator.record.rundir import BenchDir
+from orchestrator.record.sealed import KEY
 from orchestrator.results import read_run
-from orchestrator.rundir import BenchDir
-from orchestrator.sealed import KEY
 from tests import judge
 from tests.e2e.rig import ORCH, Controller
 from tests.faults.rows.common import GRACE_S, QUICK, running

@@ -10,7 +10,7 @@ from mmap import MADV_DONTNEED, mmap
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.rundir import RunDir, check_name, map_bytes, read_bytes
+from orchestrator.record.rundir import RunDir, check_name, map_bytes, read_bytes
 
 __all__ = ["deadline", "invalid", "rendered_texts", "verified"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from orchestrator.errors import RunError
 from orchestrator.procs import stat
-from orchestrator.project import owner
-from orchestrator.rundir import BenchDir
+from orchestrator.record.project import owner
+from orchestrator.record.rundir import BenchDir
 
 __all__ = ["Holder", "Ownership", "holder", "owned"]
 

@@ -26,9 +26,9 @@ from typing import Any, BinaryIO
 from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
-from orchestrator.ownership import holder
-from orchestrator.rundir import BenchDir, check_name, read_bytes
-from orchestrator.sealedtar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
+from orchestrator.record.ownership import holder
+from orchestrator.record.rundir import BenchDir, check_name, read_bytes
+from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
 from orchestrator.strictjson import strict_json
 
 __all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]

@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_all, write_atomic
-from orchestrator.sealed import is_broken, sealed, unsealed
+from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.strictjson import strict_json
 
 __all__ = [

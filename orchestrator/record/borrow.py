@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from orchestrator.rundir import BenchDir, RunDir
+from orchestrator.record.rundir import BenchDir, RunDir
 
 __all__ = ["borrow"]
 

@@ -22,7 +22,7 @@ from orchestrator.plan.course import Course
 from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.spec import RunSpec
-from orchestrator.rundir import BenchDir
+from orchestrator.record.rundir import BenchDir
 
 __all__ = ["Reopened", "add_block", "add_rung", "bench_record", "leave_out", "reopen", "supersede"]
 

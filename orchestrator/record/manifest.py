@@ -13,7 +13,7 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import RunSpec
-from orchestrator.rundir import check_name
+from orchestrator.record.rundir import check_name
 
 __all__ = ["Planned", "PlannedNode", "manifest_of", "planned_of"]
 
