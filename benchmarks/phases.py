@@ -56,7 +56,7 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     from orchestrator.cluster import Cluster
     from orchestrator.fanout import each_or_raise
     from orchestrator.inventory.read import open_inventory
-    from orchestrator.transport import Trust, connect, prepare
+    from orchestrator.transport.ssh import Trust, connect, prepare
 
     mark()
     hosts = {host.name: host for host in open_inventory(os.environ["ORCH_HOSTS"]).hosts[:count]}

@@ -11,7 +11,7 @@ from orchestrator.headroom import make_room
 from orchestrator.inventory.hosts import Host
 from orchestrator.node import Node
 from orchestrator.plan.folders import runner_source
-from orchestrator.transport import Endpoint, Trust, connect, prepare
+from orchestrator.transport.ssh import Endpoint, Trust, connect, prepare
 
 __all__ = ["Cluster"]
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.strictjson import strict_json
-from orchestrator.transport import Channel
+from orchestrator.transport.ssh import Channel
 
 __all__ = ["Call", "KeeperLine", "Reader", "owner_words", "refusal"]
 

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from paramiko.packet import NeedRekeyException
 
-from orchestrator.transport.packets import PACKET_BYTES, Data, PacketReader, Socket
+from orchestrator.transport.ssh.packets import PACKET_BYTES, Data, PacketReader, Socket
 
 KEY, SALT = b"sixteen secrets.", b"salt"
 FIRST = 2**64 - 3  # so that the counter of RFC 5647, 7.1 runs over

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.transport.sshgroups import likeness
+from orchestrator.transport.ssh.config_groups import likeness
 
 NAMES = ["node1", "node2", "node10", "gpu-a", "gpu-b", "10.11.0.2", "10.11.0.3", "login.example"]
 PATTERNS = ["*", "node*", "node?", "gpu-?", "10.11.0.*", "!node2 node*", "login.example gpu-a", "!* node1", "* !gpu-b"]

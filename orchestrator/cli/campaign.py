@@ -42,7 +42,7 @@ from orchestrator.report.text import visible
 from orchestrator.resume import remaining
 from orchestrator.search import Search
 from orchestrator.stopping import course_words
-from orchestrator.transport import Trust
+from orchestrator.transport.ssh import Trust
 
 if TYPE_CHECKING:
     from orchestrator.record.rundir import RunDir

@@ -38,7 +38,7 @@ def collect(
     from orchestrator.fanout import each
     from orchestrator.inventory.read import open_inventory
     from orchestrator.record.project import Project
-    from orchestrator.transport import Trust
+    from orchestrator.transport.ssh import Trust
 
     directory = find_bench(bench)
     record = directory.bench()

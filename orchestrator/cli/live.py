@@ -108,7 +108,7 @@ def logs(
     from orchestrator.inventory.read import open_inventory
     from orchestrator.record.project import Project
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport import Trust
+    from orchestrator.transport.ssh import Trust
 
     def show(pieces: Iterable[bytes]) -> None:
         if raw or not sys.stdout.isatty():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory.hosts import Host, Inventory
     from orchestrator.record.project import Project
     from orchestrator.record.rundir import BenchDir
-    from orchestrator.transport import Trust
+    from orchestrator.transport.ssh import Trust
 
 # A node's timers hold no more, and a clock counts to no infinity.
 _MOST_S = 1e9
@@ -67,7 +67,7 @@ class Selection:
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how host keys are judged in this project."""
-        from orchestrator.transport import Trust
+        from orchestrator.transport.ssh import Trust
 
         return Trust(store=self.project.known_hosts, accept_new=accept_new)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.transport import Transport
+from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import make_key
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport import Transport, Trust, connect
+from orchestrator.transport.ssh import Transport, Trust, connect
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]

@@ -16,8 +16,8 @@ from orchestrator.cluster import Cluster
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.peer import Peer
 from orchestrator.reattach import ask_beside
-from orchestrator.transport.dial import dial, greets
-from orchestrator.transport.sshconfig import Endpoint, resolve
+from orchestrator.transport.ssh.config import Endpoint, resolve
+from orchestrator.transport.ssh.dial import dial, greets
 from tests.contract.rig import Rig
 from tests.contract.sshd import free_port
 

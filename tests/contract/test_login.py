@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.errors import TransportError
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport import identity
+from orchestrator.transport.ssh import identity
 from tests.contract.rig import Rig
 from tests.contract.sshd import make_key
 

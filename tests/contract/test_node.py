@@ -19,7 +19,7 @@ from orchestrator.node import Node, Upload
 from orchestrator.plan.folders import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.runnercall import Call, KeeperLine
-from orchestrator.transport import Transport
+from orchestrator.transport.ssh import Transport
 from tests import judge
 from tests.contract.rig import Rig
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.transport import remote_command
-from orchestrator.transport.quoting import COMMAND_LIMIT
+from orchestrator.transport.ssh import remote_command
+from orchestrator.transport.ssh.quoting import COMMAND_LIMIT
 from tests.contract.rig import Rig
 
 SHELLS = ["sh", "dash", "bash", "zsh", "ksh", "csh", "bsd-csh", "tcsh", "fish"]

@@ -19,9 +19,10 @@ import pytest
 
 from orchestrator.errors import ConfigError, OrchError, TransportError
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport import Transport, connect, sshconfig
-from orchestrator.transport.dial import _unreachable
-from orchestrator.transport.sshconfig import Endpoint, resolve
+from orchestrator.transport.ssh import Transport, connect
+from orchestrator.transport.ssh import config as sshconfig
+from orchestrator.transport.ssh.config import Endpoint, resolve
+from orchestrator.transport.ssh.dial import _unreachable
 from tests.contract.rig import Rig
 from tests.contract.sshd import Sshd, free_port
 

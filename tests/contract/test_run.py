@@ -19,10 +19,10 @@ from paramiko.message import Message
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.peer import Interrupt, Peer
 from orchestrator.plan.limits import Limits
-from orchestrator.transport import Transport
-from orchestrator.transport import channel as channel_module
-from orchestrator.transport.streams import Taker
-from orchestrator.transport.wire import Wire
+from orchestrator.transport.ssh import Transport
+from orchestrator.transport.ssh import channel as channel_module
+from orchestrator.transport.ssh.streams import Taker
+from orchestrator.transport.ssh.wire import Wire
 from orchestrator.watch import Watch
 from tests import judge
 from tests.contract.rig import Rig

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError, OrchError, TransportError
-from orchestrator.transport import Trust, connect
-from orchestrator.transport.hostkeys import HostKey, judge, known_keys
-from orchestrator.transport.sshconfig import Endpoint, resolve
+from orchestrator.transport.ssh import Trust, connect
+from orchestrator.transport.ssh.config import Endpoint, resolve
+from orchestrator.transport.ssh.hostkeys import HostKey, judge, known_keys
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import Sshd, make_key
 
@@ -208,8 +208,8 @@ import sys, threading
 from pathlib import Path
 from dataclasses import replace
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.hostkeys import Trust, HostKey, judge
-from orchestrator.transport.sshconfig import resolve
+from orchestrator.transport.ssh.hostkeys import Trust, HostKey, judge
+from orchestrator.transport.ssh.config import resolve
 store, known, config, rounds = sys.argv[1:]
 endpoint = resolve(Host("lab1", "127.0.0.9", ssh=SshSettings(config=config)))
 blob = bytes([0, 0, 0, 11]) + b"ssh-ed25519" + bytes([0, 0, 0, 32])

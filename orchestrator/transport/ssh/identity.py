@@ -15,8 +15,8 @@ import paramiko
 from paramiko.agent import AgentSSH
 
 from orchestrator.errors import TransportError
-from orchestrator.transport.sshconfig import Endpoint
-from orchestrator.transport.wire import Wire
+from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.wire import Wire
 
 __all__ = ["Identity", "authenticate", "identities"]
 

@@ -18,8 +18,8 @@ from paramiko.message import Message
 
 from orchestrator.errors import TransportError
 from orchestrator.inventory.hosts import Host
-from orchestrator.transport.streams import Inbox, Taker
-from orchestrator.transport.wire import Wire
+from orchestrator.transport.ssh.streams import Inbox, Taker
+from orchestrator.transport.ssh.wire import Wire
 
 __all__ = ["Channel", "open_channel"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import fabric
 import paramiko
 
-from orchestrator.transport.hostkeys import Trust
-from orchestrator.transport.line import Client, Line
-from orchestrator.transport.sshconfig import Endpoint
-from orchestrator.transport.wire import Wire
+from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.hostkeys import Trust
+from orchestrator.transport.ssh.line import Client, Line
+from orchestrator.transport.ssh.wire import Wire
 
 __all__ = ["Through"]
 

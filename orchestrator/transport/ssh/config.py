@@ -21,7 +21,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.sshgroups import likeness
+from orchestrator.transport.ssh.config_groups import likeness
 
 __all__ = ["Endpoint", "resolve"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import paramiko
 
-from orchestrator.transport.dial import dial
-from orchestrator.transport.hostkeys import HostKey, Trust, judge, known_keys
-from orchestrator.transport.identity import Identity, authenticate, identities
-from orchestrator.transport.sshconfig import Endpoint
-from orchestrator.transport.wire import Dropped, Wire
+from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.dial import dial
+from orchestrator.transport.ssh.hostkeys import HostKey, Trust, judge, known_keys
+from orchestrator.transport.ssh.identity import Identity, authenticate, identities
+from orchestrator.transport.ssh.wire import Dropped, Wire
 
 __all__ = ["Client", "Line"]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
-from orchestrator.transport.sshconfig import Endpoint
+from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["HostKey", "Known", "Trust", "judge", "known_keys"]
 

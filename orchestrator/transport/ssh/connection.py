@@ -1,8 +1,8 @@
 """The one place that makes SSH connections: `connect`, and what it returns, a `Transport`.
 
-Paramiko speaks the protocol, Fabric connects through jump hosts (`orchestrator.transport.jump`), but both as delivered trust
-any host key and try any key they find. So there is one client that judges first (`orchestrator.transport.hostkeys`), logs in
-with the configured key alone, and reads no configuration but the one `orchestrator.transport.sshconfig` resolved.
+Paramiko speaks the protocol, Fabric connects through jump hosts (`orchestrator.transport.ssh.jump`), but both as delivered trust
+any host key and try any key they find. So there is one client that judges first (`orchestrator.transport.ssh.hostkeys`), logs in
+with the configured key alone, and reads no configuration but the one `orchestrator.transport.ssh.config` resolved.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError, TransportError
 from orchestrator.inventory.hosts import Host
-from orchestrator.transport.channel import Channel, open_channel
-from orchestrator.transport.dial import greets
-from orchestrator.transport.hostkeys import Trust, known_keys
-from orchestrator.transport.identity import identities
-from orchestrator.transport.line import Client, Line
-from orchestrator.transport.quoting import remote_command
-from orchestrator.transport.sshconfig import Endpoint, resolve
-from orchestrator.transport.wire import Wire
+from orchestrator.transport.ssh.channel import Channel, open_channel
+from orchestrator.transport.ssh.config import Endpoint, resolve
+from orchestrator.transport.ssh.dial import greets
+from orchestrator.transport.ssh.hostkeys import Trust, known_keys
+from orchestrator.transport.ssh.identity import identities
+from orchestrator.transport.ssh.line import Client, Line
+from orchestrator.transport.ssh.quoting import remote_command
+from orchestrator.transport.ssh.wire import Wire
 
 __all__ = ["Result", "Transport", "connect", "prepare"]
 
@@ -164,6 +164,6 @@ def line_to(endpoint: Endpoint, trust: Trust) -> Line:
     """Return the line to an endpoint, not open yet."""
     if not endpoint.via:
         return Direct(endpoint, trust)
-    from orchestrator.transport.jump import Through  # and with it Fabric, which most commands can start without
+    from orchestrator.transport.ssh.jump import Through  # and with it Fabric, which most commands can start without
 
     return Through(endpoint, trust, line_to(endpoint.via, trust))

@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import Any
 
 from orchestrator.errors import TransportError
-from orchestrator.transport.sshconfig import Endpoint
+from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["dial", "greets"]
 

@@ -19,9 +19,9 @@ from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.message import Message
 
 from orchestrator.errors import TransportError
-from orchestrator.transport.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
-from orchestrator.transport.sshconfig import Endpoint
-from orchestrator.transport.streams import Inbox, Outbox
+from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.ssh.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
+from orchestrator.transport.ssh.streams import Inbox, Outbox
 
 __all__ = ["Dropped", "Wire"]
 
