@@ -109,8 +109,8 @@ def fabric(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 def push_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
     """Ours: the files as one transfer per node, checked there against their digests."""
-    from orchestrator.fanout import each_or_raise
-    from orchestrator.node import Upload
+    from orchestrator.nodes.fanout import each_or_raise
+    from orchestrator.nodes.node import Upload
 
     files = [Upload(f"payload/pushed/{path.name}", path.read_bytes()) for path in sorted(asked.folder.iterdir())]
     with opened(hosts) as cluster:
@@ -130,8 +130,8 @@ def push_tar(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
     """Ours: as a bench does it, which has asked the node before what the run left."""
-    from orchestrator.collect import collect_host
-    from orchestrator.fanout import each_or_raise
+    from orchestrator.nodes.collect import collect_host
+    from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.record.rundir import RunDir
 
     with opened(hosts) as cluster:
@@ -177,8 +177,8 @@ def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 def opened(hosts: Hosts) -> Any:
     """Return our lines to the hosts."""
-    from orchestrator.cluster import Cluster
     from orchestrator.inventory.read import open_inventory
+    from orchestrator.nodes.cluster import Cluster
     from orchestrator.transport.ssh import Trust
 
     inventory = open_inventory(str(hosts.lab / "work" / "inventory" / "cluster.yaml"))

@@ -53,9 +53,9 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     from pathlib import Path
 
     import orchestrator.cli.main  # noqa: F401
-    from orchestrator.cluster import Cluster
-    from orchestrator.fanout import each_or_raise
     from orchestrator.inventory.read import open_inventory
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.transport.ssh import Trust, connect, prepare
 
     mark()

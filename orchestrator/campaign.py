@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator import preflight
 from orchestrator.blame import explained
 from orchestrator.checks import judge as fitness
-from orchestrator.cluster import Cluster
-from orchestrator.collect import collect_host
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
-from orchestrator.fanout import each, each_or_raise
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.inventory.secrets import redaction
 from orchestrator.launch import Launch, Outcome
+from orchestrator.nodes import preflight
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.collect import collect_host
+from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.limits import Limits

@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.cluster import Cluster
-from orchestrator.deployed import stage_payload
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
-from orchestrator.fanout import each, each_or_raise
-from orchestrator.node import Upload
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.conversation import KeeperLine
+from orchestrator.nodes.deploy import stage_payload
+from orchestrator.nodes.fanout import each, each_or_raise
+from orchestrator.nodes.node import Upload
 from orchestrator.peer import Interrupt, Peer, close_seconds
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.reattach import Trace
-from orchestrator.runnercall import KeeperLine
 from orchestrator.watch import Watch
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.runnercall import KeeperLine
+from orchestrator.nodes.conversation import KeeperLine
 
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.headroom import disk_room
+from orchestrator.nodes.headroom import disk_room
 
 CODE = """
 import json, resource, sys
 from orchestrator.errors import ConfigError
-from orchestrator.headroom import make_room
+from orchestrator.nodes.headroom import make_room
 soft, hard, hosts = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:

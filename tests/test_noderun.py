@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
-from orchestrator.node import _BOOT, _LEADER
+from orchestrator.nodes.node import _BOOT, _LEADER
 from tests import judge
 
 RUNNER = Path(__file__).parents[1] / "remote" / "noderun.py"

@@ -22,11 +22,11 @@ from orchestrator.campaign import Campaign, ports
 from orchestrator.cli.answer import table
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import Observer, progress
-from orchestrator.cluster import Cluster
 from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded_error
-from orchestrator.headroom import disk_room
 from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.headroom import disk_room
 from orchestrator.pace import Pace
 from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import Bench, PlannedRun

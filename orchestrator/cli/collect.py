@@ -13,9 +13,9 @@ from orchestrator.cli.options import AcceptNew, Bench, Json, find_bench, print_j
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from orchestrator.cluster import Cluster
-    from orchestrator.collect import Collected
     from orchestrator.errors import OrchError
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.collect import Collected
     from orchestrator.record.rundir import RunDir
 
 
@@ -32,11 +32,11 @@ def collect(
 ) -> None:
     """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
     from orchestrator.cli.transfer import transfer
-    from orchestrator.cluster import Cluster
-    from orchestrator.collect import is_complete, settle
     from orchestrator.errors import DataError, Faults
-    from orchestrator.fanout import each
     from orchestrator.inventory.read import open_inventory
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.collect import is_complete, settle
+    from orchestrator.nodes.fanout import each
     from orchestrator.record.project import Project
     from orchestrator.transport.ssh import Trust
 
@@ -83,7 +83,7 @@ def collect(
 
 
 def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: str) -> Collected:
-    from orchestrator.collect import collect_host
+    from orchestrator.nodes.collect import collect_host
 
     return collect_host(cluster.nodes[host], run, moved=moved)
 

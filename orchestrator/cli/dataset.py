@@ -9,8 +9,8 @@ import typer
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, print_json, select
 
 if TYPE_CHECKING:
-    from orchestrator.cluster import Cluster
     from orchestrator.inventory.hosts import Host
+    from orchestrator.nodes.cluster import Cluster
 
 app = typer.Typer(help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -47,10 +47,10 @@ def make(
 
     Safe to repeat. A directory that holds anything else is left alone, and the command fails.
     """
-    from orchestrator.cluster import Cluster
     from orchestrator.errors import ConfigError, Faults
-    from orchestrator.fanout import each_or_raise
     from orchestrator.inventory.values import WHOLE, is_whole
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.fanout import each_or_raise
 
     if directory and not is_whole(directory):
         raise ConfigError(f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE)
@@ -75,7 +75,7 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     import json
 
     from orchestrator.errors import RunError
-    from orchestrator.node import Upload
+    from orchestrator.nodes.node import Upload
     from orchestrator.plan.folders import payload_bytes
     from orchestrator.plan.framework import payload_path
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.checks.check import Check
-    from orchestrator.cluster import Cluster
     from orchestrator.inventory.hosts import Host
+    from orchestrator.nodes.cluster import Cluster
     from orchestrator.plan.folders import FrameworkFolder
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
@@ -40,9 +40,9 @@ def deploy(
     Safe to repeat: files are named by their content, and what is already there is not sent again. A node on which nothing has
     changed since the last deploy is only looked at.
     """
-    from orchestrator import deployed
-    from orchestrator.cluster import Cluster
     from orchestrator.inventory.hostset import fold
+    from orchestrator.nodes import deploy as deployed
+    from orchestrator.nodes.cluster import Cluster
     from orchestrator.plan.folders import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
@@ -86,8 +86,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
-    from orchestrator.cluster import Cluster
-    from orchestrator.fanout import each_or_raise
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.plan.folders import open_framework
 
     named = _named(only)
@@ -140,7 +140,7 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
     """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
     from orchestrator.checks.among import same_machine
     from orchestrator.errors import Faults
-    from orchestrator.preflight import capture
+    from orchestrator.nodes.preflight import capture
 
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:

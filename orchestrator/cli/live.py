@@ -15,9 +15,9 @@ _CONTROLLER_STOPS_S = 60.0
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from orchestrator.cluster import Cluster
     from orchestrator.errors import OrchError
     from orchestrator.inventory.secrets import Redaction
+    from orchestrator.nodes.cluster import Cluster
     from orchestrator.record.rundir import BenchDir, RunDir
 
 
@@ -30,13 +30,13 @@ def add_to(app: typer.Typer) -> None:
 
 def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
     """Show what of ours runs now on which nodes, and the benches of this project."""
-    from orchestrator.cluster import Cluster
-    from orchestrator.fanout import each
     from orchestrator.inventory.hostset import fold
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.conversation import owner_words
+    from orchestrator.nodes.fanout import each
     from orchestrator.record.ownership import holder
     from orchestrator.record.rundir import BenchDir as Benches
     from orchestrator.report.text import visible
-    from orchestrator.runnercall import owner_words
 
     selection = select(hosts, exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
@@ -102,10 +102,10 @@ def logs(
     """Print one rank's log from its node, or from here if it is collected; -f follows it."""
     import sys
 
-    from orchestrator.cluster import Cluster
-    from orchestrator.collect import is_complete
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.read import open_inventory
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.collect import is_complete
     from orchestrator.record.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport.ssh import Trust
@@ -194,10 +194,10 @@ def cancel(
     ] = "",
 ) -> None:
     """Stop everything of ours on every node, or one bench and its controller, and prove that nothing is left."""
-    from orchestrator.cluster import Cluster
     from orchestrator.errors import Faults, RunError
-    from orchestrator.fanout import each
     from orchestrator.inventory.hostset import fold
+    from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.fanout import each
     from orchestrator.report.text import visible
 
     named = find_bench(bench) if bench else None

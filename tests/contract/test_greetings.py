@@ -12,8 +12,8 @@ from typing import cast
 
 import pytest
 
-from orchestrator.cluster import Cluster
 from orchestrator.inventory.hosts import Host, SshSettings
+from orchestrator.nodes.cluster import Cluster
 from orchestrator.peer import Peer
 from orchestrator.reattach import ask_beside
 from orchestrator.transport.ssh.config import Endpoint, resolve

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RunError, TransportError
-from orchestrator.fanout import WIDTH, each
-from orchestrator.node import Node, Upload
+from orchestrator.nodes.conversation import Call, KeeperLine
+from orchestrator.nodes.fanout import WIDTH, each
+from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
-from orchestrator.runnercall import Call, KeeperLine
 from orchestrator.transport.ssh import Transport
 from tests import judge
 from tests.contract.rig import Rig

@@ -212,7 +212,7 @@ def few_tasks(trial: Trial, room: int) -> Iterator[tuple[str, ...]]:
 FAILING = """
 import os, sys, threading, time
 from pathlib import Path
-from orchestrator.cluster import Cluster
+from orchestrator.nodes.cluster import Cluster
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Trust
 address, config, key, rounds = sys.argv[1:]

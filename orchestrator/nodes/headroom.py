@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
-from orchestrator.fanout import WIDTH
+from orchestrator.nodes.fanout import WIDTH
 from orchestrator.procs import own_groups
 
 __all__ = ["disk_room", "make_room"]

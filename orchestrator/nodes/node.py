@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory.hosts import Host
-from orchestrator.runnercall import Call, KeeperLine, Reader
+from orchestrator.nodes.conversation import Call, KeeperLine, Reader
 from orchestrator.transport.ssh import Transport
 
 __all__ = ["Node", "Upload", "Wanted"]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from orchestrator.errors import OrchError
-from orchestrator.fanout import each, each_or_raise
-from orchestrator.headroom import make_room
 from orchestrator.inventory.hosts import Host
-from orchestrator.node import Node
+from orchestrator.nodes.fanout import each, each_or_raise
+from orchestrator.nodes.headroom import make_room
+from orchestrator.nodes.node import Node
 from orchestrator.plan.folders import runner_source
 from orchestrator.transport.ssh import Endpoint, Trust, connect, prepare
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.checks.facts import told_facts, unpacked
-from orchestrator.cluster import Cluster
 from orchestrator.errors import OrchError, RunError
-from orchestrator.fanout import each
 from orchestrator.inventory.hosts import Host
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.conversation import owner_words
+from orchestrator.nodes.fanout import each
 from orchestrator.plan.framework import Framework
-from orchestrator.runnercall import owner_words
 
 __all__ = ["capture"]
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
-from orchestrator.node import Node
+from orchestrator.nodes.node import Node
 from orchestrator.record.rundir import RunDir
 from orchestrator.strictjson import strict_json
 

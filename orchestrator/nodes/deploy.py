@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checks.among import same_machine
-from orchestrator.cluster import Cluster
 from orchestrator.errors import Faults, OrchError
-from orchestrator.fanout import each_or_raise
 from orchestrator.inventory.hosts import Host
-from orchestrator.node import Node, Upload
+from orchestrator.nodes.cluster import Cluster
+from orchestrator.nodes.fanout import each_or_raise
+from orchestrator.nodes.node import Node, Upload
+from orchestrator.nodes.preflight import capture
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import payload_path
-from orchestrator.preflight import capture
 from orchestrator.record.project import keep
 
 __all__ = ["Deployed", "Memory", "deploy", "stage_payload"]
