@@ -18,12 +18,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.cells import Cell
 from orchestrator.comparison import MARGIN, compared
-from orchestrator.intervals import interval
 from orchestrator.plan.spec import RunSpec
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput, median
+from orchestrator.results.cells import Cell
+from orchestrator.results.numbers.intervals import interval
+from orchestrator.results.numbers.throughput import Throughput, median
+from orchestrator.results.run import RunResult
 
 NOISE, THRESHOLD = 0.01, 0.03
 WORLDS = {

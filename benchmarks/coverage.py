@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from orchestrator.cli.options import share, words
-from orchestrator.intervals import Interval, interval, ratio_interval
 from orchestrator.plan.course import MOST, Course
+from orchestrator.results.numbers.intervals import Interval, interval, ratio_interval
 from orchestrator.stopping import Width, decide
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000

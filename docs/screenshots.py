@@ -17,10 +17,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from orchestrator.benchresults import read_bench
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import terminal
-from orchestrator.summary import summarize
+from orchestrator.results.bench import read_bench
+from orchestrator.results.summary import summarize
 
 COLUMNS = 104
 PAGE = """<!DOCTYPE html><meta charset=utf-8><style>

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
-from orchestrator.summary import Row, Summary
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["Beside", "Pair", "beside"]
 

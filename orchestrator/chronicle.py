@@ -18,11 +18,11 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
-from orchestrator.intervals import Interval
 from orchestrator.record.rundir import BenchDir, read_json
 from orchestrator.record.sealed import is_broken, sealed
-from orchestrator.results import read_run
-from orchestrator.summary import Row, summarize
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 

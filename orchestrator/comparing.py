@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from shlex import join
 from typing import Any
 
-from orchestrator.benchresults import read_bench
-from orchestrator.cells import Cell, cells_of
 from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
 from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.runresult import RunResult
+from orchestrator.results.bench import read_bench
+from orchestrator.results.cells import Cell, cells_of
+from orchestrator.results.run import RunResult
 
 __all__ = ["Comparison", "compare"]
 

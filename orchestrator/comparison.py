@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from orchestrator.cells import Cell
 from orchestrator.errors import ConfigError
-from orchestrator.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
 from orchestrator.inventory.hostset import nearest
 from orchestrator.plan.spec import as_written
-from orchestrator.stats import WORTH, mean
+from orchestrator.results.cells import Cell
+from orchestrator.results.numbers.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
+from orchestrator.results.numbers.throughput import WORTH, mean
 
 __all__ = [
     "MARGIN",

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cells import Cell, cells_of
-from orchestrator.collectives import medians
 from orchestrator.errors import OrchError
-from orchestrator.intervals import interval
 from orchestrator.overlap import reaches
 from orchestrator.record.evidence import invalid, rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.results import read_run
-from orchestrator.stats import median
+from orchestrator.results.cells import Cell, cells_of
+from orchestrator.results.links.collectives import medians
+from orchestrator.results.numbers.intervals import interval
+from orchestrator.results.numbers.throughput import median
+from orchestrator.results.read import read_run
 
 __all__ = ["Curve", "newest_curve", "settings_of"]
 

@@ -13,11 +13,11 @@ from difflib import unified_diff
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.cells import Cell
 from orchestrator.checks.differences import differences
 from orchestrator.comparison import spec_fields
 from orchestrator.inventory.hostset import fold
 from orchestrator.plan.spec import as_written
+from orchestrator.results.cells import Cell
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 

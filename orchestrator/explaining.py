@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.account import BenchAccount, RunAccount
 from orchestrator.curves import newest_curve, settings_of
 from orchestrator.explain import Collective, Explanation, Startup, explanation
 from orchestrator.overlap import Curve
 from orchestrator.record.rundir import BenchDir
-from orchestrator.runresult import RunResult
-from orchestrator.stats import median
+from orchestrator.results.account import BenchAccount, RunAccount
+from orchestrator.results.numbers.throughput import median
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row, Summary
 from orchestrator.stepparts import StepParts, told, typical
-from orchestrator.summary import Row, Summary
 
 __all__ = ["explain_bench"]
 

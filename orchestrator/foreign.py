@@ -25,10 +25,10 @@ from orchestrator.plan.spec import RunSpec
 from orchestrator.published import RULES, Case, Rule
 from orchestrator.publishedtables import PublishedFile
 from orchestrator.record.rundir import BenchDir, RunDir, read_bytes
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput
+from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Summary, summarize
 from orchestrator.strictjson import strict_json
-from orchestrator.summary import Summary, summarize
 
 __all__ = ["by_rule", "open_published", "published_files", "rule_of", "summary_of_tree"]
 

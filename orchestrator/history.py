@@ -10,8 +10,8 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.results import read_run
-from orchestrator.tally import longest
+from orchestrator.results.read import read_run
+from orchestrator.results.tally import longest
 
 __all__ = ["expected", "usable_baseline"]
 

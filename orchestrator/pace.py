@@ -16,8 +16,8 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
+from orchestrator.results.tally import Tally, longest
 from orchestrator.stopping import decide, end_words, given_up, left_out_words, widest
-from orchestrator.tally import Tally, longest
 
 __all__ = ["Pace"]
 

@@ -1,6 +1,6 @@
 """The published way from one log to one speed: each system's own window, divisor and rounding, as a small function by name.
 
-`orchestrator.stats` is how this tool measures. These rules exist so that a published table can be made again from its logs, and
+`orchestrator.results.numbers.throughput` is how this tool measures. These rules exist so that a published table can be made again from its logs, and
 a new one be made the same way. They look for their own lines in the bytes of a log, because two of them count lines rather than
 steps. Where a published script passed over a fault in silence (too few lines, a second run in the file, a world of another
 size), the rule refuses; wherever the script gave a right number, the rule gives the same.
@@ -21,7 +21,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from orchestrator.publishedlines import before, last_attempt, lines_in, refused, steps_said, whole_attempt
-from orchestrator.stats import mean, published
+from orchestrator.results.numbers.throughput import mean, published
 
 __all__ = ["RULES", "Case", "Rule", "RunSpeed", "check_epoch_length"]
 

@@ -1,12 +1,12 @@
-"""The doubts of `orchestrator.physics` about published tables."""
+"""The doubts of `orchestrator.results.numbers.physics` about published tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.peaks import link_in
-from orchestrator.physics import Finding, Measured, findings
 from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
+from orchestrator.results.numbers.peaks import link_in
+from orchestrator.results.numbers.physics import Finding, Measured, findings
 
 __all__ = ["doubts"]
 

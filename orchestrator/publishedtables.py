@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.stats import mean, median
+from orchestrator.results.numbers.throughput import mean, median
 
 __all__ = ["Cell", "Check", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
 

@@ -20,8 +20,8 @@ from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_rung, leave_out
 from orchestrator.record.rundir import BenchDir
-from orchestrator.runresult import RunResult
-from orchestrator.tally import Tally, durations
+from orchestrator.results.run import RunResult
+from orchestrator.results.tally import Tally, durations
 from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import (
     Course,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.overlap import Sharing, sharing_of
-from orchestrator.stats import mean, median
+from orchestrator.results.numbers.throughput import mean, median
 
 __all__ = ["StepParts", "told", "typical"]
 

@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.intervals import Interval
 from orchestrator.plan.course import Course
 from orchestrator.plan.spec import RunSpec
-from orchestrator.runresult import RunResult
-from orchestrator.summary import summarize
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import summarize
 
 __all__ = ["Decision", "Width", "block_words", "course_words", "decide", "end_words", "given_up", "left_out_words", "widest"]
 

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from orchestrator.record.rundir import BenchDir
-from orchestrator.runresult import RunResult
-from orchestrator.tally import Tally
+from orchestrator.results.run import RunResult
+from orchestrator.results.tally import Tally
 from orchestrator.tunestate import State, state_of
 from orchestrator.tuning import Candidate, Gain, Measured, gain, ranked, settings, written
 

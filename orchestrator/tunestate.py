@@ -10,7 +10,7 @@ from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob
 from orchestrator.record.rundir import BenchDir
-from orchestrator.runresult import RunResult
+from orchestrator.results.run import RunResult
 from orchestrator.tuning import (
     Candidate,
     Course,

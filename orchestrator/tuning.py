@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from typing import Any
 
-from orchestrator.intervals import Interval, ratio_interval
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.spec import RunSpec, as_written
+from orchestrator.results.numbers.intervals import Interval, ratio_interval
 
 __all__ = [
     "Candidate",

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import tempo as tempo_module
-from orchestrator.account import account_of
-from orchestrator.benchresults import read_bench
 from orchestrator.logs.steps import StepSample
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results import read_run
-from orchestrator.tempo import tempo
+from orchestrator.results.account import account_of
+from orchestrator.results.bench import read_bench
+from orchestrator.results.numbers import tempo as tempo_module
+from orchestrator.results.numbers.tempo import tempo
+from orchestrator.results.read import read_run
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
 
 HOSTS = {f"node{i + 1}": {"started_mono_s": 1.0, "offset_s": -0.25 * i, "bound_s": 0.001} for i in range(NODES)}

@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.beside import beside
 from orchestrator.foreign import published_files
-from orchestrator.grids import Grid
 from orchestrator.report.html import charts, svg
-from orchestrator.summary import Summary, summarize
+from orchestrator.results.grids import Grid
+from orchestrator.results.summary import Summary, summarize
 from tests.test_report import runs
 
 

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.collectives import (
+from orchestrator.curves import newest_curve
+from orchestrator.errors import DataError
+from orchestrator.logs.parse import parse
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec, resolve
+from orchestrator.record.rundir import BenchDir
+from orchestrator.results.links.collectives import (
     CollectivePoint,
     algorithm_bandwidth,
     bus_bandwidth,
@@ -20,14 +26,8 @@ from orchestrator.collectives import (
     planned_sizes,
     points,
 )
-from orchestrator.curves import newest_curve
-from orchestrator.errors import DataError
-from orchestrator.logs.parse import parse
-from orchestrator.plan.folders import open_framework
-from orchestrator.plan.spec import RunSpec, resolve
-from orchestrator.record.rundir import BenchDir
-from orchestrator.results import read_run
-from orchestrator.summary import summarize
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
 from tests.test_results import build
 from tests.trainers import needs, torchrun
 

@@ -17,12 +17,13 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import comparison, intervals
+from orchestrator import comparison
 from orchestrator import distinctions as distinct
-from orchestrator.cells import Cell, cells_of
 from orchestrator.comparison import Pair, compared, doubt, matched, unmatched
 from orchestrator.distinctions import distinctions, file_differences, neutral
-from orchestrator.intervals import chance, change_chance, change_interval, holm, least_chance
+from orchestrator.results.cells import Cell, cells_of
+from orchestrator.results.numbers import intervals
+from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
 from tests.test_summary import cell as runs_of
 from tests.test_summary import failed
 

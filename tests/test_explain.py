@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from orchestrator import stepparts
 from orchestrator.explain import PARTS, Collective, Explanation, explanation
 from orchestrator.overlap import Curve, Sharing
+from orchestrator.results.summary import Row, summarize
 from orchestrator.stepparts import StepParts, told, typical
-from orchestrator.summary import Row, summarize
 from tests.test_report import runs
 
 MIB = 1 << 20

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from orchestrator.explain import Explanation, Part, Startup
-from orchestrator.intervals import Interval
 from orchestrator.report import explained
 from orchestrator.report.html import charts, svg
+from orchestrator.results.numbers.intervals import Interval
 from tests.test_charts import words
 
 ONE = Explanation(

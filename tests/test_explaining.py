@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.account import account_of
-from orchestrator.benchresults import read_bench
 from orchestrator.cli.main import program
 from orchestrator.curves import newest_curve, settings_of
 from orchestrator.errors import ConfigError
 from orchestrator.explain import Explanation
 from orchestrator.explaining import explain_bench
 from orchestrator.record.rundir import BenchDir
-from orchestrator.summary import summarize
+from orchestrator.results.account import account_of
+from orchestrator.results.bench import read_bench
+from orchestrator.results.summary import summarize
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WARMUP, WORLD, build, closing, rank_line, step_lines
 
 READINGS = (

@@ -34,8 +34,8 @@ from orchestrator.plan.render import Plan, folded
 from orchestrator.plan.spec import resolve
 from orchestrator.published import RULES
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results import read_run
-from orchestrator.stats import throughput
+from orchestrator.results.numbers.throughput import throughput
+from orchestrator.results.read import read_run
 from tests.test_results import build
 
 ROOT = Path(__file__).resolve().parent.parent

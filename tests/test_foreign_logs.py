@@ -16,7 +16,6 @@ import systemlogs
 import test_results
 from typer.testing import CliRunner
 
-from orchestrator.benchresults import read_bench
 from orchestrator.beside import beside
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
@@ -26,8 +25,9 @@ from orchestrator.plan.framework import Framework
 from orchestrator.published import RULES, Case, check_epoch_length
 from orchestrator.publishedtables import PublishedTable
 from orchestrator.record.rundir import BenchDir
-from orchestrator.stats import published
-from orchestrator.summary import Summary, summarize
+from orchestrator.results.bench import read_bench
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Summary, summarize
 
 FILES = published_files()
 FRAMEWORKS = {name: open_framework(name).framework for name in FILES}

@@ -20,8 +20,8 @@ from orchestrator.chronicle import PastCell, chosen, history
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg
-from orchestrator.results import read_run
-from orchestrator.summary import summarize
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
 from tests.test_results import build
 
 SPEED = 64

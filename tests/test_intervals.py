@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.intervals import Interval, interval, outliers, ratio_interval
+from orchestrator.results.numbers.intervals import Interval, interval, outliers, ratio_interval
 
 SPEEDS = st.lists(st.floats(1e-3, 1e6).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 

@@ -20,8 +20,8 @@ from orchestrator.plan.bench import Request, specs
 from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import jsonout
-from orchestrator.results import read_run
-from orchestrator.summary import summarize
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
 from tests.test_results import build
 
 FOLDER = """\

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.report import mllog
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 from tests.test_report import evil, example, with_text
 
 with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.pairs import Diagnosis, diagnosis
+from orchestrator.results.links.culprits import Diagnosis, diagnosis
 from tests.pairworlds import WORLDS, Pair, Truth, World, times
 
 SWEEPS = 20

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.logs.parse import parse
-from orchestrator.pairtimes import pair_times
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
+from orchestrator.results.links.pair_times import pair_times
 from tests.trainers import PYTHON, ROOT, free_port, needs
 
 FRAMEWORK = open_framework("pairs").framework

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.pairsheet import content
-from orchestrator.pairtimes import PairTimes, pair_times
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.report import delimited, markdown
-from orchestrator.runresult import RunResult
-from orchestrator.summary import Summary, summarize
+from orchestrator.results.links.pair_tables import content
+from orchestrator.results.links.pair_times import PairTimes, pair_times
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Summary, summarize
 
 FRAMEWORK = open_framework("pairs").framework
 READING = re.compile(FRAMEWORK.log.readings)

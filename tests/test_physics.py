@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.foreign import published_files
-from orchestrator.peaks import DEVICES, MODELS, devices_in, link_in
-from orchestrator.physics import SLACK, Finding, Measured, findings
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.publisheddoubts import doubts
-from orchestrator.stats import median
+from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
+from orchestrator.results.numbers.physics import SLACK, Finding, Measured, findings
+from orchestrator.results.numbers.throughput import median
 
 ROOT = Path(__file__).parents[1]
 DOUBTS = {

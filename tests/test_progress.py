@@ -15,8 +15,8 @@ from orchestrator.errors import DataError
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput
+from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.run import RunResult
 
 SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 64, "fp32", "synthetic", 5, 2, 60.0, {})
 MEASURED = RunResult("r1", 1, SPEC, True, "finished", Throughput(159.9964, 192, 1.2, 3, 5))

@@ -21,7 +21,7 @@ from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.published import RULES
 from orchestrator.published_schema import parse
 from orchestrator.publishedtables import PublishedTable, agrees, recompute, speedups
-from orchestrator.stats import mean, median, published
+from orchestrator.results.numbers.throughput import mean, median, published
 
 FILES = published_files()
 TABLES = {table.name: table for file in FILES.values() for table in file.tables}

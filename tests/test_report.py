@@ -25,9 +25,9 @@ from orchestrator.report import delimited, jsonout, junit, markdown, prometheus,
 from orchestrator.report import text as text_module
 from orchestrator.report.cells import COLUMNS
 from orchestrator.report.text import lines_of, one_line, visible
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput
-from orchestrator.summary import Row, Summary, summarize
+from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row, Summary, summarize
 
 SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})
 SEEN = {"devices": {"NVIDIA H200": 8}, "framework": "torch", "framework_version": "2.13.0", "nccl": "2.27.3"}

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.benchresults import notes_of, read_bench, store
 from orchestrator.errors import DataError, RunError, TransportError
-from orchestrator.hardware import slowed_in
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.results import read_run
-from orchestrator.runresult import RunResult
-from orchestrator.summary import summarize
+from orchestrator.results.bench import notes_of, read_bench, store
+from orchestrator.results.hardware import slowed_in
+from orchestrator.results.read import read_run
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import summarize
 
 NODES, GPUS, STEPS, WARMUP, BATCH = 2, 2, 12, 2, 16
 WORLD = NODES * GPUS
@@ -686,7 +686,7 @@ def every_rank_speaks(planned: dict[str, Any], logs: list[dict[str, str]]) -> No
 def test_logs_of_all_ranks_are_heard_as_one_in_one_process_or_several(bench: BenchDir, monkeypatch: pytest.MonkeyPatch) -> None:
     run = build(bench, "b1.0", every_rank_speaks)
     alone = read_run(run)
-    monkeypatch.setattr("orchestrator.readlogs._WORTH_BYTES", 0)
+    monkeypatch.setattr("orchestrator.results.node_logs._WORTH_BYTES", 0)
     together = read_run(run)
     assert alone.error is None and together == alone
     assert alone.throughput and alone.throughput.samples_per_s == pytest.approx(BATCH * WORLD / 0.505)
@@ -697,7 +697,7 @@ def test_what_another_process_finds_damaged_is_told_as_it_is_here(bench: BenchDi
     log = run.log_path("node2", "rank-3.out")
     log.write_bytes(log.read_bytes()[:-1] + b"!")
     alone = read_run(run)
-    monkeypatch.setattr("orchestrator.readlogs._WORTH_BYTES", 0)
+    monkeypatch.setattr("orchestrator.results.node_logs._WORTH_BYTES", 0)
     together = read_run(run)
     assert alone.error and together.error and together.error.as_dict() == alone.error.as_dict()
     assert alone.error.host == "node2" and "SHA-256" in alone.error.message

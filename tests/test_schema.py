@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.report import jsonout
-from orchestrator.summary import summarize
+from orchestrator.results.summary import summarize
 from tests.test_explaining import bench_of
 from tests.test_report import EVIL, example, runs, with_text
 from tests.test_results import build

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.logs.steps import StepSample
-from orchestrator.stats import (
+from orchestrator.results.numbers import throughput as stats
+from orchestrator.results.numbers.throughput import (
     Throughput,
     disagreement,
     mean,

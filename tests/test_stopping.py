@@ -23,11 +23,11 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_block, bench_record, leave_out
 from orchestrator.record.rundir import BenchDir
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput
+from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import summarize
+from orchestrator.results.tally import longest, spent_s
 from orchestrator.stopping import Width, decide, given_up, widest
-from orchestrator.summary import summarize
-from orchestrator.tally import longest, spent_s
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
 FOLDER = open_framework("simulated")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
 from orchestrator.plan.spec import RunSpec
-from orchestrator.runresult import RunResult
-from orchestrator.stats import Throughput, published
-from orchestrator.summary import Row, Summary, summarize
+from orchestrator.results.numbers.throughput import Throughput, published
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row, Summary, summarize
 
 SPEC = RunSpec(
     framework="pytorch",

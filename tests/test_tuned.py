@@ -17,7 +17,7 @@ from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results import read_run
+from orchestrator.results.read import read_run
 from orchestrator.search import Search
 from orchestrator.tuned import compared, tuned
 from tests.test_results import build, manifest

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.record.rundir import BenchDir
-    from orchestrator.runresult import RunResult
+    from orchestrator.results.run import RunResult
     from orchestrator.tuned import Tuned
 
 __all__ = ["options_path", "show", "table"]
@@ -106,9 +106,9 @@ def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from orchestrator.benchresults import notes_of
     from orchestrator.report import jsonout, terminal
-    from orchestrator.summary import summarize
+    from orchestrator.results.bench import notes_of
+    from orchestrator.results.summary import summarize
 
     summary = summarize(results, notes_of(bench))
     if as_json:

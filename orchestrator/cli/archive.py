@@ -58,10 +58,10 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
     """Return what ``orch summarize --json`` prints. Nothing derived is kept, as the evidence may lie where nobody writes."""
     import json
 
-    from orchestrator.benchresults import notes_of
     from orchestrator.report import jsonout
-    from orchestrator.results import read_run
-    from orchestrator.summary import summarize
+    from orchestrator.results.bench import notes_of
+    from orchestrator.results.read import read_run
+    from orchestrator.results.summary import summarize
 
     summary = summarize([read_run(run) for run in bench.runs()], notes_of(bench))
     document: dict[str, Any] = json.loads(jsonout.render(summary))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from orchestrator.benchresults import read_bench
 from orchestrator.campaign import Campaign, ports
 from orchestrator.cli.answer import table
 from orchestrator.cli.options import Selection
@@ -39,6 +38,7 @@ from orchestrator.record.ownership import Ownership, holder, take
 from orchestrator.record.project import Project
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.text import visible
+from orchestrator.results.bench import read_bench
 from orchestrator.resume import remaining
 from orchestrator.search import Search
 from orchestrator.stopping import course_words
@@ -46,7 +46,7 @@ from orchestrator.transport.ssh import Trust
 
 if TYPE_CHECKING:
     from orchestrator.record.rundir import RunDir
-    from orchestrator.runresult import RunResult
+    from orchestrator.results.run import RunResult
 
 __all__ = ["conduct", "earlier_times", "follow", "go_on", "plan_words"]
 
@@ -190,7 +190,7 @@ def _unproven(results: Sequence[RunResult], known: set[str]) -> list[OrchError]:
 
 def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
     """Return the nodes and links that were found unfit, where that is what was measured."""
-    from orchestrator.summary import summarize
+    from orchestrator.results.summary import summarize
 
     if all(result.measure.has_speed for result in results):
         return []

@@ -21,15 +21,15 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
 
     Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
     """
-    from orchestrator.account import account_of
-    from orchestrator.benchresults import notes_of, read_bench
     from orchestrator.beside import beside
     from orchestrator.errors import DataError, Faults
     from orchestrator.explaining import explain_bench
     from orchestrator.files import write_atomic
     from orchestrator.foreign import published_files
     from orchestrator.report.html import render
-    from orchestrator.summary import summarize
+    from orchestrator.results.account import account_of
+    from orchestrator.results.bench import notes_of, read_bench
+    from orchestrator.results.summary import summarize
 
     results = read_bench(bench, each_rank=True)
     summary = summarize(results, notes_of(bench))

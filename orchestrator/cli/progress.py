@@ -18,8 +18,8 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
-from orchestrator.runresult import RunResult
-from orchestrator.stats import terms
+from orchestrator.results.numbers.throughput import terms
+from orchestrator.results.run import RunResult
 from orchestrator.stopping import block_words
 
 __all__ = ["Observer", "progress"]

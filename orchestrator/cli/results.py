@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.explain import Explanation
     from orchestrator.record.rundir import BenchDir
-    from orchestrator.runresult import RunResult
-    from orchestrator.summary import Summary
+    from orchestrator.results.run import RunResult
+    from orchestrator.results.summary import Summary
 
 _RENDERED = {
     "markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus",
@@ -144,9 +144,9 @@ def _summary(
         from orchestrator.plan.folders import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
-    from orchestrator.benchresults import notes_of, read_bench
     from orchestrator.errors import DataError
-    from orchestrator.summary import summarize as summary_of
+    from orchestrator.results.bench import notes_of, read_bench
+    from orchestrator.results.summary import summarize as summary_of
 
     directory = find_bench(bench)
     results = read_bench(directory)
@@ -207,8 +207,8 @@ def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
 
 
 def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:
-    from orchestrator.account import account_of
     from orchestrator.explaining import explain_bench
+    from orchestrator.results.account import account_of
 
     directory = find_bench(bench)
     return explain_bench(directory, summary, results, account_of(directory, results))

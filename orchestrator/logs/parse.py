@@ -2,7 +2,7 @@
 
 A log is hostile text: it may be cut at any byte, hold several ranks, several attempts, colour codes and progress bars, or no
 line end in 100 MB. Unknown lines never fail; a matched value that is no number is a warning. What the numbers *mean* is
-`orchestrator.stats`; which file belongs to which rank is `orchestrator.results`.
+`orchestrator.results.numbers.throughput`; which file belongs to which rank is `orchestrator.results.read`.
 
 >>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
 >>> [(s.step, s.timestamp) for s in parse(b"noise\\nstep=1 t=0.50\\nstep=2 t=0.7", grammar).samples]

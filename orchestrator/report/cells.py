@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.entries import Sheet
-from orchestrator.grids import Grid
-from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.stats import published
-from orchestrator.summary import Row, Summary
+from orchestrator.results.entries import Sheet
+from orchestrator.results.grids import Grid
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "repeats", "sheet_tables", "tables"]
 

@@ -12,9 +12,9 @@ from rich.text import Text
 from orchestrator.comparing import Comparison
 from orchestrator.comparison import TOO_FEW, Pair, Side, enough
 from orchestrator.distinctions import FileDifference
-from orchestrator.intervals import Interval
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
+from orchestrator.results.numbers.intervals import Interval
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 

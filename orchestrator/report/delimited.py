@@ -7,12 +7,12 @@ import io
 from collections.abc import Iterator
 from dataclasses import fields
 
-from orchestrator.entries import Entry, Sheet
-from orchestrator.grids import Grid
-from orchestrator.intervals import Interval
 from orchestrator.report.text import one_line
-from orchestrator.stats import published
-from orchestrator.summary import Summary
+from orchestrator.results.entries import Entry, Sheet
+from orchestrator.results.grids import Grid
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Summary
 
 __all__ = ["render"]
 

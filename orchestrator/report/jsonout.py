@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 

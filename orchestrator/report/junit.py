@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 
 from orchestrator.report.cells import cells_by_name
 from orchestrator.report.text import one_line
-from orchestrator.summary import Row, Summary
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 

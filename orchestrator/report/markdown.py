@@ -7,7 +7,7 @@ from html import escape
 
 from orchestrator.report.cells import COLUMNS, Table, sheet_tables, tables
 from orchestrator.report.text import one_line
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 
 __all__ = ["render"]
 

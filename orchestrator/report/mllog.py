@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from orchestrator.report.cells import case
-from orchestrator.summary import Row, Summary
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 

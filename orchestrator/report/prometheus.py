@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from orchestrator.report.cells import case
 from orchestrator.report.text import one_line
-from orchestrator.summary import Row, Summary
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 

@@ -10,12 +10,12 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from orchestrator.beside import Beside
-from orchestrator.physics import Finding
 from orchestrator.publishedtables import Cell, PublishedFile, TableCheck
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
-from orchestrator.stats import published
-from orchestrator.summary import Row, Summary
+from orchestrator.results.numbers.physics import Finding
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["beside", "check_document", "overview", "result_document", "table"]
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from orchestrator.report.cells import Table, sheet_tables, tables
 from orchestrator.report.text import one_line
-from orchestrator.summary import Summary
+from orchestrator.results.summary import Summary
 
 __all__ = ["fitting", "render"]
 

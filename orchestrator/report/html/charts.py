@@ -13,15 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.account import RunAccount
 from orchestrator.beside import Beside
 from orchestrator.explain import Explanation
-from orchestrator.grids import Grid
-from orchestrator.intervals import Interval
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
-from orchestrator.runresult import RunResult
-from orchestrator.summary import Row
+from orchestrator.results.account import RunAccount
+from orchestrator.results.grids import Grid
+from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row
 
 __all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 

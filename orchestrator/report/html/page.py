@@ -17,7 +17,6 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from orchestrator.account import BenchAccount, Placed
 from orchestrator.beside import Beside
 from orchestrator.explain import Explanation
 from orchestrator.inventory.hostset import fold
@@ -28,9 +27,10 @@ from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.text import one_line, visible
-from orchestrator.runresult import RunResult
-from orchestrator.stats import published as rounded
-from orchestrator.summary import Row, Summary
+from orchestrator.results.account import BenchAccount, Placed
+from orchestrator.results.numbers.throughput import published as rounded
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 

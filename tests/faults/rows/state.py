@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.errors import OrchError
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed import KEY
-from orchestrator.results import read_run
+from orchestrator.results.read import read_run
 from tests import judge
 from tests.e2e.rig import ORCH, Controller
 from tests.faults.rows.common import GRACE_S, QUICK, running

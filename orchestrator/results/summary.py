@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
-from orchestrator.entries import Entry, Sheet
 from orchestrator.errors import DataError
-from orchestrator.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
-from orchestrator.intervals import Interval, interval, outliers, ratio_interval
-from orchestrator.physics import Measured, findings
 from orchestrator.plan.spec import RunSpec, as_written
-from orchestrator.runresult import RunResult
-from orchestrator.sheets import content_of
-from orchestrator.stats import mean, median, scaling_efficiency, speedup, spread
+from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
+from orchestrator.results.entries import Entry, Sheet
+from orchestrator.results.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
+from orchestrator.results.numbers.intervals import Interval, interval, outliers, ratio_interval
+from orchestrator.results.numbers.physics import Measured, findings
+from orchestrator.results.numbers.throughput import mean, median, scaling_efficiency, speedup, spread
+from orchestrator.results.run import RunResult
+from orchestrator.results.sheets import content_of
 
 __all__ = ["Row", "Summary", "summarize"]
 

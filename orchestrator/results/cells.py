@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.plan.measures import Measure
 from orchestrator.plan.spec import RunSpec
-from orchestrator.runresult import RunResult
-from orchestrator.stats import median
+from orchestrator.results.numbers.throughput import median
+from orchestrator.results.run import RunResult
 
 __all__ = ["Cell", "cells_of"]
 

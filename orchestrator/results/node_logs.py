@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from orchestrator import stats
 from orchestrator.errors import DataError
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
@@ -21,7 +20,8 @@ from orchestrator.logs.steps import Chorus
 from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.rundir import RunDir
-from orchestrator.tempo import quantiles
+from orchestrator.results.numbers import throughput as stats
+from orchestrator.results.numbers.tempo import quantiles
 
 __all__ = ["NodeLogs", "read_logs"]
 

@@ -1,7 +1,7 @@
 """What a bench directory tells besides its numbers: how each run went, on which machines, from which files, by which command.
 
 It is evidence of the second rank: where some of it is missing or damaged it is left out, and the numbers, which have their own
-proof in `orchestrator.results`, stand without it.
+proof in `orchestrator.results.read`, stand without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.errors import DataError
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir, check_name
-from orchestrator.runresult import RunResult
+from orchestrator.results.run import RunResult
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
 

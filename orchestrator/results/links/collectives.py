@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.grids import Content, Grid, Repeats
-from orchestrator.intervals import interval
 from orchestrator.plan.spec import RunSpec
-from orchestrator.stats import median
+from orchestrator.results.grids import Content, Grid, Repeats
+from orchestrator.results.numbers.intervals import interval
+from orchestrator.results.numbers.throughput import median
 
 __all__ = ["COLLECTIVES", "CollectivePoint", "algorithm_bandwidth", "bus_bandwidth", "content", "factor", "medians", "points"]
 

@@ -1,4 +1,4 @@
-"""How a run went on from step to step, for those who look at it; its number is that of `orchestrator.stats`.
+"""How a run went on from step to step, for those who look at it; its number is that of `orchestrator.results.numbers.throughput`.
 
 >>> log = [StepSample(step, timestamp=100 + step) for step in range(4)]
 >>> tempo(log, warmup_steps=1, steps=3, global_batch=8, world_size=1)
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import DataError
 from orchestrator.logs.steps import StepSample
-from orchestrator.stats import Stretch, stretches
+from orchestrator.results.numbers.throughput import Stretch, stretches
 
 __all__ = ["Tempo", "tempo", "quantiles"]
 

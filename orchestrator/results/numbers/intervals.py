@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.stats import deviation
+from orchestrator.results.numbers.throughput import deviation
 
 __all__ = [
     "LEVEL",

@@ -1,7 +1,7 @@
 """Tables of what is measured beside training: each kind of measurement fills them its own way, all outputs draw them alike.
 
 A sheet is one cell, all repeats of one spec. What it shows is computed from the readings of its good runs by the function that
-stands for its kind in `_CONTENT`; whatever qualifies it comes from `orchestrator.summary`, as for training.
+stands for its kind in `_CONTENT`; whatever qualifies it comes from `orchestrator.results.summary`, as for training.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from orchestrator import collectives, pairsheet
-from orchestrator.grids import Content, Grid, Repeats
+from orchestrator.results.grids import Content, Grid, Repeats
+from orchestrator.results.links import collectives
+from orchestrator.results.links import pair_tables as pairsheet
 
 if TYPE_CHECKING:
-    from orchestrator.cells import Cell
     from orchestrator.plan.spec import RunSpec
+    from orchestrator.results.cells import Cell
 
 __all__ = ["content_of"]
 

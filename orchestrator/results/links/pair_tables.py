@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.grids import Content, Grid, Repeats
 from orchestrator.inventory.hostset import fold
-from orchestrator.pairs import MARGIN, Diagnosis, Link, NodeScore, Pair, diagnosis
-from orchestrator.pairtimes import BOTH, ONE_WAY, PING
-from orchestrator.stats import mean, median
+from orchestrator.results.grids import Content, Grid, Repeats
+from orchestrator.results.links.culprits import MARGIN, Diagnosis, Link, NodeScore, Pair, diagnosis
+from orchestrator.results.links.pair_times import BOTH, ONE_WAY, PING
+from orchestrator.results.numbers.throughput import mean, median
 
 if TYPE_CHECKING:
     from orchestrator.plan.spec import RunSpec

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results import read_run
-from orchestrator.runresult import RunResult
+from orchestrator.results.read import read_run
+from orchestrator.results.run import RunResult
 
 __all__ = ["Tally", "durations", "longest", "spent_s"]
 

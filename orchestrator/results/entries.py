@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.grids import Grid
+from orchestrator.results.grids import Grid
 
 if TYPE_CHECKING:
     pass

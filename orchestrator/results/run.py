@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.errors import OrchError
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 from orchestrator.plan.spec import RunSpec
-from orchestrator.stats import Throughput
-from orchestrator.tempo import Tempo
+from orchestrator.results.numbers.tempo import Tempo
+from orchestrator.results.numbers.throughput import Throughput
 
 __all__ = ["RunResult"]
 

@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from orchestrator.intervals import Interval, student
-from orchestrator.stats import deviation, mean, median
+from orchestrator.results.numbers.intervals import Interval, student
+from orchestrator.results.numbers.throughput import deviation, mean, median
 
 __all__ = ["LEVEL", "MARGIN", "Boundary", "Diagnosis", "Link", "NodeScore", "Pair", "diagnosis"]
 

@@ -13,20 +13,21 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
 
-from orchestrator import collectives, stats
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
-from orchestrator.hardware import infiniband_gbit, slowed
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
-from orchestrator.pairtimes import pair_times
 from orchestrator.plan.spec import RunSpec
-from orchestrator.readlogs import read_logs
 from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Planned, PlannedNode, planned_of
 from orchestrator.record.rundir import RunDir
-from orchestrator.runresult import RunResult
-from orchestrator.tempo import tempo
+from orchestrator.results.hardware import infiniband_gbit, slowed
+from orchestrator.results.links import collectives
+from orchestrator.results.links.pair_times import pair_times
+from orchestrator.results.node_logs import read_logs
+from orchestrator.results.numbers import throughput as stats
+from orchestrator.results.numbers.tempo import tempo
+from orchestrator.results.run import RunResult
 
 __all__ = ["read_run"]
 

@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.pairs import Pair
 from orchestrator.plan.spec import RunSpec
+from orchestrator.results.links.culprits import Pair
 
 __all__ = ["BOTH", "ONE_WAY", "PING", "PairTimes", "pair_times"]
 

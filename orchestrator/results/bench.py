@@ -8,11 +8,11 @@ from dataclasses import fields
 from types import MappingProxyType
 
 from orchestrator.errors import ConfigError, recorded_error
-from orchestrator.hardware import slowed_in
 from orchestrator.inventory.hostset import fold
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.results import read_run
-from orchestrator.runresult import RunResult
+from orchestrator.results.hardware import slowed_in
+from orchestrator.results.read import read_run
+from orchestrator.results.run import RunResult
 
 __all__ = ["notes_of", "read_bench", "store"]
 

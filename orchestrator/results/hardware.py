@@ -15,7 +15,7 @@ from orchestrator.inventory.hostset import fold
 if TYPE_CHECKING:
     from orchestrator.checks.check import Check
     from orchestrator.plan.spec import RunSpec
-    from orchestrator.runresult import RunResult
+    from orchestrator.results.run import RunResult
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed",

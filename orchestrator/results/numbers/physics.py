@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.peaks import MODELS, Device, Model, devices_in
-from orchestrator.stats import median, published
+from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
+from orchestrator.results.numbers.throughput import median, published
 
 __all__ = ["SLACK", "Finding", "Measured", "findings"]
 
