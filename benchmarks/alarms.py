@@ -18,7 +18,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.comparison import MARGIN, compared
+from orchestrator.analysis.compare.cells import MARGIN, compared
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.cells import Cell
 from orchestrator.results.numbers.intervals import interval

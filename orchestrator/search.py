@@ -15,6 +15,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from orchestrator.analysis.tune.halving import Course, Rung, Times, applied, following, least_s, ranked, reserve_s, written
+from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.plan.spec import RunSpec
@@ -22,18 +24,6 @@ from orchestrator.record.benchfile import add_rung, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult
 from orchestrator.results.tally import Tally, durations
-from orchestrator.tunestate import State, state_of
-from orchestrator.tuning import (
-    Course,
-    Rung,
-    Times,
-    applied,
-    following,
-    least_s,
-    ranked,
-    reserve_s,
-    written,
-)
 
 __all__ = ["TOO_SHORT", "Search"]
 

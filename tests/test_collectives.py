@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.curves import newest_curve
+from orchestrator.analysis.explain.curves import newest_curve
 from orchestrator.errors import DataError
 from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework

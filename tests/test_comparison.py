@@ -17,10 +17,10 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import comparison
-from orchestrator import distinctions as distinct
-from orchestrator.comparison import Pair, compared, doubt, matched, unmatched
-from orchestrator.distinctions import distinctions, file_differences, neutral
+from orchestrator.analysis.compare import causes as distinct
+from orchestrator.analysis.compare import cells as comparison
+from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
+from orchestrator.analysis.compare.cells import Pair, compared, doubt, matched, unmatched
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import stepparts
-from orchestrator.explain import PARTS, Collective, Explanation, explanation
-from orchestrator.overlap import Curve, Sharing
+from orchestrator.analysis.explain import step_parts as stepparts
+from orchestrator.analysis.explain.overlap import Curve, Sharing
+from orchestrator.analysis.explain.prediction import PARTS, Collective, Explanation, explanation
+from orchestrator.analysis.explain.step_parts import StepParts, told, typical
 from orchestrator.results.summary import Row, summarize
-from orchestrator.stepparts import StepParts, told, typical
 from tests.test_report import runs
 
 MIB = 1 << 20

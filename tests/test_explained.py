@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orchestrator.explain import Explanation, Part, Startup
+from orchestrator.analysis.explain.prediction import Explanation, Part, Startup
 from orchestrator.report import explained
 from orchestrator.report.html import charts, svg
 from orchestrator.results.numbers.intervals import Interval

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from orchestrator.analysis.explain.bench import explain_bench
+from orchestrator.analysis.explain.curves import newest_curve, settings_of
+from orchestrator.analysis.explain.prediction import Explanation
 from orchestrator.cli.main import program
-from orchestrator.curves import newest_curve, settings_of
 from orchestrator.errors import ConfigError
-from orchestrator.explain import Explanation
-from orchestrator.explaining import explain_bench
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench

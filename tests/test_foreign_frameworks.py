@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.published.rules import RULES
 from orchestrator.checks.among import unlike
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import ConfigError
@@ -32,7 +33,6 @@ from orchestrator.plan import folders as library
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan, folded
 from orchestrator.plan.spec import resolve
-from orchestrator.published import RULES
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import throughput
 from orchestrator.results.read import read_run

@@ -16,14 +16,14 @@ import systemlogs
 import test_results
 from typer.testing import CliRunner
 
-from orchestrator.beside import beside
+from orchestrator.analysis.published.beside import beside
+from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
+from orchestrator.analysis.published.rules import RULES, Case, check_epoch_length
+from orchestrator.analysis.published.tables import PublishedTable
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.foreign import by_rule, published_files, rule_of, summary_of_tree
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Framework
-from orchestrator.published import RULES, Case, check_epoch_length
-from orchestrator.publishedtables import PublishedTable
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.throughput import published

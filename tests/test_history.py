@@ -16,7 +16,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
-from orchestrator.chronicle import PastCell, chosen, history
+from orchestrator.analysis.history import PastCell, chosen, history
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator import overlap
+from orchestrator.analysis.explain import overlap
+from orchestrator.analysis.explain.overlap import ALONE, BLOCKS, Bucket, Curve, Device, Sharing, buckets_of, sharing_of, step_s
 from orchestrator.errors import DataError
-from orchestrator.overlap import ALONE, BLOCKS, Bucket, Curve, Device, Sharing, buckets_of, sharing_of, step_s
 
 MB = 1_000_000
 TEN_A_MEGABYTE = Curve.of({MB: 0.010, 2 * MB: 0.020})

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.foreign import published_files
+from orchestrator.analysis.published.doubts import doubts
+from orchestrator.analysis.published.foreign import published_files
 from orchestrator.plan.folders import frameworks, open_framework
-from orchestrator.publisheddoubts import doubts
 from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
 from orchestrator.results.numbers.physics import SLACK, Finding, Measured, findings
 from orchestrator.results.numbers.throughput import median

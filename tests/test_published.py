@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from orchestrator.analysis.published.foreign import open_published, published_files, rule_of
+from orchestrator.analysis.published.rules import RULES
+from orchestrator.analysis.published.schema import parse
+from orchestrator.analysis.published.tables import PublishedTable, agrees, recompute, speedups
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.foreign import open_published, published_files, rule_of
 from orchestrator.plan.folders import frameworks, open_framework
-from orchestrator.published import RULES
-from orchestrator.published_schema import parse
-from orchestrator.publishedtables import PublishedTable, agrees, recompute, speedups
 from orchestrator.results.numbers.throughput import mean, median, published
 
 FILES = published_files()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.tune.answer import compared, tuned
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
@@ -19,7 +20,6 @@ from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from orchestrator.search import Search
-from orchestrator.tuned import compared, tuned
 from tests.test_results import build, manifest
 
 KNOB = {"env": ["NCCL_ALGO"], "option": "", "values": [["Ring"], ["Tree"], ["PAT"]], "networks": [], "numerics": False,

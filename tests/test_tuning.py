@@ -13,12 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import tuning
+from orchestrator.analysis.tune import halving as tuning
+from orchestrator.analysis.tune.halving import (
+    Candidate,
+    Course,
+    Measured,
+    Rung,
+    Stage,
+    Times,
+    children,
+    design,
+    following,
+    stages,
+)
 from orchestrator.errors import Faults
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.spec import resolve
-from orchestrator.tuning import Candidate, Course, Measured, Rung, Stage, Times, children, design, following, stages
 
 PYTORCH = open_framework("pytorch").framework
 KNOBS = (

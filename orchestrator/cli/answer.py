@@ -14,9 +14,9 @@ from orchestrator.cli.options import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.analysis.tune.answer import Tuned
     from orchestrator.record.rundir import BenchDir
     from orchestrator.results.run import RunResult
-    from orchestrator.tuned import Tuned
 
 __all__ = ["options_path", "show", "table"]
 
@@ -25,9 +25,9 @@ def show(bench: BenchDir, as_json: bool) -> None:
     """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
     import json
 
+    from orchestrator.analysis.tune.answer import tuned
     from orchestrator.files import write_atomic
     from orchestrator.report.tuned import answer, rungs
-    from orchestrator.tuned import tuned
 
     found = tuned(bench)
     files = _write(bench, found)
@@ -61,9 +61,9 @@ def _pilot_failed(bench: BenchDir) -> bool:
 
 def _write(bench: BenchDir, found: Tuned) -> list[Path]:
     """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
+    from orchestrator.analysis.tune.answer import FASTER
     from orchestrator.files import write_atomic
     from orchestrator.report.tuned import inventory_file, options_file
-    from orchestrator.tuned import FASTER
 
     if found.verdict != FASTER:
         return []

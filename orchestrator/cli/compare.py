@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.options import Bench, Json, find_bench, share
 
 if TYPE_CHECKING:
-    from orchestrator.comparing import Comparison
+    from orchestrator.analysis.compare.benches import Comparison
     from orchestrator.errors import OrchError
 
 
@@ -30,7 +30,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Tell whether bench B is faster or slower than A, how sure that is, and what else differs, the likeliest cause first."""
-    from orchestrator.comparing import compare as compared
+    from orchestrator.analysis.compare.benches import compare as compared
     from orchestrator.errors import ConfigError
 
     if not (after or by):
@@ -47,7 +47,7 @@ def gate(
     as_json: Json = False,
 ) -> None:
     """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
-    from orchestrator.comparing import compare as compared
+    from orchestrator.analysis.compare.benches import compare as compared
     from orchestrator.errors import ConfigError
     from orchestrator.report.comparison import change
     from orchestrator.report.text import one_line
@@ -87,7 +87,7 @@ def _show(comparison: Comparison, as_json: bool) -> None:
 
 
 def _regressions(comparison: Comparison) -> list[OrchError]:
-    from orchestrator.comparison import SLOWER, doubt
+    from orchestrator.analysis.compare.cells import SLOWER, doubt
     from orchestrator.errors import Regression
     from orchestrator.report.comparison import change
 
@@ -103,7 +103,7 @@ def _regressions(comparison: Comparison) -> list[OrchError]:
 
 
 def _undecided(comparison: Comparison) -> list[OrchError]:
-    from orchestrator.comparison import doubt
+    from orchestrator.analysis.compare.cells import doubt
     from orchestrator.errors import DataError
 
     why = {pair.case: doubt(pair) for pair in comparison.pairs}

@@ -13,7 +13,7 @@ from orchestrator.cli.options import Json, shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.chronicle import History, PastCell
+    from orchestrator.analysis.history import History, PastCell
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def history(
 
     Ends with 4 where the evidence of a bench is damaged; the others are listed all the same.
     """
-    from orchestrator import chronicle
+    from orchestrator.analysis import history as chronicle
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.record.project import Project

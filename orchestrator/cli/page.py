@@ -21,11 +21,11 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
 
     Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
     """
-    from orchestrator.beside import beside
+    from orchestrator.analysis.explain.bench import explain_bench
+    from orchestrator.analysis.published.beside import beside
+    from orchestrator.analysis.published.foreign import published_files
     from orchestrator.errors import DataError, Faults
-    from orchestrator.explaining import explain_bench
     from orchestrator.files import write_atomic
-    from orchestrator.foreign import published_files
     from orchestrator.report.html import render
     from orchestrator.results.account import account_of
     from orchestrator.results.bench import notes_of, read_bench

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.options import Json, Templates, print_json
 
 if TYPE_CHECKING:
-    from orchestrator.publishedtables import PublishedFile, TableCheck
+    from orchestrator.analysis.published.tables import PublishedFile, TableCheck
 
 Name = Annotated[str, typer.Argument(metavar="[NAME]", help="A framework with published tables; all of them if not given.")]
 
@@ -21,9 +21,9 @@ def add_to(app: typer.Typer) -> None:
 
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
     """Make published tables again from their printed runs, and report what does not follow from them."""
-    from orchestrator.foreign import published_files
-    from orchestrator.publisheddoubts import doubts
-    from orchestrator.publishedtables import recompute
+    from orchestrator.analysis.published.doubts import doubts
+    from orchestrator.analysis.published.foreign import published_files
+    from orchestrator.analysis.published.tables import recompute
     from orchestrator.report.published import check_document
 
     files = published_files(templates)
@@ -50,7 +50,7 @@ def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
 def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
     from rich.console import Console
 
-    from orchestrator.publisheddoubts import doubts
+    from orchestrator.analysis.published.doubts import doubts
     from orchestrator.report.published import overview, table
 
     console = Console()

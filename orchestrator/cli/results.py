@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from orchestrator.analysis.explain.prediction import Explanation
     from orchestrator.errors import ConfigError, DataError
-    from orchestrator.explain import Explanation
     from orchestrator.record.rundir import BenchDir
     from orchestrator.results.run import RunResult
     from orchestrator.results.summary import Summary
@@ -140,7 +140,7 @@ def _summary(
     ``short``: of a tune the default and the best alone.
     """
     if from_logs:
-        from orchestrator.foreign import summary_of_tree
+        from orchestrator.analysis.published.foreign import summary_of_tree
         from orchestrator.plan.folders import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
@@ -152,7 +152,7 @@ def _summary(
     results = read_bench(directory)
     damaged = [result.error for result in results if isinstance(result.error, DataError)]
     if rule:
-        from orchestrator.foreign import by_rule
+        from orchestrator.analysis.published.foreign import by_rule
 
         for result in results:
             if not result.measure.has_speed:
@@ -165,8 +165,8 @@ def _summary(
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
     """Return those runs of a tune that matter, what came of it, and where the others are."""
+    from orchestrator.analysis.tune.answer import compared, tuned
     from orchestrator.report.tuned import answer
-    from orchestrator.tuned import compared, tuned
 
     told, others = compared(bench, results)
     where = f"orch attach {bench.path.name} lists each candidate of each rung, and --format json, csv and html have all rows"
@@ -188,8 +188,8 @@ def _print_result(summary: Summary) -> None:
 
 
 def _print_beside(summary: Summary, templates: Path | None, console: Console) -> None:
-    from orchestrator.beside import beside
-    from orchestrator.foreign import published_files
+    from orchestrator.analysis.published.beside import beside
+    from orchestrator.analysis.published.foreign import published_files
     from orchestrator.report import published
 
     published.beside(*beside(summary, published_files(templates).values()), console)
@@ -199,15 +199,15 @@ def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
     """Return the published rows beside a summary, for its JSON."""
     from dataclasses import asdict
 
-    from orchestrator.beside import beside
-    from orchestrator.foreign import published_files
+    from orchestrator.analysis.published.beside import beside
+    from orchestrator.analysis.published.foreign import published_files
 
     found, notes = beside(summary, published_files(templates).values())
     return {"published": [asdict(each) for each in found], "published_notes": list(notes)}
 
 
 def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:
-    from orchestrator.explaining import explain_bench
+    from orchestrator.analysis.explain.bench import explain_bench
     from orchestrator.results.account import account_of
 
     directory = find_bench(bench)

@@ -74,13 +74,13 @@ def tune(
     import secrets
     import time
 
+    from orchestrator.analysis.tune.state import tune_record
     from orchestrator.errors import ConfigError
     from orchestrator.plan.bench import Bench, Request, specs
     from orchestrator.plan.course import Course
     from orchestrator.plan.folders import open_framework
     from orchestrator.plan.limits import Limits
     from orchestrator.plan.placement import taken
-    from orchestrator.tunestate import tune_record
 
     if allow not in ("", "numerics"):
         raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.comparing import Comparison
-from orchestrator.comparison import TOO_FEW, Pair, Side, enough
-from orchestrator.distinctions import FileDifference
+from orchestrator.analysis.compare.benches import Comparison
+from orchestrator.analysis.compare.causes import FileDifference
+from orchestrator.analysis.compare.cells import TOO_FEW, Pair, Side, enough
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.intervals import Interval

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from orchestrator.explain import PARTS, Explanation, Part
+from orchestrator.analysis.explain.prediction import PARTS, Explanation, Part
 from orchestrator.report.cells import NOTHING, Table, number, reach
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line

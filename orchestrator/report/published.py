@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
-from orchestrator.beside import Beside
-from orchestrator.publishedtables import Cell, PublishedFile, TableCheck
+from orchestrator.analysis.published.beside import Beside
+from orchestrator.analysis.published.tables import Cell, PublishedFile, TableCheck
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding

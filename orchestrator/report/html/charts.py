@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.beside import Beside
-from orchestrator.explain import Explanation
+from orchestrator.analysis.explain.prediction import Explanation
+from orchestrator.analysis.published.beside import Beside
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.results.account import RunAccount

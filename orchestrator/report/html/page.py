@@ -17,8 +17,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from orchestrator.beside import Beside
-from orchestrator.explain import Explanation
+from orchestrator.analysis.explain.prediction import Explanation
+from orchestrator.analysis.published.beside import Beside
 from orchestrator.inventory.hostset import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explained as explanations

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.overlap import Sharing, sharing_of
+from orchestrator.analysis.explain.overlap import Sharing, sharing_of
 from orchestrator.results.numbers.throughput import mean, median
 
 __all__ = ["StepParts", "told", "typical"]

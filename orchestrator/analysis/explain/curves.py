@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.analysis.explain.overlap import reaches
 from orchestrator.errors import OrchError
-from orchestrator.overlap import reaches
 from orchestrator.record.evidence import invalid, rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.cells import Cell, cells_of

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.curves import newest_curve, settings_of
-from orchestrator.explain import Collective, Explanation, Startup, explanation
-from orchestrator.overlap import Curve
+from orchestrator.analysis.explain.curves import newest_curve, settings_of
+from orchestrator.analysis.explain.overlap import Curve
+from orchestrator.analysis.explain.prediction import Collective, Explanation, Startup, explanation
+from orchestrator.analysis.explain.step_parts import StepParts, told, typical
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.account import BenchAccount, RunAccount
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary
-from orchestrator.stepparts import StepParts, told, typical
 
 __all__ = ["explain_bench"]
 

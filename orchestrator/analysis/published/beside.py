@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
+from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["Beside", "Pair", "beside"]

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.overlap import ALONE, REACH, Bucket, Curve, Device, Sharing, buckets_of, step_s
+from orchestrator.analysis.explain.overlap import ALONE, REACH, Bucket, Curve, Device, Sharing, buckets_of, step_s
+from orchestrator.analysis.explain.step_parts import StepParts, typical
 from orchestrator.results.numbers.intervals import LEVEL, Interval
 from orchestrator.results.summary import Row
-from orchestrator.stepparts import StepParts, typical
 
 __all__ = ["PARTS", "Collective", "Explanation", "Part", "Startup", "explanation"]
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
 from orchestrator.errors import DataError
-from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
 
 __all__ = ["SCHEMA", "parse"]
 

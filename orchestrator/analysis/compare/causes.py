@@ -13,8 +13,8 @@ from difflib import unified_diff
 from fnmatch import fnmatchcase
 from typing import Any
 
+from orchestrator.analysis.compare.cells import spec_fields
 from orchestrator.checks.differences import differences
-from orchestrator.comparison import spec_fields
 from orchestrator.inventory.hostset import fold
 from orchestrator.plan.spec import as_written
 from orchestrator.results.cells import Cell

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from shlex import join
 from typing import Any
 
-from orchestrator.comparison import MARGIN, Pair, chosen, compared, matched, unmatched
-from orchestrator.distinctions import Distinction, FileDifference, distinctions, file_differences, neutral
+from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
+from orchestrator.analysis.compare.cells import MARGIN, Pair, chosen, compared, matched, unmatched
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from orchestrator.publishedlines import before, last_attempt, lines_in, refused, steps_said, whole_attempt
+from orchestrator.analysis.published.lines import before, last_attempt, lines_in, refused, steps_said, whole_attempt
 from orchestrator.results.numbers.throughput import mean, published
 
 __all__ = ["RULES", "Case", "Rule", "RunSpeed", "check_epoch_length"]

@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.published.rules import RULES, Case, Rule
+from orchestrator.analysis.published.tables import PublishedFile
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec
-from orchestrator.published import RULES, Case, Rule
-from orchestrator.publishedtables import PublishedFile
 from orchestrator.record.rundir import BenchDir, RunDir, read_bytes
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
@@ -62,7 +62,7 @@ def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
 
 def open_published(framework: str, folder: Path) -> PublishedFile:
     """Read ``published.json`` of a framework folder. Raises ConfigError where there is none, DataError where it is damaged."""
-    from orchestrator import published_schema
+    from orchestrator.analysis.published import schema as published_schema
 
     path = folder / "published.json"
     try:

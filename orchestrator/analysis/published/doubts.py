@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.publishedtables import Cell, PublishedFile, PublishedTable
+from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
 from orchestrator.results.numbers.peaks import link_in
 from orchestrator.results.numbers.physics import Finding, Measured, findings
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from orchestrator.analysis.tune.halving import Candidate, Gain, Measured, gain, ranked, settings, written
+from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult
 from orchestrator.results.tally import Tally
-from orchestrator.tunestate import State, state_of
-from orchestrator.tuning import Candidate, Gain, Measured, gain, ranked, settings, written
 
 __all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]
 

@@ -6,19 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.analysis.tune.halving import Candidate, Course, Measured, Rung, applicable, written
 from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult
-from orchestrator.tuning import (
-    Candidate,
-    Course,
-    Measured,
-    Rung,
-    applicable,
-    written,
-)
 
 __all__ = ["State", "state_of", "tune_record"]
 

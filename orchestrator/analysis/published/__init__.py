@@ -1,0 +1,1 @@
+"""A bench against published tables, and those tables recomputed from their own logs."""

@@ -1,0 +1,1 @@
+"""A tune against its own default: which candidates are run, and what was proven."""
