@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 
 from orchestrator.cli.options import share, words
+from orchestrator.controller.stopping import Width, decide
 from orchestrator.plan.course import MOST, Course
 from orchestrator.results.numbers.intervals import Interval, interval, ratio_interval
-from orchestrator.stopping import Width, decide
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000
 RUN_NOISE, STEP_NOISE, CARRIED = 0.01, 0.05, 0.5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.blame import explained
+from orchestrator.controller.blame import explained
 from orchestrator.errors import RunError
 from orchestrator.record.rundir import RunDir
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.controller.resume import counts
 from orchestrator.errors import DataError, RunError
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench, Request, specs
@@ -22,7 +23,6 @@ from orchestrator.plan.limits import Limits
 from orchestrator.record import ownership
 from orchestrator.record.benchfile import bench_record, reopen, supersede
 from orchestrator.record.rundir import BenchDir
-from orchestrator.resume import counts
 
 INVENTORY = """\
 schema: 1

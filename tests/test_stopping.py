@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import stopping
 from orchestrator.cli.options import seconds, share
+from orchestrator.controller import stopping
+from orchestrator.controller.earlier import expected
+from orchestrator.controller.stopping import Width, decide, given_up, widest
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench, Request, specs
 from orchestrator.plan.course import Course
@@ -27,7 +28,6 @@ from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 from orchestrator.results.tally import longest, spent_s
-from orchestrator.stopping import Width, decide, given_up, widest
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
 FOLDER = open_framework("simulated")

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.tune.answer import compared, tuned
+from orchestrator.controller.search import Search
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
-from orchestrator.search import Search
 from tests.test_results import build, manifest
 
 KNOB = {"env": ["NCCL_ALGO"], "option": "", "values": [["Ring"], ["Tree"], ["PAT"]], "networks": [], "numerics": False,

@@ -49,8 +49,8 @@ def _pilot_failed(bench: BenchDir) -> bool:
     """Tell whether the first run failed by itself: a resume repeats it where it is told to."""
     from contextlib import suppress
 
+    from orchestrator.controller.resume import counts
     from orchestrator.errors import DataError
-    from orchestrator.resume import counts
 
     for pilot in bench.runs()[:1]:
         with suppress(DataError):  # whoever reads its evidence is told

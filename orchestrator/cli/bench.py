@@ -136,7 +136,7 @@ def bench(
     borrowed: list[RunDir] = []
     extra: tuple[RunSpec, ...] = ()
     if baseline:
-        from orchestrator.history import usable_baseline
+        from orchestrator.controller.earlier import usable_baseline
 
         for spec in missing_baselines([spec for spec in wanted if folders[spec.framework].framework.measure.has_speed]):
             # Where repeats are added, a baseline must gain them too.

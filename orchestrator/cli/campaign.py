@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from orchestrator.campaign import Campaign, ports
 from orchestrator.cli.answer import table
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import Observer, progress
+from orchestrator.controller.campaign import Campaign, ports
+from orchestrator.controller.earlier import expected
+from orchestrator.controller.pace import Pace
+from orchestrator.controller.peer import Interrupt
+from orchestrator.controller.resume import remaining
+from orchestrator.controller.search import Search
+from orchestrator.controller.stopping import course_words
 from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded_error
-from orchestrator.history import expected
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.headroom import disk_room
-from orchestrator.pace import Pace
-from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.placement import taken
@@ -39,9 +42,6 @@ from orchestrator.record.project import Project
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
-from orchestrator.resume import remaining
-from orchestrator.search import Search
-from orchestrator.stopping import course_words
 from orchestrator.transport.ssh import Trust
 
 if TYPE_CHECKING:

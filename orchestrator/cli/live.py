@@ -161,7 +161,7 @@ def _secrets(bench: BenchDir) -> Redaction:
 
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
-    from orchestrator.peer import CANCELLED
+    from orchestrator.controller.peer import CANCELLED
     from orchestrator.record.project import owner
 
     who = owner()

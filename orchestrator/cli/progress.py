@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from orchestrator.checks.check import folded
+from orchestrator.controller.stopping import block_words
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
@@ -20,7 +21,6 @@ from orchestrator.report.cells import number
 from orchestrator.report.text import visible
 from orchestrator.results.numbers.throughput import terms
 from orchestrator.results.run import RunResult
-from orchestrator.stopping import block_words
 
 __all__ = ["Observer", "progress"]
 

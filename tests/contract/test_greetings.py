@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
+from orchestrator.controller.peer import Peer
+from orchestrator.controller.reattach import ask_beside
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.peer import Peer
-from orchestrator.reattach import ask_beside
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.dial import dial, greets
 from tests.contract.rig import Rig

@@ -16,14 +16,14 @@ import pytest
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
 from paramiko.message import Message
 
+from orchestrator.controller.peer import Interrupt, Peer
+from orchestrator.controller.watch import Watch
 from orchestrator.errors import ConfigError, TransportError
-from orchestrator.peer import Interrupt, Peer
 from orchestrator.plan.limits import Limits
 from orchestrator.transport.ssh import Transport
 from orchestrator.transport.ssh import channel as channel_module
 from orchestrator.transport.ssh.streams import Taker
 from orchestrator.transport.ssh.wire import Wire
-from orchestrator.watch import Watch
 from tests import judge
 from tests.contract.rig import Rig
 from tests.test_render import rendered

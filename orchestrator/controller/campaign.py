@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.blame import explained
 from orchestrator.checks import judge as fitness
+from orchestrator.controller.blame import explained
+from orchestrator.controller.launch import Launch, Outcome
+from orchestrator.controller.peer import Interrupt
+from orchestrator.controller.reattach import find
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.inventory.secrets import redaction
-from orchestrator.launch import Launch, Outcome
 from orchestrator.nodes import preflight
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
-from orchestrator.peer import Interrupt
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan, without_secrets
-from orchestrator.reattach import find
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir, RunDir

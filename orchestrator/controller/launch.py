@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.controller.peer import Interrupt, Peer, close_seconds
+from orchestrator.controller.reattach import Trace
+from orchestrator.controller.watch import Watch
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
-from orchestrator.peer import Interrupt, Peer, close_seconds
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import NodePlan, Plan
-from orchestrator.reattach import Trace
-from orchestrator.watch import Watch
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome"]
 

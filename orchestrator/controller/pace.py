@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.tally import Tally, longest
-from orchestrator.stopping import decide, end_words, given_up, left_out_words, widest
 
 __all__ = ["Pace"]
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
+from orchestrator.controller.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
+from orchestrator.controller.reattach import Search, ask_beside
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine, refusal
-from orchestrator.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan
-from orchestrator.reattach import Search, ask_beside
 
 __all__ = ["Watch"]
 

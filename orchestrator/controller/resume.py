@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.campaign import Campaign
+from orchestrator.controller.campaign import Campaign
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.benchfile import supersede

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.controller.peer import Peer
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import left_behind
 from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.node import Node
-from orchestrator.peer import Peer
 
 __all__ = ["Search", "Trace", "ask_beside", "find"]
 
