@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.analysis.explain.prediction import Explanation, Part, Startup
-from orchestrator.report import explained
+from orchestrator.report import explain as explained
 from orchestrator.report.html import charts, svg
 from orchestrator.results.numbers.intervals import Interval
 from tests.test_charts import words

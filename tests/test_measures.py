@@ -19,7 +19,7 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Request, specs
 from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.record.rundir import BenchDir
-from orchestrator.report import jsonout
+from orchestrator.report.formats import json as jsonout
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.test_results import build

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report import mllog
+from orchestrator.report.formats import mllog
 from orchestrator.results.summary import Summary
 from tests.test_report import evil, example, with_text
 

@@ -14,7 +14,8 @@ from orchestrator.errors import DataError
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.spec import RunSpec, resolve
-from orchestrator.report import delimited, markdown
+from orchestrator.report.formats import csv as delimited
+from orchestrator.report.formats import markdown
 from orchestrator.results.links.pair_tables import content
 from orchestrator.results.links.pair_times import PairTimes, pair_times
 from orchestrator.results.run import RunResult

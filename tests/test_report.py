@@ -21,9 +21,12 @@ from rich.console import Console
 
 from orchestrator.errors import RunError
 from orchestrator.plan.spec import RunSpec
-from orchestrator.report import delimited, jsonout, junit, markdown, prometheus, terminal
+from orchestrator.report import terminal
 from orchestrator.report import text as text_module
 from orchestrator.report.cells import COLUMNS
+from orchestrator.report.formats import csv as delimited
+from orchestrator.report.formats import json as jsonout
+from orchestrator.report.formats import junit, markdown, prometheus
 from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
-from orchestrator.report import jsonout
+from orchestrator.report.formats import json as jsonout
 from orchestrator.results.summary import summarize
 from tests.test_explaining import bench_of
 from tests.test_report import EVIL, example, runs, with_text

@@ -27,7 +27,7 @@ def show(bench: BenchDir, as_json: bool) -> None:
 
     from orchestrator.analysis.tune.answer import tuned
     from orchestrator.files import write_atomic
-    from orchestrator.report.tuned import answer, rungs
+    from orchestrator.report.tune import answer, rungs
 
     found = tuned(bench)
     files = _write(bench, found)
@@ -63,7 +63,7 @@ def _write(bench: BenchDir, found: Tuned) -> list[Path]:
     """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
     from orchestrator.analysis.tune.answer import FASTER
     from orchestrator.files import write_atomic
-    from orchestrator.report.tuned import inventory_file, options_file
+    from orchestrator.report.tune import inventory_file, options_file
 
     if found.verdict != FASTER:
         return []
@@ -106,7 +106,8 @@ def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from orchestrator.report import jsonout, terminal
+    from orchestrator.report import terminal
+    from orchestrator.report.formats import json as jsonout
     from orchestrator.results.bench import notes_of
     from orchestrator.results.summary import summarize
 

@@ -58,7 +58,7 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
     """Return what ``orch summarize --json`` prints. Nothing derived is kept, as the evidence may lie where nobody writes."""
     import json
 
-    from orchestrator.report import jsonout
+    from orchestrator.report.formats import json as jsonout
     from orchestrator.results.bench import notes_of
     from orchestrator.results.read import read_run
     from orchestrator.results.summary import summarize

@@ -49,7 +49,7 @@ def gate(
     """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
     from orchestrator.analysis.compare.benches import compare as compared
     from orchestrator.errors import ConfigError
-    from orchestrator.report.comparison import change
+    from orchestrator.report.compare import change
     from orchestrator.report.text import one_line
 
     allowed = share(max_regression, "--max-regression")
@@ -76,7 +76,7 @@ def _by(text: str) -> tuple[str, tuple[str, str]]:
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:
-    from orchestrator.report import comparison as report
+    from orchestrator.report import compare as report
 
     if as_json:
         typer.echo(report.as_json(comparison), nl=False)
@@ -89,7 +89,7 @@ def _show(comparison: Comparison, as_json: bool) -> None:
 def _regressions(comparison: Comparison) -> list[OrchError]:
     from orchestrator.analysis.compare.cells import SLOWER, doubt
     from orchestrator.errors import Regression
-    from orchestrator.report.comparison import change
+    from orchestrator.report.compare import change
 
     return [
         Regression(

@@ -69,7 +69,7 @@ def summarize(
             summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
         )
     if explain:
-        from orchestrator.report import explained
+        from orchestrator.report import explain as explained
     if form == "json" and (against or explain):
         more = _published(summary, templates) if against else {}
         more |= {"explained": explained.documents(_explained(bench, summary, results))} if explain else {}
@@ -166,7 +166,7 @@ def _summary(
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
     """Return those runs of a tune that matter, what came of it, and where the others are."""
     from orchestrator.analysis.tune.answer import compared, tuned
-    from orchestrator.report.tuned import answer
+    from orchestrator.report.tune import answer
 
     told, others = compared(bench, results)
     where = f"orch attach {bench.path.name} lists each candidate of each rung, and --format json, csv and html have all rows"
@@ -218,6 +218,6 @@ def _with_more(summary: Summary, more: dict[str, Any]) -> str:
     """Return the summary's JSON with further keys."""
     import json
 
-    from orchestrator.report import jsonout
+    from orchestrator.report.formats import json as jsonout
 
     return json.dumps(json.loads(jsonout.render(summary)) | more, indent=2, allow_nan=False) + "\n"

@@ -21,7 +21,7 @@ from orchestrator.analysis.explain.prediction import Explanation
 from orchestrator.analysis.published.beside import Beside
 from orchestrator.inventory.hostset import fold
 from orchestrator.pool import shared_out
-from orchestrator.report import explained as explanations
+from orchestrator.report import explain as explanations
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn

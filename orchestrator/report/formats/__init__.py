@@ -1,0 +1,1 @@
+"""A bench in the formats of other programs, one module each."""
