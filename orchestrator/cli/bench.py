@@ -152,7 +152,7 @@ def bench(
     if dry_run:
         _show_everything(plan, selection, as_json)
         return
-    from orchestrator.cli.campaign import conduct
+    from orchestrator.cli.controller import conduct
     from orchestrator.plan.limits import Limits
 
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
@@ -224,7 +224,7 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
     from dataclasses import asdict
 
-    from orchestrator.cli.campaign import earlier_times, plan_words
+    from orchestrator.cli.controller import earlier_times, plan_words
     from orchestrator.inventory.hostset import fold
     from orchestrator.plan.bench import PORTS, plan_run
     from orchestrator.plan.render import folded, without_secrets

@@ -26,14 +26,14 @@ def resume(
 
     Ends as the bench would have ended. What has finished is not run again.
     """
-    from orchestrator.cli.campaign import go_on
+    from orchestrator.cli.controller import go_on
 
     go_on(find_bench(bench), accept_new=accept_new, as_json=as_json, detach=detach, retry_failed=retry_failed)
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:
     """Show a bench that another process conducts until it is over, and end with its exit status; Ctrl-C leaves it running."""
-    from orchestrator.cli.campaign import follow
+    from orchestrator.cli.controller import follow
 
     try:
         follow(find_bench(bench), as_json=as_json)

@@ -103,7 +103,7 @@ def tune(
     if dry_run:
         _show_space(spec, knobs, allow == "numerics", as_json)
         return
-    from orchestrator.cli.campaign import conduct
+    from orchestrator.cli.controller import conduct
 
     chosen = int.from_bytes(secrets.token_bytes(4), "big") if seed is None else seed
     bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

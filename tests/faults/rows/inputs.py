@@ -23,7 +23,7 @@ DRIVER = """
 import io, json, os, sys, time
 from orchestrator.cli.main import main
 import orchestrator.plan.folders, orchestrator.inventory.formats, orchestrator.yamlfile, orchestrator.plan.schema
-import orchestrator.plan.render, orchestrator.plan.bench, orchestrator.cli.campaign
+import orchestrator.plan.render, orchestrator.plan.bench, orchestrator.cli.controller
 for line in sys.stdin:
     case = json.loads(line)
     began = time.monotonic()
