@@ -166,7 +166,8 @@ def test_one_controller_at_a_time_has_a_bench(bench: BenchDir) -> None:
 def _other(bench: BenchDir) -> subprocess.Popen[str]:
     """Start another process that has the bench."""
     code = (
-        "import pathlib, sys, time\nfrom orchestrator import ownership\nfrom orchestrator.record.rundir import BenchDir\n"
+        "import pathlib, sys, time\nfrom orchestrator.record import ownership\n"
+        "from orchestrator.record.rundir import BenchDir\n"
         "taken = ownership.take(BenchDir(pathlib.Path(sys.argv[1])))\nprint('on', flush=True)\ntime.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)], stdout=subprocess.PIPE, text=True)

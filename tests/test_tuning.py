@@ -14,18 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.tune import halving as tuning
-from orchestrator.analysis.tune.halving import (
-    Candidate,
-    Course,
-    Measured,
-    Rung,
-    Stage,
-    Times,
-    children,
-    design,
-    following,
-    stages,
-)
+from orchestrator.analysis.tune.candidates import Candidate, children, design
+from orchestrator.analysis.tune.halving import Course, Measured, Rung, Stage, Times, following, stages
 from orchestrator.errors import Faults
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob

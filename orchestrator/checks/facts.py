@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks import nvidia_smi as nvidiasmi
+from orchestrator.checks import nvidia_smi
 
 __all__ = ["infiniband_gbit", "ports_of", "told_facts", "unpacked"]
 
@@ -49,12 +49,12 @@ def told_facts(told: Mapping[str, Any]) -> dict[str, Any]:
     if (smi := told.get("smi")) is not None:
         facts |= _gpus(smi, told.get("owners") or {})
     matrix = told.get("topology")
-    if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (found := nvidiasmi.topology(str(matrix.get("text")))):
+    if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (found := nvidia_smi.topology(str(matrix.get("text")))):
         facts["topology"] = found
-    bus_ids = [str(gpu.get("bus_id", "")) for gpu in nvidiasmi.gpu_states(facts)]
+    bus_ids = [str(gpu.get("bus_id", "")) for gpu in nvidia_smi.gpu_states(facts)]
     log = told.get("kernel_log")
     log = log if isinstance(log, Mapping) else {"closed": "not asked"}
-    facts["xids"] = nvidiasmi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
+    facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
     return facts
 
 
@@ -66,7 +66,7 @@ def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
     if code:
         return {"gpus": text.strip()[-400:] or f"nvidia-smi ended with {code}"}
     try:
-        return nvidiasmi.gpu_facts(text, owners)
+        return nvidia_smi.gpu_facts(text, owners)
     except ValueError as error:
         return {"gpus": f"nvidia-smi -q -x wrote something else than expected: {error}"[:400]}
 

@@ -107,12 +107,12 @@ def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
     from rich.console import Console
 
     from orchestrator.report import terminal
-    from orchestrator.report.formats import json as jsonout
+    from orchestrator.report.formats.json import render as json_document
     from orchestrator.results.bench import notes_of
     from orchestrator.results.summary import summarize
 
     summary = summarize(results, notes_of(bench))
     if as_json:
-        typer.echo(jsonout.render(summary), nl=False)
+        typer.echo(json_document(summary), nl=False)
     else:
         terminal.render(summary, Console())

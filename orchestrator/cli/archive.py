@@ -58,13 +58,13 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
     """Return what ``orch summarize --json`` prints. Nothing derived is kept, as the evidence may lie where nobody writes."""
     import json
 
-    from orchestrator.report.formats import json as jsonout
+    from orchestrator.report.formats.json import render
     from orchestrator.results.bench import notes_of
     from orchestrator.results.read import read_run
     from orchestrator.results.summary import summarize
 
     summary = summarize([read_run(run) for run in bench.runs()], notes_of(bench))
-    document: dict[str, Any] = json.loads(jsonout.render(summary))
+    document: dict[str, Any] = json.loads(render(summary))
     return document
 
 

@@ -41,16 +41,17 @@ def deploy(
     changed since the last deploy is only looked at.
     """
     from orchestrator.inventory.hostset import fold
-    from orchestrator.nodes import deploy as deployed
     from orchestrator.nodes.cluster import Cluster
+    from orchestrator.nodes.deploy import Memory
+    from orchestrator.nodes.deploy import deploy as deploy_to
     from orchestrator.plan.folders import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
     selection.project.prepare()
-    memory = deployed.Memory(selection.project.deployed, folders)
+    memory = Memory(selection.project.deployed, folders)
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
-        sent, facts, unchanged = deployed.deploy(cluster, folders, memory)
+        sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     selection.project.remember(selection.source)
     last = facts[folders[-1].framework.name]
@@ -153,13 +154,14 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
     """Return every check of every host and among them, each once."""
-    from orchestrator.checks import judge as fitness
+
+    from orchestrator.checks.judge import among, judge
 
     found: list[Check] = []
     for folder in folders:
         known = facts[folder.framework.name]
-        found += [check for host in hosts for check in fitness.judge(host, known[host.name], folder.framework, None)]
-        found += fitness.among(known)
+        found += [check for host in hosts for check in judge(host, known[host.name], folder.framework, None)]
+        found += among(known)
     return list(dict.fromkeys(found))
 
 

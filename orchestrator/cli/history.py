@@ -33,7 +33,7 @@ def history(
 
     Ends with 4 where the evidence of a bench is damaged; the others are listed all the same.
     """
-    from orchestrator.analysis import history as chronicle
+    from orchestrator.analysis.history import chosen, history
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.record.project import Project
@@ -42,8 +42,8 @@ def history(
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
     begin, wanted = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole = chronicle.history(project.runs, project.history)
-    cells = chronicle.chosen(whole.cells, model, dtype, wanted, begin)
+    whole = history(project.runs, project.history)
+    cells = chosen(whole.cells, model, dtype, wanted, begin)
     if plot:
         from orchestrator.report.trend import svg
 

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from orchestrator.results.run import RunResult
     from orchestrator.results.summary import Summary
 
-_RENDERED = {
-    "markdown": "markdown", "csv": "delimited", "json": "jsonout", "junit": "junit", "prometheus": "prometheus",
-    "mllog": "mllog",
-}  # fmt: skip
-"""By form: the module of `orchestrator.report` that writes it."""
+_RENDERED = (
+    "markdown", "csv", "json", "junit", "prometheus", "mllog",
+)  # fmt: skip
+"""Each has a module of its name in `orchestrator.report.formats`."""
 _OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
 _FOR_PEOPLE = ("table", "markdown")
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
@@ -69,13 +68,13 @@ def summarize(
             summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
         )
     if explain:
-        from orchestrator.report import explain as explained
+        from orchestrator.report import explain as explanations
     if form == "json" and (against or explain):
         more = _published(summary, templates) if against else {}
-        more |= {"explained": explained.documents(_explained(bench, summary, results))} if explain else {}
+        more |= {"explained": explanations.documents(_explained(bench, summary, results))} if explain else {}
         typer.echo(_with_more(summary, more), nl=False)
     elif form in _RENDERED:
-        typer.echo(import_module(f"orchestrator.report.{_RENDERED[form]}").render(summary), nl=False)
+        typer.echo(import_module(f"orchestrator.report.formats.{form}").render(summary), nl=False)
     elif form == "dlperf":
         _print_result(summary)
     else:
@@ -86,7 +85,7 @@ def summarize(
         console = Console()
         terminal.render(summary, console)
         if explain:
-            explained.render(_explained(bench, summary, results), console)
+            explanations.render(_explained(bench, summary, results), console)
         if against:
             _print_beside(summary, templates, console)
         if from_logs:
@@ -218,6 +217,6 @@ def _with_more(summary: Summary, more: dict[str, Any]) -> str:
     """Return the summary's JSON with further keys."""
     import json
 
-    from orchestrator.report.formats import json as jsonout
+    from orchestrator.report.formats.json import render
 
-    return json.dumps(json.loads(jsonout.render(summary)) | more, indent=2, allow_nan=False) + "\n"
+    return json.dumps(json.loads(render(summary)) | more, indent=2, allow_nan=False) + "\n"

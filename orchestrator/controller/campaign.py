@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.checks import judge as fitness
+from orchestrator.checks.among import same_machine
+from orchestrator.checks.judge import among, judge, unfit
 from orchestrator.controller.blame import explained
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.peer import Interrupt
@@ -14,10 +15,10 @@ from orchestrator.controller.reattach import find
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.inventory.secrets import redaction
-from orchestrator.nodes import preflight
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
+from orchestrator.nodes.preflight import capture
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan, without_secrets
@@ -79,12 +80,12 @@ class Campaign:
         needed = {run.folder.framework.name: run.folder.framework for run in runs}
         for framework in needed.values():
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
-            facts, errors = preflight.capture(self.cluster, framework)
+            facts, errors = capture(self.cluster, framework)
             known = [host for host in self.hosts if host.name in facts]
-            checks = [check for host in known for check in fitness.judge(host, facts[host.name], framework, ranks)]
-            checks += fitness.among(facts)
+            checks = [check for host in known for check in judge(host, facts[host.name], framework, ranks)]
+            checks += among(facts)
             self.observe("checks", {"checks": checks})
-            bad = [*errors.values(), *fitness.same_machine(facts), *fitness.unfit(checks)]
+            bad = [*errors.values(), *same_machine(facts), *unfit(checks)]
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts

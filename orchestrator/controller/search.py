@@ -15,7 +15,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from orchestrator.analysis.tune.halving import Course, Rung, Times, applied, following, least_s, ranked, reserve_s, written
+from orchestrator.analysis.tune.candidates import applied, written
+from orchestrator.analysis.tune.halving import Course, Rung, Times, following, least_s, ranked, reserve_s
 from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered

@@ -19,26 +19,25 @@ def open_inventory(source: str) -> Inventory:
 
     Raises ConfigError naming file, line and key.
     """
-    from orchestrator.inventory import formats as inventory_formats
+    from orchestrator.inventory import formats
 
     path = Path(source).expanduser()
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
         return _read_inventory(path, str(source), ())
-    return inventory_formats.from_expression(source)
+    return formats.from_expression(source)
 
 
 def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
     """``above`` are the files that stand on this one."""
     from orchestrator import yamlfile
-    from orchestrator.inventory import base as inventory_base
-    from orchestrator.inventory import formats as inventory_formats
+    from orchestrator.inventory import base, formats
 
     text = yamlfile.read_text(path)
-    document = yamlfile.loads(text, source) if _BASE.search(text) and inventory_formats.recognise(text) == "orch" else None
-    over = inventory_base.overlay(document.value, document.line, source) if document else None
+    document = yamlfile.loads(text, source) if _BASE.search(text) and formats.recognise(text) == "orch" else None
+    over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
-        return inventory_formats.parse_text(text, source, yamlfile.loads)
-    base = path.parent / Path(over.base).expanduser()
-    if base.resolve() in (each.resolve() for each in (path, *above)):
+        return formats.parse_text(text, source, yamlfile.loads)
+    below = path.parent / Path(over.base).expanduser()
+    if below.resolve() in (each.resolve() for each in (path, *above)):
         raise ConfigError(f"expected another inventory than itself, got {over.base}", where=f"{source}: base")
-    return inventory_base.laid_over(over, _read_inventory(base, str(base), (path, *above)), source)
+    return base.laid_over(over, _read_inventory(below, str(below), (path, *above)), source)

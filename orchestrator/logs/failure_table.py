@@ -1,4 +1,4 @@
-"""The ways in which training programs are known to fail, by the words that they use; `orchestrator.logs.failures` looks for them.
+"""The ways in which training programs are known to fail, by the words that they use; `failures` looks for them.
 
 Each pattern is a piece of a message as the program prints it. No quantifier is inside another and each is bounded, so that a
 hostile line costs no more than its length.

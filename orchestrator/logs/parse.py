@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from mmap import mmap
 from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.logs.columns import RankColumns
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.patterns import Reader, columns, compiled
 from orchestrator.logs.steps import VALUES, Chorus, StepSample, in_order, rows
@@ -77,40 +77,6 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
     return collector.parsed()
 
 
-class _Voice:
-    """What one rank said so far: its steps, and their values by name. Columns, as millions of objects keep Python busy."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.values: dict[str, list[Any]] = {}
-
-    def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
-        for name, column in values.items():
-            self._column(name).extend(column)
-        self.steps += steps
-
-    def complete(self, values: Mapping[str, Any]) -> bool:
-        """Add values to the last step; False where it has one of them already."""
-        columns = [self._column(name) for name in values]
-        if any([column[-1] is not None for column in columns]):
-            return False
-        for column, value in zip(columns, values.values(), strict=True):
-            column[-1] = value
-        return True
-
-    def part(self, start: int, stop: int) -> tuple[list[int], dict[str, list[Any]]]:
-        """Return steps and columns of some of the rows."""
-        whole = (start, stop) == (0, len(self.steps))
-        columns = {name: self._column(name) for name in self.values}
-        return (self.steps, columns) if whole else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
-
-    def _column(self, name: str) -> list[Any]:
-        """Return the values of a name, as long as there are steps."""
-        column = self.values.setdefault(name, [])
-        column += repeat(None, len(self.steps) - len(column))
-        return column
-
-
 class _Collector:
     """Gathers matches line by line; `parsed` then sorts out ranks and attempts."""
 
@@ -122,7 +88,7 @@ class _Collector:
         self.others = [reader for reader in (self.rank, self.closing_line, self.reading) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
-        self.voices: dict[int | None, _Voice] = defaultdict(_Voice)
+        self.voices: dict[int | None, RankColumns] = defaultdict(RankColumns)
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
         self.ranks: list[tuple[int, int | None]] = []
@@ -317,7 +283,7 @@ class _Collector:
             said = tuple(taken if in_order(steps) else {sample.step: sample for sample in taken}.values())
         return Parsed(said, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
 
-    def _complete(self, voice: _Voice, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
+    def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that gets as far as any.
 
         Untagged ranks appended to one another look like attempts over the same steps; where lines speak of one process

@@ -1,4 +1,4 @@
-"""The facts of every node, captured on all of them at once. What is right or wrong with them, `orchestrator.checks.judge` judges."""
+"""The facts of every node, captured on all of them at once; `orchestrator.checks` judges them."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
     from orchestrator import yamlfile
-    from orchestrator.logs import parse as logparse
-    from orchestrator.plan import schema as framework_schema
+    from orchestrator.logs.parse import parse
+    from orchestrator.plan import schema
 
     known = frameworks(extra)
     if name not in known:
@@ -65,9 +65,9 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
-    framework = framework_schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
+    framework = schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
     try:
-        logparse.parse(b"", framework.log)
+        parse(b"", framework.log)
     except ConfigError as error:  # a pattern that a log could make to run for ever
         raise ConfigError(error.message, where=f"{folder}/framework.yaml: {error.where}", hint=error.hint) from error
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}

@@ -1,7 +1,7 @@
 """What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command line.
 
 Precedence is one straight line, framework defaults < run file < command line, and every value remembers where it came from.
-Facts of the cluster are no part of it; they live in `orchestrator.inventory.hosts`. A variable of the environment is a fact of its
+Facts of the cluster are no part of it; they live in `orchestrator.inventory`. A variable of the environment is a fact of its
 hosts, until an experiment is about it: then it stands here, and wins.
 """
 

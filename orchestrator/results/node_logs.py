@@ -20,8 +20,8 @@ from orchestrator.logs.steps import Chorus
 from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.rundir import RunDir
-from orchestrator.results.numbers import throughput as stats
 from orchestrator.results.numbers.tempo import quantiles
+from orchestrator.results.numbers.throughput import step_times
 
 __all__ = ["NodeLogs", "read_logs"]
 
@@ -52,8 +52,8 @@ def read_logs(
     """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
     say together where each line speaks of one; the files then hold no samples of their own.
 
-    ``holders`` are the hosts whose files hold the samples; ``terms`` those of `stats.step_times`, to learn the step times of
-    each file, which takes longer. Raises DataError result_invalid, of the first host in order.
+    ``holders`` are the hosts whose files hold the samples; ``terms`` those of `step_times`, to learn the step times of each
+    file, which takes longer. Raises DataError result_invalid, of the first host in order.
     """
     jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
     much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
@@ -75,7 +75,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
             if is_sample:
                 sampled.append(name)
                 with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
-                    rhythm |= {name: quantiles(stats.step_times(one.samples, **terms))} if terms else {}
+                    rhythm |= {name: quantiles(step_times(one.samples, **terms))} if terms else {}
                 if isinstance(one.said, Chorus):
                     chorus.merge(one.said)
             files[name] = (

@@ -25,8 +25,16 @@ from orchestrator.results.hardware import infiniband_gbit, slowed
 from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.node_logs import read_logs
-from orchestrator.results.numbers import throughput as stats
 from orchestrator.results.numbers.tempo import tempo
+from orchestrator.results.numbers.throughput import (
+    disagreement,
+    published,
+    step_times,
+    throughput,
+    trend,
+    variation,
+)
+from orchestrator.results.numbers.throughput import terms as terms_of
 from orchestrator.results.run import RunResult
 
 __all__ = ["read_run"]
@@ -73,7 +81,7 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     for node in planned.nodes:
         _mapping(records[node.host], "files", node.host)
     holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
-    terms = stats.terms(spec, grammar)
+    terms = terms_of(spec, grammar)
     every = terms if each_rank and grammar.nodes == "every" else None
     logs, chorus = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
     parsed = {host: found.files for host, found in logs.items()}
@@ -101,19 +109,19 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for one in sampled for line in one.readings], observed))
-    throughput = stats.throughput(samples, **terms)
+    measured = throughput(samples, **terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
-    if throughput.samples != planned_samples:
-        raise invalid(f"expected {planned_samples} samples in the window, the log counts {throughput.samples}")
-    times = stats.step_times(samples, **terms)
-    speed = throughput.samples_per_s
-    doubts += _disagreement(stats.disagreement(samples, speed, **terms), speed)
-    doubts += _unsteady(stats.trend(times))
+    if measured.samples != planned_samples:
+        raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
+    times = step_times(samples, **terms)
+    speed = measured.samples_per_s
+    doubts += _disagreement(disagreement(samples, speed, **terms), speed)
+    doubts += _unsteady(trend(times))
     return replace(
         result,
-        throughput=throughput,
+        throughput=measured,
         qualifications=tuple(dict.fromkeys(doubts)),
-        step_variation=stats.variation(times),
+        step_variation=variation(times),
         tempo=tempo(samples, **terms),
         by_rank={f"{node.host}/{name}": found for node in holders for name, found in logs[node.host].rhythm.items()},
     )
@@ -252,7 +260,7 @@ def _disagreement(found: tuple[str, float] | None, speed: float) -> list[str]:
     if not found:
         return []
     name, other = found
-    told = f"{stats.published(other):.2f} samples/s by its {name}, {stats.published(speed):.2f} by the time that passed"
+    told = f"{published(other):.2f} samples/s by its {name}, {published(speed):.2f} by the time that passed"
     return [f"the log disagrees with itself: {told}"]
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.results.grids import Content, Grid, Repeats
-from orchestrator.results.links import collectives
-from orchestrator.results.links import pair_tables as pairsheet
+from orchestrator.results.links import collectives, pair_tables
 
 if TYPE_CHECKING:
     from orchestrator.plan.spec import RunSpec
@@ -35,6 +34,6 @@ def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
 
 _CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {
     "collectives": collectives.content,
-    "pairs": pairsheet.content,
+    "pairs": pair_tables.content,
 }
 """By kind of measurement: what makes its tables."""

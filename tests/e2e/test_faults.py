@@ -182,7 +182,8 @@ def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_aft
 
 NO_ROOM = """
 import sys; sys.argv[0] = "orch"
-from orchestrator import errors, rundir
+from orchestrator import errors
+from orchestrator.record import rundir
 write = rundir.BenchDir.event
 def event(self, name, /, **fields):
     if name == "started":

@@ -62,7 +62,7 @@ def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
 
 def open_published(framework: str, folder: Path) -> PublishedFile:
     """Read ``published.json`` of a framework folder. Raises ConfigError where there is none, DataError where it is damaged."""
-    from orchestrator.analysis.published import schema as published_schema
+    from orchestrator.analysis.published import schema
 
     path = folder / "published.json"
     try:
@@ -71,7 +71,7 @@ def open_published(framework: str, folder: Path) -> PublishedFile:
         raise ConfigError("expected published tables, this framework has none", where=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return published_schema.parse(strict_json(data, str(path), kind="state_damaged"), framework, str(path))
+    return schema.parse(strict_json(data, str(path), kind="state_damaged"), framework, str(path))
 
 
 def rule_of(framework: Framework) -> Rule:

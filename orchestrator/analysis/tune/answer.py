@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.analysis.tune.halving import Candidate, Gain, Measured, gain, ranked, settings, written
+from orchestrator.analysis.tune.candidates import Candidate, settings, written
+from orchestrator.analysis.tune.halving import Gain, Measured, gain, ranked
 from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.analysis.tune.halving import Candidate, Course, Measured, Rung, applicable, written
+from orchestrator.analysis.tune.candidates import Candidate, applicable, written
+from orchestrator.analysis.tune.halving import Course, Measured, Rung
 from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob

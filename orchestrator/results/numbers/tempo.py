@@ -1,4 +1,4 @@
-"""How a run went on from step to step, for those who look at it; its number is that of `orchestrator.results.numbers.throughput`.
+"""The speed of a run from step to step, for charts; the number of the run is that of `throughput`.
 
 >>> log = [StepSample(step, timestamp=100 + step) for step in range(4)]
 >>> tempo(log, warmup_steps=1, steps=3, global_batch=8, world_size=1)

@@ -1,8 +1,8 @@
 """The one place that makes SSH connections: `connect`, and what it returns, a `Transport`.
 
-Paramiko speaks the protocol, Fabric connects through jump hosts (`orchestrator.transport.ssh.jump`), but both as delivered trust
-any host key and try any key they find. So there is one client that judges first (`orchestrator.transport.ssh.hostkeys`), logs in
-with the configured key alone, and reads no configuration but the one `orchestrator.transport.ssh.config` resolved.
+Paramiko speaks the protocol, Fabric connects through jump hosts (`jump`), but both as delivered trust
+any host key and try any key they find. So there is one client that judges first (`hostkeys`), logs in
+with the configured key alone, and reads no configuration but the one `config` resolved.
 """
 
 from __future__ import annotations

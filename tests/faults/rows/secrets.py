@@ -123,20 +123,20 @@ def changed(trial: Trial, node: str, before: str, after: str) -> Iterator[None]:
 
 BUG = (
     "import sys; sys.argv[0] = 'orch'\n"
-    "from orchestrator import {module}\n"
+    "import orchestrator.{module} as module\n"
     "def broken(*args, **more):\n"
     "    {act}\n"
-    "{module}.{name} = broken\n"
+    "module.{name} = broken\n"
     "from orchestrator.cli.process import run; run()"
 )
 RAISES = "raise RuntimeError('a fault of ours')"
 DIES = "import os; os.kill(os.getpid(), 9)"
 BUGS = {
-    "plan": ("bench", "plan_run"),
-    "preflight": ("preflight", "capture"),
-    "stage": ("launch", "stage_payload"),
-    "watch": ("watch", "Watch.run"),
-    "collect": ("campaign", "collect_host"),
+    "plan": ("plan.bench", "plan_run"),
+    "preflight": ("controller.campaign", "capture"),
+    "stage": ("controller.launch", "stage_payload"),
+    "watch": ("controller.watch", "Watch.run"),
+    "collect": ("controller.campaign", "collect_host"),
 }
 LEAK = """
 def step(number):
@@ -168,7 +168,7 @@ def our_own_output(trial: Trial) -> None:
         assert done.code and "a fault of ours" in done.err, f"{phase}: {done}"
         judge.wait_until_clean(trial.lab, 8)
         _judge_files(trial, f"bug in {phase}", secret, done, logs=True)
-    program = (sys.executable, "-c", BUG.format(module="launch", name="Launch._arm", act=DIES))
+    program = (sys.executable, "-c", BUG.format(module="controller.launch", name="Launch._arm", act=DIES))
     done = controller.end(controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=program), 60)
     assert done.code == -signal.SIGKILL, done
     _judge_files(trial, "killed when all was staged", secret, done, logs=True)

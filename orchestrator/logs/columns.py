@@ -1,0 +1,44 @@
+"""The steps of one rank and their values by name, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+__all__ = ["RankColumns"]
+
+
+class RankColumns:
+    """The steps that one rank has logged so far, and their values by name. Columns, since millions of objects are slow."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.values: dict[str, list[Any]] = {}
+
+    def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
+        """Append steps with their values; a name that is missing has none."""
+        for name, column in values.items():
+            self._column(name).extend(column)
+        self.steps += steps
+
+    def complete(self, values: Mapping[str, Any]) -> bool:
+        """Add values to the last step; False where it has one of them already."""
+        columns = [self._column(name) for name in values]
+        if any([column[-1] is not None for column in columns]):
+            return False
+        for column, value in zip(columns, values.values(), strict=True):
+            column[-1] = value
+        return True
+
+    def part(self, start: int, stop: int) -> tuple[list[int], dict[str, list[Any]]]:
+        """Return steps and columns of some of the rows."""
+        whole = (start, stop) == (0, len(self.steps))
+        columns = {name: self._column(name) for name in self.values}
+        return (self.steps, columns) if whole else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
+
+    def _column(self, name: str) -> list[Any]:
+        """Return the values of a name, as long as there are steps."""
+        column = self.values.setdefault(name, [])
+        column += repeat(None, len(self.steps) - len(column))
+        return column
