@@ -25,7 +25,7 @@ from scipy.signal import lfilter
 
 from orchestrator.cli.options import share, words
 from orchestrator.controller.stopping import Width, decide
-from orchestrator.plan.course import MOST, Course
+from orchestrator.plan.schedule import MOST, Schedule
 from orchestrator.results.numbers.intervals import Interval, interval, ratio_interval
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000
@@ -74,20 +74,20 @@ def of_steps(times: Values) -> Values:
     return np.stack([centre - 1.96 * error, centre + 1.96 * error], 1)
 
 
-def stopped(fast: Values, slow: Values, course: Course) -> tuple[int, Interval, Interval]:
+def stopped(fast: Values, slow: Values, schedule: Schedule) -> tuple[int, Interval, Interval]:
     """Return after how many repeats a campaign with these speeds stops, and the intervals of the slow speed and the ratio."""
-    for blocks in range(course.repeats, course.max_repeats + 1):
+    for blocks in range(schedule.repeats, schedule.max_repeats + 1):
         pair = (dict(enumerate(fast[:blocks])), dict(enumerate(slow[:blocks])))
         found = [interval(slow[:blocks]), interval(fast[:blocks]), ratio_interval(*pair)]
         middles = np.median(slow[:blocks]), np.median(fast[:blocks]), np.median(fast[:blocks]) / np.median(slow[:blocks])
         width = max((one.high - one.low) / 2 / middle for one, middle in zip(found, middles, strict=True) if one)
-        if not decide(course, Width("", float(width)), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
+        if not decide(schedule, Width("", float(width)), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
             break
     assert found[0] and found[2]
     return blocks, found[0], found[2]
 
 
-def until(world: Sequence[float], course: Course, campaigns: int, chance: np.random.Generator) -> str:
+def until(world: Sequence[float], schedule: Schedule, campaigns: int, chance: np.random.Generator) -> str:
     """Return how often the intervals at the stop hold the truth, in words."""
     places = np.tile(np.linspace(-0.5, 0.5, MOST), (campaigns, 1))
     slow, fast = (speeds_of(times_of(step_s, places, world, chance)) for step_s in (1.0, 1 / 3))
@@ -95,7 +95,7 @@ def until(world: Sequence[float], course: Course, campaigns: int, chance: np.ran
     true, true_fast = (np.log(speeds_of(times_of(step_s, still, world, chance))).mean() for step_s in (1.0, 1 / 3))
     held, ratio_held, counts = 0, 0, []
     for one_fast, one_slow in zip(fast, slow, strict=True):
-        count, speed, ratio = stopped(one_fast, one_slow, course)
+        count, speed, ratio = stopped(one_fast, one_slow, schedule)
         held += speed.low <= np.exp(true - world[0] * places[0, :count].mean()) <= speed.high
         ratio_held += ratio.low <= np.exp(true_fast - true) <= ratio.high
         counts.append(count)
@@ -116,8 +116,8 @@ def main() -> None:
         for name, world in WORLDS.items():
             for aim in words(asked.until_ci):
                 for least in map(int, words(asked.repeats)):
-                    course = Course(repeats=least, until_ci=share(aim, "--until-ci"))
-                    print(f"{name:9} ±{aim} from {least}: {until(world, course, asked.campaigns, chance)}", flush=True)
+                    schedule = Schedule(repeats=least, until_ci=share(aim, "--until-ci"))
+                    print(f"{name:9} ±{aim} from {least}: {until(world, schedule, asked.campaigns, chance)}", flush=True)
         return
     for name, world in WORLDS.items():
         middle = np.zeros(TRUTHS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.controller.blame import explained
+from orchestrator.controller.blame import with_cause
 from orchestrator.errors import RunError
 from orchestrator.record.rundir import RunDir
 
@@ -17,7 +17,7 @@ def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None
     run = RunDir(tmp_path / "r1")
     log = run.log_path("node2", "rank-3.err")
     log.write_text("a first line\n" * 9000 + f"ValueError: {'x' * 6000} at the end\n")
-    error = explained(RunError("rank 3 ended with exit code 1", kind="rank_failed", host="node2"), (), run, {})
+    error = with_cause(RunError("rank 3 ended with exit code 1", kind="rank_failed", host="node2"), (), run, {})
     assert error is not None and error.hint is not None
     head, *lines = error.hint.splitlines()
     assert head == "last lines of rank-3.err on node2:" and len(lines) == 10 and lines[0] == "  a first line"
@@ -41,7 +41,7 @@ MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
 def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_cause(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "r1")
     said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, "SIGTERM", None)}
-    error = explained(failed(run, said), (), run, dict.fromkeys(said, {}))
+    error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
     assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
     assert error.message == "rank 1 was about to end by itself when it was stopped"
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
@@ -58,10 +58,10 @@ def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return opened(path, mode)
 
     monkeypatch.setattr(Path, "open", noted)
-    found = explained(error, (rival,), run, dict.fromkeys(said, {}))
+    found = with_cause(error, (rival,), run, dict.fromkeys(said, {}))
     assert found is not None and found.host == "node2" and read == ["node1", "node3", "node2"]
     read.clear()
-    found = explained(error, (), run, {})
+    found = with_cause(error, (), run, {})
     assert found is error and read == ["node1"] and "last lines of rank-0.err on node1:" in (found.hint or "")
 
 
@@ -78,7 +78,7 @@ def test_a_rank_that_was_stopped_is_no_cause_where(
     tmp_path: Path, said: dict[str, tuple[int, str, str | None, int | None]]
 ) -> None:
     run = RunDir(tmp_path / "r1")
-    error = explained(failed(run, said), (), run, dict.fromkeys(said, {}))
+    error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
     assert error is not None and (error.host, error.message) == ("node1", "rank 0 ended with exit code 1")
 
 
@@ -90,5 +90,5 @@ def test_an_exit_record_that_makes_no_sense_hides_no_failure(tmp_path: Path, rec
     said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None)}
     error = failed(run, said)
     run.log_path("node2", "exit.json").write_text(record)
-    found = explained(error, (), run, dict.fromkeys(said, {}))
+    found = with_cause(error, (), run, dict.fromkeys(said, {}))
     assert found is error

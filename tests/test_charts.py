@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.analysis.published.beside import beside
 from orchestrator.analysis.published.foreign import published_files
+from orchestrator.analysis.published.reference import beside
 from orchestrator.report.html import charts, svg
 from orchestrator.results.grids import Grid
 from orchestrator.results.summary import Summary, summarize

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import causes as distinct
 from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import Pair, compared, doubt, matched, unmatched
+from orchestrator.analysis.compare.cells import CellPair, compared, doubt, matched, unmatched
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
@@ -36,7 +36,7 @@ def cells(*shapes_and_speeds: tuple[str, Sequence[float]], prefix: str, **spec: 
     return cells_of([run for shape, speeds in shapes_and_speeds for run in runs_of(shape, list(speeds), prefix, **spec)])
 
 
-def pair_of(before: Sequence[float], after: Sequence[float], **spec: Any) -> Pair:
+def pair_of(before: Sequence[float], after: Sequence[float], **spec: Any) -> CellPair:
     pairs = matched(cells(("1n1g", before), prefix="a"), cells(("1n1g", after), prefix="b", **spec))
     (found,) = compared(pairs)
     return found

@@ -28,7 +28,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
-from orchestrator.logs.steps import Chorus, StepSample
+from orchestrator.logs.steps import RankAggregate, StepSample
 from orchestrator.plan import folders as library
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan, folded
@@ -429,13 +429,13 @@ def test_eight_ranks_interleaved_appended_or_in_files_of_their_own_are_one_serie
     for step in range(1, 15):
         interleaved += shuffle.sample([epoch_line(step, times[rank, step]) for rank in range(8)], 8)
     one, other = parse("".join(interleaved).encode(), rules).samples, parse("".join(files).encode(), rules).samples
-    chorus = Chorus()
+    aggregate = RankAggregate()
     for text in files:
         said = parse(text.encode(), rules).said
-        assert isinstance(said, Chorus)
-        chorus.merge(said)
+        assert isinstance(said, RankAggregate)
+        aggregate.merge(said)
     wanted = [pytest.approx(sum(times[rank, step] for rank in range(8)) / 8) for step in range(1, 15)]
-    for series in (one, other, chorus.samples()):
+    for series in (one, other, aggregate.samples()):
         assert [sample.step for sample in series] == list(range(1, 15))
         assert [sample.step_time_s for sample in series] == wanted
 

@@ -16,8 +16,8 @@ import systemlogs
 import test_results
 from typer.testing import CliRunner
 
-from orchestrator.analysis.published.beside import beside
 from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
+from orchestrator.analysis.published.reference import beside
 from orchestrator.analysis.published.rules import RULES, Case, check_epoch_length
 from orchestrator.analysis.published.tables import PublishedTable
 from orchestrator.cli.main import program

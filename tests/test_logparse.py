@@ -24,7 +24,7 @@ from orchestrator.logs import text as logtext
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import LINE_LIMIT, parse
 from orchestrator.logs.patterns import columns, compiled
-from orchestrator.logs.steps import VALUES, Chorus, StepSample
+from orchestrator.logs.steps import VALUES, RankAggregate, StepSample
 from orchestrator.plan import folders as library
 from orchestrator.strictjson import strict_json
 
@@ -216,12 +216,12 @@ INTERLEAVED = _interleaved()
 
 
 def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
-    chorus = Chorus()
+    aggregate = RankAggregate()
     for times in RANK_TIMES:
         said = parse(b"".join(epoch_line(s, t) for s, t in enumerate(times)), PYTORCH).said
-        assert isinstance(said, Chorus)
-        chorus.merge(said)
-    separate = chorus.samples()
+        assert isinstance(said, RankAggregate)
+        aggregate.merge(said)
+    separate = aggregate.samples()
     interleaved = parse(INTERLEAVED, PYTORCH)
     appended = parse(APPENDED, PYTORCH)
     wanted = [pytest.approx(math.fsum(times[step] for times in RANK_TIMES) / 8) for step in range(14)]
@@ -237,17 +237,17 @@ def test_two_digits_before_the_point_are_read() -> None:
 
 
 def test_a_rank_that_is_cut_takes_its_steps_with_it() -> None:
-    chorus = Chorus()
+    aggregate = RankAggregate()
     for count in (10, 10, 9):
-        chorus.add(list(range(count)), {"step_time_s": [1.0] * count})
-    assert steps(chorus.samples()) == list(range(9))
+        aggregate.add(list(range(count)), {"step_time_s": [1.0] * count})
+    assert steps(aggregate.samples()) == list(range(9))
 
 
 def test_rates_of_ranks_are_combined_by_time() -> None:
-    chorus = Chorus()
+    aggregate = RankAggregate()
     for rate in (100.0, 300.0):
-        chorus.add([1], {"samples_per_s": [rate]})
-    assert chorus.samples()[0].samples_per_s == pytest.approx(150)
+        aggregate.add([1], {"samples_per_s": [rate]})
+    assert aggregate.samples()[0].samples_per_s == pytest.approx(150)
 
 
 def step_line(step: int, at: float) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.logs.nccl import Transport, fallbacks, networks, transport
+from orchestrator.logs.nccl import Paths, fallbacks, networks, transport
 
 SOCKET = Path(__file__).parent / "data/nccl/2.28.9-socket.log"
 
@@ -141,4 +141,4 @@ def test_a_fallback_is_told_and_nothing_else(
 def test_no_log_is_too_odd_to_be_read(logs: list[bytes]) -> None:
     found = transport(logs)
     assert all(isinstance(word, str) and word.isprintable() for word in found.words(nodes=2, world_size=4))
-    assert dataclasses.replace(found) == found and isinstance(found, Transport)
+    assert dataclasses.replace(found) == found and isinstance(found, Paths)

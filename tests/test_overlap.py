@@ -10,18 +10,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.explain import overlap
-from orchestrator.analysis.explain.overlap import ALONE, BLOCKS, Bucket, Curve, Device, Sharing, buckets_of, sharing_of, step_s
+from orchestrator.analysis.explain.overlap import (
+    ALONE,
+    BLOCKS,
+    Bucket,
+    Curve,
+    DeviceModel,
+    Sharing,
+    buckets_of,
+    sharing_of,
+    step_s,
+)
 from orchestrator.errors import DataError
 
 MB = 1_000_000
 TEN_A_MEGABYTE = Curve.of({MB: 0.010, 2 * MB: 0.020})
-DEVICE = Device(step_s=0.030, backward_s=0.020)
+DEVICE = DeviceModel(step_s=0.030, backward_s=0.020)
 EARLY_AND_LATE = (Bucket(MB, 0.25), Bucket(2 * MB, 1.0))
 
 shares = st.floats(0, 1)
 seconds = st.floats(1e-6, 10)
 curves = st.dictionaries(st.integers(1, 1 << 32), seconds, min_size=2, max_size=8).map(Curve.of)
-devices = st.tuples(seconds, shares).map(lambda both: Device(both[0], both[0] * both[1]))
+devices = st.tuples(seconds, shares).map(lambda both: DeviceModel(both[0], both[0] * both[1]))
 sharings = st.builds(Sharing, shares, st.floats(0, 0.99))
 buckets = st.lists(st.builds(Bucket, st.integers(1, 1 << 30), shares), max_size=6).map(
     lambda found: tuple(sorted(found, key=lambda bucket: bucket.ready))
@@ -56,7 +66,7 @@ def test_a_step_of_two_buckets_is_what_it_is_by_hand(sharing: Sharing, milliseco
 @example(backward_ms=10, ready=10)  # what is left of the pass after the second is rounded to less than nothing
 def test_buckets_that_are_ready_at_the_end_are_reduced_after_it(sharing: Sharing, backward_ms: int, ready: int) -> None:
     some = (Bucket(MB, ready / 100), Bucket(MB, 1.0), Bucket(MB, 1.0))
-    device = Device(step_s=backward_ms / 500, backward_s=backward_ms / 1000)
+    device = DeviceModel(step_s=backward_ms / 500, backward_s=backward_ms / 1000)
     assert step_s(device, some, TEN_A_MEGABYTE, sharing) == pytest.approx(device.step_s + 0.030)
 
 
@@ -67,20 +77,20 @@ def test_a_bucket_waits_for_the_one_before_it() -> None:
 
 
 @given(devices, sharings, curves)
-def test_nothing_to_reduce_leaves_the_step_as_it_is(device: Device, sharing: Sharing, curve: Curve) -> None:
+def test_nothing_to_reduce_leaves_the_step_as_it_is(device: DeviceModel, sharing: Sharing, curve: Curve) -> None:
     assert step_s(device, (), curve, sharing) == pytest.approx(device.step_s)
 
 
 @given(devices, buckets, sharings, curves)
 def test_a_network_without_end_leaves_the_step_as_it_is(
-    device: Device, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
+    device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
 ) -> None:
     assert step_s(device, some, curve.scaled(1e-30), sharing) == pytest.approx(device.step_s, abs=1e-9)
 
 
 @given(devices, buckets, sharings, curves, st.floats(1, 100))
 def test_a_slower_network_never_makes_a_step_quicker(
-    device: Device, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve, factor: float
+    device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve, factor: float
 ) -> None:
     quick, slow = (step_s(device, some, each, sharing) for each in (curve, curve.scaled(factor)))
     assert slow >= quick * (1 - 1e-9)
@@ -88,7 +98,7 @@ def test_a_slower_network_never_makes_a_step_quicker(
 
 @given(devices, buckets, sharings, curves)
 def test_a_step_lies_between_perfect_overlap_and_none(
-    device: Device, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
+    device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
 ) -> None:
     reduce_s = math.fsum(curve.time_s(bucket.size_bytes) for bucket in some)
     found = step_s(device, some, curve, sharing)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.results.links.culprits import Diagnosis, diagnosis
+from orchestrator.results.links.culprits import Culprits, diagnosis
 from tests.pairworlds import WORLDS, Pair, Truth, World, times
 
 SWEEPS = 20
@@ -18,12 +18,12 @@ SWEEPS = 20
 STILL = World(0.0)
 
 
-def named(found: Diagnosis) -> tuple[set[int], set[Pair], tuple[tuple[int, ...], ...]]:
+def named(found: Culprits) -> tuple[set[int], set[Pair], tuple[tuple[int, ...], ...]]:
     nodes, links = {one.node for one in found.nodes if one.named}, {one.pair for one in found.links if one.named}
     return nodes, links, found.boundary.groups if found.boundary else ()
 
 
-def found_in(count: int, truth: Truth) -> Diagnosis:
+def found_in(count: int, truth: Truth) -> Culprits:
     return diagnosis(times(STILL, count, 3, random.Random(1), truth), count)
 
 

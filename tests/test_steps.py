@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.logs.steps import ABSURD, VALUES, Chorus, StepSample
+from orchestrator.logs.steps import ABSURD, VALUES, RankAggregate, StepSample
 
 Rank = tuple[list[int], dict[str, list[Any]]]
 
 
 def plainly(ranks: list[Rank]) -> list[StepSample]:
-    """What `Chorus` promises, with everything in memory and exact sums."""
+    """What `RankAggregate` promises, with everything in memory and exact sums."""
     by_step: dict[int, list[dict[str, Any]]] = {}
     for steps, values in ranks:
         for row, step in enumerate(steps):
@@ -80,10 +80,10 @@ def test_ranks_heard_as_one_say_what_all_their_samples_say(hostile: bool) -> Non
     for seed in range(150):
         chance = random.Random(seed)
         ranks = [one_rank(chance, hostile) for _ in range(chance.choice([1, 2, 3, 9]))]
-        chorus = Chorus()
+        aggregate = RankAggregate()
         for rank in ranks:
-            chorus.add(*rank)
-        wanted, found = plainly(ranks), list(chorus.samples())
+            aggregate.add(*rank)
+        wanted, found = plainly(ranks), list(aggregate.samples())
         assert len(found) == len(wanted) and all(map(alike, found, wanted)), (seed, found, wanted)
 
 
@@ -91,11 +91,11 @@ def test_halves_that_other_processes_heard_make_the_same_whole() -> None:
     for seed in range(60):
         chance = random.Random(seed)
         ranks = [one_rank(chance, hostile=True) for _ in range(12)]
-        whole, merged = Chorus(), Chorus()
+        whole, merged = RankAggregate(), RankAggregate()
         for rank in ranks:
             whole.add(*rank)
         for some in (ranks[:5], ranks[5:6], ranks[6:]):
-            part = Chorus()
+            part = RankAggregate()
             for rank in some:
                 part.add(*rank)
             merged.merge(pickle.loads(pickle.dumps(part)))
@@ -104,17 +104,17 @@ def test_halves_that_other_processes_heard_make_the_same_whole() -> None:
 
 
 def test_the_clocks_of_thousands_of_ranks_lose_no_digit_that_matters() -> None:
-    chorus, chance = Chorus(), random.Random(1)
+    aggregate, chance = RankAggregate(), random.Random(1)
     for _ in range(2048):
         start = 1.7e9 + chance.random()
-        chorus.add(list(range(1, 51)), {"timestamp": [start + step * 0.001 for step in range(1, 51)]})
-    marks = [sample.timestamp for sample in chorus.samples()]
+        aggregate.add(list(range(1, 51)), {"timestamp": [start + step * 0.001 for step in range(1, 51)]})
+    marks = [sample.timestamp for sample in aggregate.samples()]
     assert all(later - earlier == pytest.approx(0.001, abs=1e-6) for earlier, later in pairwise(marks))
 
 
 def test_many_ranks_take_the_room_of_one() -> None:
-    few, many = Chorus(), Chorus()
-    for count, chorus in ((2, few), (200, many)):
+    few, many = RankAggregate(), RankAggregate()
+    for count, aggregate in ((2, few), (200, many)):
         for _ in range(count):
-            chorus.add(list(range(1000)), {"step_time_s": [0.25] * 1000})
+            aggregate.add(list(range(1000)), {"step_time_s": [0.25] * 1000})
     assert len(pickle.dumps(many)) < 1.1 * len(pickle.dumps(few))

@@ -18,9 +18,9 @@ from orchestrator.controller.stopping import Width, decide, given_up, widest
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench, Request, specs
-from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
+from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_block, bench_record, leave_out
 from orchestrator.record.rundir import BenchDir
@@ -46,7 +46,7 @@ def runs(spec: RunSpec, speeds: list[float | None]) -> list[RunResult]:
 
 
 COURSES = st.builds(
-    lambda repeats, more, aim, budget_s: Course(repeats=repeats, until_ci=aim, max_repeats=repeats + more, budget_s=budget_s),
+    lambda repeats, more, aim, budget_s: Schedule(repeats=repeats, until_ci=aim, max_repeats=repeats + more, budget_s=budget_s),
     st.integers(1, 10), st.integers(0, 30), st.none() | st.floats(1e-4, 0.5), st.none() | st.floats(1, 500),
 )  # fmt: skip
 
@@ -57,29 +57,29 @@ def test_the_example_of_the_module_is_true() -> None:
 
 @given(COURSES, st.lists(st.floats(0, 1) | st.just(math.inf), min_size=50, max_size=50), st.floats(0.5, 60))
 def test_a_bench_ends_at_the_first_block_that_is_narrow_enough_within_its_cap_and_its_budget(
-    course: Course, shares: list[float], block_s: float
+    schedule: Schedule, shares: list[float], block_s: float
 ) -> None:
     blocks = 0
     while (decision := decide(
-        course, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)).goes_on:  # fmt: skip
+        schedule, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)).goes_on:  # fmt: skip
         blocks += 1
-        assert blocks <= course.most
-    assert course.budget_s is None or blocks * block_s <= course.budget_s
-    narrow = [n for n in range(course.repeats, course.most + 1) if course.until_ci and shares[n] <= course.until_ci]
-    wanted = min([*narrow, course.most])
+        assert blocks <= schedule.most
+    assert schedule.budget_s is None or blocks * block_s <= schedule.budget_s
+    narrow = [n for n in range(schedule.repeats, schedule.most + 1) if schedule.until_ci and shares[n] <= schedule.until_ci]
+    wanted = min([*narrow, schedule.most])
     if decision.reason == "budget":
-        assert course.budget_s is not None and blocks < wanted and (blocks + 1) * block_s > course.budget_s
+        assert schedule.budget_s is not None and blocks < wanted and (blocks + 1) * block_s > schedule.budget_s
     else:
         assert blocks == wanted
-        assert decision.reason == ("planned" if course.until_ci is None else "narrow" if narrow else "most")
+        assert decision.reason == ("planned" if schedule.until_ci is None else "narrow" if narrow else "most")
 
 
 def test_a_budget_lets_nothing_begin_that_is_not_expected_to_end_in_it_and_the_unknown_only_before_its_end() -> None:
-    course = Course(budget_s=60.0)
-    assert [course.fits(50.0, 10.0), course.fits(50.0, 10.1), course.fits(59.9, 0.0), course.fits(60.0, 0.0)] == [
+    schedule = Schedule(budget_s=60.0)
+    assert [schedule.fits(50.0, 10.0), schedule.fits(50.0, 10.1), schedule.fits(59.9, 0.0), schedule.fits(60.0, 0.0)] == [
         True, False, True, False,
     ]  # fmt: skip
-    assert Course().fits(1e9, 1e9)
+    assert Schedule().fits(1e9, 1e9)
 
 
 def test_the_widest_interval_is_that_of_the_table_be_it_of_a_speed_or_a_speedup() -> None:
@@ -113,14 +113,14 @@ def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_
     assert widest(failing) == widest(steady)
     hopeless = [*runs(base, [None] * 3), *runs(double, [None] * 3)]
     assert widest(hopeless) is None
-    course = Course(repeats=3, until_ci=0.01)
-    assert decide(course, None, blocks=3, used_s=0.0, block_s=0.0).reason == "failing"
+    schedule = Schedule(repeats=3, until_ci=0.01)
+    assert decide(schedule, None, blocks=3, used_s=0.0, block_s=0.0).reason == "failing"
 
 
 @given(st.sampled_from(["interleaved", "random"]), st.integers(0, 1 << 32), st.integers(1, 12))
 def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, seed: int, repeats: int) -> None:
-    plan = Bench("bench-1", CELLS, {"simulated": FOLDER}, Course(order, seed, repeats=repeats))
-    again = replace(plan, course=replace(plan.course, repeats=1))
+    plan = Bench("bench-1", CELLS, {"simulated": FOLDER}, Schedule(order, seed, repeats=repeats))
+    again = replace(plan, schedule=replace(plan.schedule, repeats=1))
     blocks = [again.block(repeat) for repeat in range(1, repeats + 1)]
     assert tuple(run for block in blocks for run in block) == plan.planned()
     assert all(sorted(run.spec.shape for run in block) == ["1n1g", "2n1g"] for block in blocks)
@@ -132,7 +132,7 @@ def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, 
 
 def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> BenchDir:
     """Return a bench of two cells whose journal has these events at these times."""
-    plan = Bench(name, CELLS, {"simulated": FOLDER}, Course(repeats=2))
+    plan = Bench(name, CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
     bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"]))
     names = [run.run_id for run in plan.planned()]
     for at, event, run in journal:
@@ -170,7 +170,7 @@ def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no
 
 def test_runs_that_are_added_and_left_out_stand_in_the_record(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, "b1", [])
-    plan = Bench("b1", CELLS, {"simulated": FOLDER}, Course(repeats=2))
+    plan = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
     before = bench.bench()["runs"]
     add_block(bench, plan, plan.block(3))
     added = [run.run_id for run in plan.block(3)]

@@ -15,8 +15,8 @@ import pytest
 from orchestrator.analysis.tune.answer import compared, tuned
 from orchestrator.controller.search import Search
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.course import Course
 from orchestrator.plan.folders import open_framework
+from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
@@ -99,7 +99,7 @@ def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_
     made, seconds = bench(tmp_path, []), [0.0, 9.0]  # a controller that took its time before anything ran
     (made.path / "r1").rename(tmp_path / "away")
     spec = RunSpec(**made.bench()["cells"][0]["spec"])
-    plan = Bench("b1", (spec,), {"pytorch": open_framework("pytorch")}, Course(budget_s=5))
+    plan = Bench("b1", (spec,), {"pytorch": open_framework("pytorch")}, Schedule(budget_s=5))
     first = Search(made, plan, lambda *_: None, clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0])
     owed = [replace(plan.planned()[0], run_id="r1")]
     again = Search(made, plan, lambda *_: None)

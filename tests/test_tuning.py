@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.tune import halving as tuning
 from orchestrator.analysis.tune.candidates import Candidate, children, design
-from orchestrator.analysis.tune.halving import Course, Measured, Rung, Stage, Times, following, stages
+from orchestrator.analysis.tune.halving import Rung, RungResult, Stage, Times, TuneSchedule, following, stages
 from orchestrator.errors import Faults
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
@@ -29,7 +29,7 @@ KNOBS = (
     Knob(("ALGO",), "", (("Ring",), ("Tree",)), ("any",)),
 )
 SPEC = resolve(PYTORCH, "resnet50", device="cuda", choices={"nodes": 4, "gpus": 2})
-COURSE = Course(KNOBS, seed=3, warmup_steps=20, steps=120)
+COURSE = TuneSchedule(KNOBS, seed=3, warmup_steps=20, steps=120)
 TIMES = Times(20.0, 0.1)
 """A whole run takes 32 s."""
 
@@ -180,7 +180,7 @@ def test_the_time_of_the_confirmation_is_kept_back_from_the_start() -> None:
     assert following(COURSE, [], TIMES, 463.9) is None
     first = following(COURSE, [], TIMES, 464.0)
     assert first == Rung(((1, 0, 0, 0),), 1, 120)
-    done = Measured(first, {COURSE.default: {2: 100.0}, (1, 0, 0, 0): {2: 101.0}})
+    done = RungResult(first, {COURSE.default: {2: 100.0}, (1, 0, 0, 0): {2: 101.0}})
     assert following(COURSE, [done], TIMES, 320.0) == Rung(((1, 0, 0, 0),), 5, 120, confirms=True)
     assert following(COURSE, [done], TIMES, 7 * 64.0) == Rung(((1, 0, 0, 0),), 7, 120, confirms=True)
     assert following(COURSE, [done], TIMES, 192.0) == Rung(((1, 0, 0, 0),), 3, 120, confirms=True)
@@ -197,24 +197,26 @@ def test_a_candidate_that_failed_once_and_one_that_was_not_run_are_out_and_a_def
     }
     # ln(1.05 · 0.95) < 0
     assert tuning.ranked(speeds) == [COURSE.default, (2, 0, 0, 0)]
-    after = following(COURSE, [Measured(first, speeds)], TIMES, 2000.0)
+    after = following(COURSE, [RungResult(first, speeds)], TIMES, 2000.0)
     assert after and not after.confirms and after.candidates[0] == (2, 0, 0, 0) and len(after.candidates) == 2
     assert not {(1, 0, 0, 0), (0, 1, 0, 0)} & set(after.candidates)
-    last = Measured(Rung(((2, 0, 0, 0),), 1, 120), {COURSE.default: {4: 100.0}, (2, 0, 0, 0): {4: 99.0}})
+    last = RungResult(Rung(((2, 0, 0, 0),), 1, 120), {COURSE.default: {4: 100.0}, (2, 0, 0, 0): {4: 99.0}})
     assert following(COURSE, [last], TIMES, 2000.0) is None
     nothing: dict[Candidate, dict[int, float | None]] = {COURSE.default: {2: 100.0}, (1, 0, 0, 0): {2: None}}
-    assert following(COURSE, [Measured(first, nothing)], TIMES, 2000.0) is None
+    assert following(COURSE, [RungResult(first, nothing)], TIMES, 2000.0) is None
 
 
 # --- claims
 
 
-def simulated(course: Course, speed: Callable[[Candidate], float], noise: random.Random, *, scatter: float) -> list[Measured]:
+def simulated(
+    schedule: TuneSchedule, speed: Callable[[Candidate], float], noise: random.Random, *, scatter: float
+) -> list[RungResult]:
     """Return the rungs of a tune of 900 s on a cluster of known speeds, whose runs scatter and which drifts by 5 %."""
-    done: list[Measured] = []
+    done: list[RungResult] = []
     left_s, block = 900.0, 1
-    while rung := following(course, done, TIMES, left_s):
-        speeds: dict[Candidate, dict[int, float | None]] = {one: {} for one in (course.default, *rung.candidates)}
+    while rung := following(schedule, done, TIMES, left_s):
+        speeds: dict[Candidate, dict[int, float | None]] = {one: {} for one in (schedule.default, *rung.candidates)}
         for _ in range(rung.repeats):
             block += 1
             drift = 1 + 0.05 * left_s / 900
@@ -222,18 +224,19 @@ def simulated(course: Course, speed: Callable[[Candidate], float], noise: random
                 found[block] = speed(one) * drift * math.exp(noise.gauss(0, scatter))
         left_s -= len(speeds) * rung.repeats * TIMES.run_s(rung.steps)
         assert left_s >= 0
-        done.append(Measured(rung, speeds))
+        done.append(RungResult(rung, speeds))
     return done
 
 
-def claimed(done: list[Measured]) -> tuning.Gain | None:
+def claimed(done: list[RungResult]) -> tuning.Gain | None:
     found = tuning.gain(done[-1]) if done[-1].rung.confirms else None
     return found if found and found.sure else None
 
 
 def test_where_nothing_matters_a_gain_is_claimed_in_fewer_than_one_tune_of_twenty() -> None:
     tunes = [
-        simulated(Course(KNOBS, seed, 20, 120), lambda _: 1000.0, random.Random(seed), scatter=0.02) for seed in range(400)
+        simulated(TuneSchedule(KNOBS, seed, 20, 120), lambda _: 1000.0, random.Random(seed), scatter=0.02)
+        for seed in range(400)
     ]
     assert sum(claimed(done) is not None for done in tunes) <= 20
     # what the winner of the first rung seemed to gain there would have been taken for a gain of 2 % or more in most of them
@@ -251,7 +254,7 @@ def test_what_matters_is_found_and_its_gain_is_the_true_one() -> None:
     best = 1000.0 * 1.23 * 1.04
     near = held = 0
     for seed in range(200):
-        done = simulated(Course(KNOBS, seed, 20, 120), speed, random.Random(seed), scatter=0.01)
+        done = simulated(TuneSchedule(KNOBS, seed, 20, 120), speed, random.Random(seed), scatter=0.01)
         found = claimed(done)
         assert found, "a gain of a fifth was missed"
         truth = speed(done[-1].rung.candidates[0])

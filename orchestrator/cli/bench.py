@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.plan.bench import Bench
-    from orchestrator.plan.course import Course
+    from orchestrator.plan.schedule import Schedule
     from orchestrator.plan.spec import RunSpec
     from orchestrator.record.rundir import RunDir
 
@@ -93,8 +93,8 @@ def bench(
 
     from orchestrator.errors import ConfigError
     from orchestrator.plan.bench import Bench, Request, missing_baselines, specs
-    from orchestrator.plan.course import LEAST
     from orchestrator.plan.folders import framework_for, open_framework
+    from orchestrator.plan.schedule import LEAST
 
     if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
         raise ConfigError(
@@ -132,7 +132,7 @@ def bench(
         or choices.get("repeats")
         or (LEAST if until_ci else max(f.framework.default("repeats", device)[0] for f in folders.values()))
     )
-    course = _course(order, count, until_ci, max_repeats, budget)
+    schedule = _course(order, count, until_ci, max_repeats, budget)
     borrowed: list[RunDir] = []
     extra: tuple[RunSpec, ...] = ()
     if baseline:
@@ -148,7 +148,7 @@ def bench(
             borrowed += found
             extra += () if found else (spec,)
     bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    plan = Bench(bench_id, (*extra, *wanted), folders, course)
+    plan = Bench(bench_id, (*extra, *wanted), folders, schedule)
     if dry_run:
         _show_everything(plan, selection, as_json)
         return
@@ -201,12 +201,12 @@ def _run_file(path: Path | None) -> dict[str, Any]:
     return values
 
 
-def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, budget: str) -> Course:
+def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, budget: str) -> Schedule:
     """Return how the bench goes on. Raises ConfigError."""
     import secrets
 
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.course import MOST, Course
+    from orchestrator.plan.schedule import MOST, Schedule
 
     if order not in ("interleaved", "random"):
         raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
@@ -217,7 +217,7 @@ def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, bu
         raise ConfigError(f"expected 2 to {most} repeats to begin with, got {repeats}", where="--repeats")
     seed = int.from_bytes(secrets.token_bytes(4), "big")
     aim = share(until_ci, "--until-ci") if until_ci else None
-    return Course(order, seed, repeats, aim, most, seconds(budget, "--budget") if budget else None)
+    return Schedule(order, seed, repeats, aim, most, seconds(budget, "--budget") if budget else None)
 
 
 def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:

@@ -65,8 +65,8 @@ def collect(
     else:
         never = sum(not hosts for hosts in runs.values())
         here = sum(not hosts for hosts in missing.values()) - never
-        unborn = f", {never} never started" if never else ""
-        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{unborn}")
+        never_started = f", {never} never started" if never else ""
+        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{never_started}")
         for run_id, collected in report:
             state = "whole" if collected.complete else collected.note or "incomplete"
             typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")

@@ -26,7 +26,7 @@ from orchestrator.controller.pace import Pace
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
 from orchestrator.controller.search import Search
-from orchestrator.controller.stopping import course_words
+from orchestrator.controller.stopping import schedule_words
 from orchestrator.errors import DataError, Faults, OrchError, RunError, recorded_error
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.cluster import Cluster
@@ -70,7 +70,7 @@ def conduct(
     hosts = taken(plan.cells, selection.hosts)
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
-    disk_room(selection.project.runs, len(plan.cells) * plan.course.most, len(hosts))
+    disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
     record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
     bench = BenchDir.create(selection.project.runs, record | ({"tune": tune} if tune else {}))
     conductor = _Conductor(bench, plan, hosts, selection.trust(accept_new), secrets, limits)
@@ -270,12 +270,12 @@ def _say(text: str) -> None:
 
 def earlier_times(runs: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
     """Return what runs of the plan's cells took in earlier benches, where somebody asks: cells and seconds."""
-    return expected(runs, plan.cells) if plan.course.budget_s is not None else []
+    return expected(runs, plan.cells) if plan.schedule.budget_s is not None else []
 
 
 def plan_words(plan: Bench, known: Sequence[tuple[RunSpec, float]]) -> str:
     """Return how a bench will go on, in words; nothing where all its runs stand in the plan in their usual order."""
-    course = plan.course
-    if not course.adapts and course.order == "interleaved":
+    schedule = plan.schedule
+    if not schedule.adapts and schedule.order == "interleaved":
         return ""
-    return course_words(course, len(plan.cells), sum(took for _, took in known) if len(known) == len(plan.cells) else None)
+    return schedule_words(schedule, len(plan.cells), sum(took for _, took in known) if len(known) == len(plan.cells) else None)

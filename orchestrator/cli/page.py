@@ -22,8 +22,8 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
     Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
     """
     from orchestrator.analysis.explain.bench import explain_bench
-    from orchestrator.analysis.published.beside import beside
     from orchestrator.analysis.published.foreign import published_files
+    from orchestrator.analysis.published.reference import beside
     from orchestrator.errors import DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.report.html import render

@@ -94,7 +94,7 @@ class _View:
             case "plan":
                 return [f"plan: {fields['words']}"]
             case "block":
-                return [f"  {block_words(fields['course'], fields['width'], fields['repeat'], fields['left_s'])}"]
+                return [f"  {block_words(fields['schedule'], fields['width'], fields['repeat'], fields['left_s'])}"]
             case "decided":
                 return list(fields["notes"])
             case "runs":

@@ -187,8 +187,8 @@ def _print_result(summary: Summary) -> None:
 
 
 def _print_beside(summary: Summary, templates: Path | None, console: Console) -> None:
-    from orchestrator.analysis.published.beside import beside
     from orchestrator.analysis.published.foreign import published_files
+    from orchestrator.analysis.published.reference import beside
     from orchestrator.report import published
 
     published.beside(*beside(summary, published_files(templates).values()), console)
@@ -198,8 +198,8 @@ def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
     """Return the published rows beside a summary, for its JSON."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.published.beside import beside
     from orchestrator.analysis.published.foreign import published_files
+    from orchestrator.analysis.published.reference import beside
 
     found, notes = beside(summary, published_files(templates).values())
     return {"published": [asdict(each) for each in found], "published_notes": list(notes)}

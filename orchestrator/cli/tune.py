@@ -77,10 +77,10 @@ def tune(
     from orchestrator.analysis.tune.state import tune_record
     from orchestrator.errors import ConfigError
     from orchestrator.plan.bench import Bench, Request, specs
-    from orchestrator.plan.course import Course
     from orchestrator.plan.folders import open_framework
     from orchestrator.plan.limits import Limits
     from orchestrator.plan.placement import taken
+    from orchestrator.plan.schedule import Schedule
 
     if allow not in ("", "numerics"):
         raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
@@ -107,7 +107,7 @@ def tune(
 
     chosen = int.from_bytes(secrets.token_bytes(4), "big") if seed is None else seed
     bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    plan = Bench(bench_id, (spec,), {framework: folder}, Course(budget_s=budget_s))
+    plan = Bench(bench_id, (spec,), {framework: folder}, Schedule(budget_s=budget_s))
     record = tune_record(knobs, taken([spec], selection.hosts), chosen, numerics=allow == "numerics", output=str(target or ""))
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
     conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)

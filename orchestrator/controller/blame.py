@@ -1,4 +1,4 @@
-"""A failed run explained: which of several failures was the first, what it most likely died of, and its last words.
+"""A failed run with_cause: which of several failures was the first, what it most likely died of, and its last words.
 
 All from what came home: the clocks' verdict, the logs, the nodes' own records, and the facts in which one node is not like the
 others.
@@ -18,7 +18,7 @@ from orchestrator.logs.failure_table import CAUSE
 from orchestrator.logs.failures import diagnose, ended_by, is_consequence
 from orchestrator.record.rundir import RunDir
 
-__all__ = ["explained"]
+__all__ = ["with_cause"]
 
 _READ_BYTES = 32768
 _SHOWN_LINES = 10
@@ -39,7 +39,7 @@ class _Death:
         return "\n".join(self.words)
 
 
-def explained(
+def with_cause(
     error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: Mapping[str, Mapping[str, Any]]
 ) -> OrchError | None:
     """Return the first cause of a run's failure with all that there is to say about it as its hint.

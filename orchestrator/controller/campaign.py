@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.checks.among import same_machine
 from orchestrator.checks.judge import among, judge, unfit
-from orchestrator.controller.blame import explained
+from orchestrator.controller.blame import with_cause
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.reattach import find
@@ -176,7 +176,7 @@ class Campaign:
             self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
         facts = rundir.manifest()["facts"]
-        error = explained(outcome.error, outcome.rivals, rundir, facts)
+        error = with_cause(outcome.error, outcome.rivals, rundir, facts)
         if error:
             secrets = redaction(secret_values(self.hosts, self.secrets))
             error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)

@@ -47,7 +47,7 @@ class Pace:
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return runs of all kinds that may come: the owed ones, and a block where further ones may follow."""
-        return [*owed, *(self.plan.block(1) if self.plan.course.until_ci is not None else ())]
+        return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of the bench: those of its runs, and of cells that time did not suffice for."""
@@ -66,23 +66,23 @@ class Pace:
                     return
                 waiting = waiting[1:]
                 yield run
-            if self.plan.course.adapts:
+            if self.plan.schedule.adapts:
                 self._tell(block[0].repeat)
 
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another block, written down as owed; none where the bench is at its end."""
-        record, course = self.bench.bench(), self.plan.course
+        record, schedule = self.bench.bench(), self.plan.schedule
         if record.get("left_out"):
             self._note_unmeasured()
             return []
-        if course.until_ci is None:
+        if schedule.until_ci is None:
             self._end("planned", [])
             return []
         blocks = max(entry["repeat"] for entry in record["plan"].values())
         lost = given_up(self.tally.results())
         block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost]
         used_s, block_s = self.tally.used_s(), self._time_of(block)
-        decision = decide(course, widest(self.tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
+        decision = decide(schedule, widest(self.tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
         if not decision.goes_on:
             self._end(decision.reason, [])
             return []
@@ -93,7 +93,7 @@ class Pace:
         return block
 
     def _in_time(self, runs: Sequence[PlannedRun]) -> bool:
-        return self.plan.course.budget_s is None or self.plan.course.fits(self.tally.used_s(), self._time_of(runs))
+        return self.plan.schedule.budget_s is None or self.plan.schedule.fits(self.tally.used_s(), self._time_of(runs))
 
     def _time_of(self, runs: Sequence[PlannedRun]) -> float:
         """Return what the runs are expected to take: each as the longest of its cell here, else in an earlier bench, else 0."""
@@ -101,19 +101,21 @@ class Pace:
         return sum(next((took for spec, took in (*own, *self._expected) if spec == run.spec), 0.0) for run in runs)
 
     def _tell(self, repeat: int) -> None:
-        course = self.plan.course
-        left_s = None if course.budget_s is None else max(0.0, course.budget_s - self.tally.used_s())
-        self._observe("block", {"repeat": repeat, "width": widest(self.tally.results()), "course": course, "left_s": left_s})
+        schedule = self.plan.schedule
+        left_s = None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
+        self._observe(
+            "block", {"repeat": repeat, "width": widest(self.tally.results()), "schedule": schedule, "left_s": left_s}
+        )
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
         """Write down why a bench that adapts ends here, and the runs that it leaves out."""
-        course = self.plan.course
-        if not course.adapts:
+        schedule = self.plan.schedule
+        if not schedule.adapts:
             return
         measured = self.tally.results()
         blocks = max((run.repeat for run in measured), default=0)
-        words = [end_words(course, reason, widest(measured), blocks)]
-        words += [left_out_words(course, [run.spec.shape for run in waiting])]
+        words = [end_words(schedule, reason, widest(measured), blocks)]
+        words += [left_out_words(schedule, [run.spec.shape for run in waiting])]
         notes = [text for text in words if text]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         self._note(reason, blocks)
@@ -127,8 +129,8 @@ class Pace:
         self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self.tally.used_s(), 3), **fields)
 
     def _note_unmeasured(self) -> None:
-        course, measured = self.plan.course, self.tally.results()
+        schedule, measured = self.plan.schedule, self.tally.results()
         for spec in self.plan.cells:
             if not any(run.spec == spec for run in measured):
-                message = f"the budget of {course.budget_s:g} s was over before the first run of {spec.shape} {spec.dtype}"
+                message = f"the budget of {schedule.budget_s:g} s was over before the first run of {spec.shape} {spec.dtype}"
                 self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget, or fewer cells"))

@@ -1,6 +1,6 @@
 """A run found again on a node: a line to its keeper, or the record that it left, or what it has become.
 
-`Search` does so for a line that broke, beside the watch loop, which decides by the silence alone when a node is lost; whatever
+`Reattachment` does so for a line that broke, while the watch loop decides by the silence alone when a node is lost; whatever
 is found goes to it as an event like any other. `find` does so once, for a controller that takes over a run from a dead one.
 """
 
@@ -19,7 +19,7 @@ from orchestrator.nodes.collect import left_behind
 from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.node import Node
 
-__all__ = ["Search", "Trace", "ask_beside", "find"]
+__all__ = ["Reattachment", "Trace", "ask_beside", "find"]
 
 _PAUSE_S = 0.2
 _HELLO_S = 2.0
@@ -88,7 +88,7 @@ def ask_beside(cluster: Cluster, peer: Peer) -> None:
     peer.asking = False
 
 
-class Search:
+class Reattachment:
     """The search for one node's keeper, from the moment at which its line was lost."""
 
     def __init__(

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.analysis.tune.candidates import applied, written
-from orchestrator.analysis.tune.halving import Course, Rung, Times, following, least_s, ranked, reserve_s
+from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
 from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered
@@ -79,23 +79,23 @@ class Search:
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another rung, written down as owed; none where the tune is at its end."""
         state = self._state()
-        if state.course is None or state.ended not in ("", TOO_SHORT):  # where the pilot failed, its error says why
+        if state.schedule is None or state.ended not in ("", TOO_SHORT):  # where the pilot failed, its error says why
             if state.ended == TOO_SHORT:
                 self._refuse_all()
             return []
         self._tell(state)
-        budget_s = self.plan.course.budget_s or float("inf")
+        budget_s = self.plan.schedule.budget_s or float("inf")
         times, left_s = self._times(), budget_s - self.tally.used_s()
-        rung = following(state.course, state.rungs, times, left_s) if state.course.knobs else None
-        if rung is None and state.course.knobs and not state.rungs:
-            self._refuse(times, state.course.steps)
+        rung = following(state.schedule, state.rungs, times, left_s) if state.schedule.knobs else None
+        if rung is None and state.schedule.knobs and not state.rungs:
+            self._refuse(times, state.schedule.steps)
             return []
         if rung is None:
             self._end(_why(state))
             return []
-        block = self._planned(state.course, rung)
+        block = self._planned(state.schedule, rung)
         kind = (
-            f"confirmation: {written(state.course.knobs, rung.candidates[0])} against the default"
+            f"confirmation: {written(state.schedule.knobs, rung.candidates[0])} against the default"
             if rung.confirms
             else f"rung {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default"
         )
@@ -105,17 +105,17 @@ class Search:
         self._observe("runs", {"runs": self._all})
         return block
 
-    def _planned(self, course: Course, rung: Rung) -> list[PlannedRun]:
+    def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
         """Return the runs of a rung, in blocks of random order, once they are written down."""
         record = self.bench.bench()
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
-        cells = [applied(default, course.knobs, candidate) for candidate in (course.default, *rung.candidates)]
+        cells = [applied(default, schedule.knobs, candidate) for candidate in (schedule.default, *rung.candidates)]
         self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
         number, block = len(record["plan"]), max(entry["repeat"] for entry in record["plan"].values())
         runs = [
             self.plan.run(cells[cell], block + repeat, number + place)
             for place, (cell, repeat) in enumerate(
-                ordered(len(cells), rung.repeats, "random", course.seed + len(record["tune"]["rungs"])), start=1
+                ordered(len(cells), rung.repeats, "random", schedule.seed + len(record["tune"]["rungs"])), start=1
             )
         ]
         kept = {"candidates": rung.candidates, "repeats": rung.repeats, "steps": rung.steps, "confirms": rung.confirms}
@@ -132,7 +132,7 @@ class Search:
 
     def _in_time(self, run: PlannedRun) -> bool:
         """Tell whether a run may start: it would end in time, and before the confirmation leave enough for that."""
-        budget_s, used_s = self.plan.course.budget_s, self.tally.used_s()
+        budget_s, used_s = self.plan.schedule.budget_s, self.tally.used_s()
         entry = self.bench.bench()["plan"][run.run_id]
         if budget_s is None or "rung" not in entry:
             return budget_s is None or used_s < budget_s
@@ -159,14 +159,14 @@ class Search:
 
     def _tell(self, state: State) -> None:
         """Say which candidates are ahead in the rung that has just ended."""
-        if not state.rungs or state.course is None:
+        if not state.rungs or state.schedule is None:
             return
         speeds, notes = state.rungs[-1].speeds, []
-        base = [speed for speed in speeds[state.course.default].values() if speed]
+        base = [speed for speed in speeds[state.schedule.default].values() if speed]
         for candidate in ranked(speeds)[:3]:
             mean = median(speed for speed in speeds[candidate].values() if speed)
             beside = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
-            notes.append(f"  {mean:.1f} samples/s{beside}: {written(state.course.knobs, candidate)}")
+            notes.append(f"  {mean:.1f} samples/s{beside}: {written(state.schedule.knobs, candidate)}")
         self._say(notes)
 
     def _refuse(self, times: Times, steps: int) -> None:
@@ -177,11 +177,11 @@ class Search:
         self._end(TOO_SHORT)
 
     def _refuse_all(self) -> None:
-        message = f"the budget of {self.plan.course.budget_s:g} s was over before the first run"
+        message = f"the budget of {self.plan.schedule.budget_s:g} s was over before the first run"
         self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget to a new orch tune"))
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
-        notes = [f"left out for the budget of {self.plan.course.budget_s:g} s: {len(waiting)} runs of the last rung"]
+        notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last rung"]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         if all("rung" not in self.bench.bench()["plan"][run.run_id] for run in waiting):
             self._end(TOO_SHORT)

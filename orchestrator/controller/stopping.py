@@ -3,10 +3,10 @@
 A block is one repeat of every cell. It holds all cells, also those that are known well enough: a speedup rests on pairs of one
 block, and uneven repeats would qualify their numbers. Only a cell that keeps failing is left out.
 
->>> course = Course(repeats=8, until_ci=0.01)
->>> decide(course, Width("speed of 1n1g", 0.013), blocks=8, used_s=60.0, block_s=7.0)
+>>> schedule = Schedule(repeats=8, until_ci=0.01)
+>>> decide(schedule, Width("speed of 1n1g", 0.013), blocks=8, used_s=60.0, block_s=7.0)
 Decision(goes_on=True, reason='wide')
->>> decide(course, Width("speed of 1n1g", 0.009), blocks=9, used_s=67.0, block_s=7.0)
+>>> decide(schedule, Width("speed of 1n1g", 0.009), blocks=9, used_s=67.0, block_s=7.0)
 Decision(goes_on=False, reason='narrow')
 """
 
@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.plan.course import Course
+from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 
-__all__ = ["Decision", "Width", "block_words", "course_words", "decide", "end_words", "given_up", "left_out_words", "widest"]
+__all__ = ["Decision", "Width", "block_words", "schedule_words", "decide", "end_words", "given_up", "left_out_words", "widest"]
 
 _FAILURES = 3
 
@@ -44,17 +44,17 @@ class Decision:
     reason: str
 
 
-def decide(course: Course, width: Width | None, *, blocks: int, used_s: float, block_s: float) -> Decision:
+def decide(schedule: Schedule, width: Width | None, *, blocks: int, used_s: float, block_s: float) -> Decision:
     """Return what follows after so many blocks. ``width`` is that of the widest interval, None where every cell is given up."""
-    if course.until_ci is None or blocks < course.repeats:
-        enough = Decision(blocks < course.repeats, "planned")
+    if schedule.until_ci is None or blocks < schedule.repeats:
+        enough = Decision(blocks < schedule.repeats, "planned")
     elif width is None:
         enough = Decision(False, "failing")
-    elif width.share <= course.until_ci:
+    elif width.share <= schedule.until_ci:
         enough = Decision(False, "narrow")
     else:
-        enough = Decision(blocks < course.max_repeats, "wide" if blocks < course.max_repeats else "most")
-    return enough if not enough.goes_on or course.fits(used_s, block_s) else Decision(False, "budget")
+        enough = Decision(blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most")
+    return enough if not enough.goes_on or schedule.fits(used_s, block_s) else Decision(False, "budget")
 
 
 def widest(results: Sequence[RunResult]) -> Width | None:
@@ -87,53 +87,53 @@ def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
     return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])]
 
 
-def course_words(course: Course, cells: int, block_s: float | None) -> str:
+def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str:
     """Return the plan in words; ``block_s`` is what a block is expected to take, None where that is not known."""
-    count = f"{course.repeats} repeats" if course.until_ci is None else f"{course.repeats} to {course.most} repeats"
+    count = f"{schedule.repeats} repeats" if schedule.until_ci is None else f"{schedule.repeats} to {schedule.most} repeats"
     words = [f"{cells} cells, {count}"]
-    if course.until_ci is not None:
-        words.append(f"until every 95 % interval is within {course.aim}")
-    if course.budget_s is not None:
-        fits = f", enough for about {int(course.budget_s / block_s)} repeats by earlier runs" if block_s else ""
-        words.append(f"a budget of {course.budget_s:g} s{fits}")
-    if course.order == "random":
-        words.append(f"random order in blocks, seed {course.seed}")
+    if schedule.until_ci is not None:
+        words.append(f"until every 95 % interval is within {schedule.aim}")
+    if schedule.budget_s is not None:
+        fits = f", enough for about {int(schedule.budget_s / block_s)} repeats by earlier runs" if block_s else ""
+        words.append(f"a budget of {schedule.budget_s:g} s{fits}")
+    if schedule.order == "random":
+        words.append(f"random order in blocks, seed {schedule.seed}")
     return "; ".join(words)
 
 
-def block_words(course: Course, width: Width | None, blocks: int, left_s: float | None) -> str:
+def block_words(schedule: Schedule, width: Width | None, blocks: int, left_s: float | None) -> str:
     """Return how far a bench that adapts has come after so many repeats, in words."""
-    words = [f"{blocks} of at most {course.most} repeats"]
+    words = [f"{blocks} of at most {schedule.most} repeats"]
     if width and math.isfinite(width.share):
-        aim = f", aim {course.aim}" if course.until_ci is not None else ""
+        aim = f", aim {schedule.aim}" if schedule.until_ci is not None else ""
         words.append(f"widest 95 % interval ±{width.share:.2%}, {width.of}{aim}")
     if left_s is not None:
         words.append(f"{left_s:.0f} s of the budget left")
     return "; ".join(words)
 
 
-def end_words(course: Course, reason: str, width: Width | None, blocks: int) -> str:
+def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int) -> str:
     """Return why a bench that adapts has ended, in words."""
-    if reason == "planned" or course.until_ci is None:
+    if reason == "planned" or schedule.until_ci is None:
         return ""
     known = width is not None and math.isfinite(width.share)
     shown = (
         f"the widest is ±{width.share:.2%}, {width.of}" if width and known else "some cells have too few good repeats for one"
     )
     return {
-        "narrow": f"repeats were added until every 95 % interval was within {course.aim}: {blocks}; {shown}",
-        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {course.aim}; {shown}",
-        "budget": f"the budget ended before every 95 % interval was within {course.aim}; {shown}",
+        "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
+        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {schedule.aim}; {shown}",
+        "budget": f"the budget ended before every 95 % interval was within {schedule.aim}; {shown}",
         "failing": "no further repeats: the last three of every cell failed",
     }[reason]
 
 
-def left_out_words(course: Course, shapes: Sequence[str]) -> str:
+def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
     """Return what time did not suffice for, in words: a shape for each run that was left out."""
     if not shapes:
         return ""
     counts = ", ".join(f"{count} of {shape}" for shape, count in Counter(shapes).items())
-    return f"left out for the budget of {course.budget_s:g} s: {len(shapes)} runs, {counts}"
+    return f"left out for the budget of {schedule.budget_s:g} s: {len(shapes)} runs, {counts}"
 
 
 def _share(found: Interval | None, middle: float | None) -> float:

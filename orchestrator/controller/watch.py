@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.controller.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
-from orchestrator.controller.reattach import Search, ask_beside
+from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine, refusal
@@ -335,5 +335,7 @@ class Watch:
         self.journal("line_lost", host=name, error=str(error))
         peer.attaching = True
         peer.sent.clear()
-        search = Search(self.cluster, peer, self.plan.run_id, self.limits.ask_s, lambda event: self._inbox.put((name, event)))
-        threading.Thread(target=search.run, name=f"reattach-{name}", daemon=True).start()
+        reattachment = Reattachment(
+            self.cluster, peer, self.plan.run_id, self.limits.ask_s, lambda event: self._inbox.put((name, event))
+        )
+        threading.Thread(target=reattachment.run, name=f"reattach-{name}", daemon=True).start()

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.groups import Tree, Var, inventory_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import expand, nearest
-from orchestrator.inventory.schema import Document
+from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, found
 
 __all__ = ["parse_ini", "parse_yaml"]
@@ -23,7 +23,7 @@ _MAX_BRACKETS = 3
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
-def parse_yaml(document: Document, source: str) -> Inventory:
+def parse_yaml(document: InventoryDocument, source: str) -> Inventory:
     """Return the inventory of an Ansible YAML document. Raises Faults of ConfigError with file, line and key."""
 
     def where(path: KeyPath) -> str:

@@ -23,11 +23,11 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.ansible import parse_ini, parse_yaml
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import is_ipv6, split_words
-from orchestrator.inventory.schema import Document, Entry, build, parse, refuse
+from orchestrator.inventory.schema import HostEntry, InventoryDocument, build, parse, refuse
 
 __all__ = ["LoadYaml", "from_expression", "no_yaml", "parse_text", "recognise"]
 
-LoadYaml = Callable[[str, str], Document]
+LoadYaml = Callable[[str, str], InventoryDocument]
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]")
 _YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
@@ -112,7 +112,7 @@ def _uncommented(line: str) -> str:
 
 def _parse_hostfile(text: str, source: str) -> Inventory:
     faults: list[ConfigError] = []
-    entries: list[Entry] = []
+    entries: list[HostEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{source}:{number}"
         if words := _uncommented(line).split():
@@ -134,7 +134,7 @@ def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | Non
     return count
 
 
-def _entries(expression: str, slots: str | None, place: str, faults: list[ConfigError]) -> Iterator[Entry]:
+def _entries(expression: str, slots: str | None, place: str, faults: list[ConfigError]) -> Iterator[HostEntry]:
     """Yield the hosts of one line. In these files a slot is a place for a rank, so on machines with GPUs it is a GPU."""
     try:
         words = split_words(expression)
@@ -152,7 +152,7 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
         elif count is not None and not sound:
             message = f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
             faults.append(ConfigError(message, where=place))
-        yield Entry(name, {"gpus": int(count), "slots": int(count)} if count and sound else {}, lambda _: place)
+        yield HostEntry(name, {"gpus": int(count), "slots": int(count)} if count and sound else {}, lambda _: place)
 
 
 def _counted(word: str) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, nearest
-from orchestrator.inventory.schema import Entry, Grouping, build, refuse
+from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse
 from orchestrator.inventory.values import KeyPath, found
 
 __all__ = ["Group", "Tree", "Var", "inventory_of"]
@@ -161,7 +161,7 @@ def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
     return seen
 
 
-def _entry(tree: Tree, name: str, chain: list[str]) -> Entry:
+def _entry(tree: Tree, name: str, chain: list[str]) -> HostEntry:
     """Return the host with its merged variables in our own form."""
     merged: dict[str, Var] = {}
     for nearer in (*(tree.groups[group].vars for group in chain), tree.hosts[name]):
@@ -176,7 +176,7 @@ def _entry(tree: Tree, name: str, chain: list[str]) -> Entry:
                 inner = inner.setdefault(str(part), {})
             inner[str(path[-1])] = _number(variable.value) if key in _NUMBERS else variable.value
             places[path] = variable.where
-    return Entry(
+    return HostEntry(
         name, values, lambda path: next(places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in places)
     )
 

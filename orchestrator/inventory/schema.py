@@ -1,6 +1,6 @@
 """The schema of ``inventory/*.yaml``, and the checks that hosts pass whatever format they were written in.
 
-`parse` understands our own YAML; `build` turns declared hosts (`Entry`) and groups (`Grouping`) of any format into an
+`parse` understands our own YAML; `build` turns declared hosts (`HostEntry`) and groups (`Grouping`) of any format into an
 `Inventory`. All faults of a source are found and reported together: where, what was expected, what came, and a hint.
 What a single host may say is `orchestrator.inventory.values`.
 """
@@ -20,7 +20,7 @@ from orchestrator.inventory.hosts import Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
 from orchestrator.inventory.values import GroupValues, HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
 
-__all__ = ["Document", "Entry", "Grouping", "build", "parse", "refuse"]
+__all__ = ["InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse"]
 
 _SCHEMA = 1
 _TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
@@ -28,7 +28,7 @@ _MAX_FAULTS = 100
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-class Document(Protocol):
+class InventoryDocument(Protocol):
     """What a YAML loader gives: plain values, and the line of each."""
 
     @property
@@ -40,7 +40,7 @@ class Document(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HostEntry:
     """One declaration of hosts: an expression, its values as our YAML has them, and where each of them was written."""
 
     hosts: str
@@ -73,7 +73,7 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
         faults.append(ConfigError(f"expected {_SCHEMA}, got {found(version)}", where=where(("schema",)), hint=hint))
     defaults = checked(MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults)
     hosts = _section(document_value, "hosts", {}, where, faults)
-    entries = [Entry(name, {} if body is None else body, _under(where, "hosts", name)) for name, body in hosts.items()]
+    entries = [HostEntry(name, {} if body is None else body, _under(where, "hosts", name)) for name, body in hosts.items()]
     groups = _groupings(_section(document_value, "groups", {}, where, faults), where, faults)
     secrets = _section(document_value, "secrets", [], where, faults)
     faults.extend(_secret_faults(secrets, [document_value.get("defaults"), *hosts.values()], where))
@@ -82,7 +82,7 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
 
 def build(
     source: str,
-    entries: Sequence[Entry],
+    entries: Sequence[HostEntry],
     groups: Sequence[Grouping] = (),
     *,
     defaults: Mapping[str, Any] | None = None,
@@ -170,7 +170,7 @@ def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where)
             yield ConfigError(f"expected the name of a variable, got {found(name)}", where=where(("secrets", index)), hint=hint)
 
 
-def _hosts(entry: Entry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:
+def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:
     """Yield the hosts of one entry and where they stand; after a bad one the rest of the entry is not looked at."""
     values = checked(HostValues, entry.values, entry.where, faults)
     place = entry.where(())
@@ -226,7 +226,7 @@ def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:
         machines.setdefault(machine, host.name)
 
 
-def _declared(entry: Entry) -> list[str]:
+def _declared(entry: HostEntry) -> list[str]:
     """Return the names that an entry means to declare, however wrong the rest of it is: groups may rightly hold them."""
     try:
         return [alias_of(word) for word in expand(entry.hosts)]

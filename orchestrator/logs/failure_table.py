@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["CAUSE", "CONSEQUENCE", "KNOWN", "SYMPTOM", "Known"]
+__all__ = ["CAUSE", "CONSEQUENCE", "KNOWN", "SYMPTOM", "KnownFailure"]
 
 CAUSE, SYMPTOM, CONSEQUENCE = 3, 2, 1
 """What a line is worth: it stands for itself, it is true and says too little, it complains of another process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFailure:
     """One known way to fail: a line shows it that holds ``pattern`` and not ``unless``, the harmless use of its words."""
 
     kind: str
@@ -27,9 +27,9 @@ class Known:
     unless: re.Pattern[str] | None = None
 
 
-def _known(kind: str, weight: int, cause: str, remedy: str, words: tuple[str, ...], unless: str = "") -> Known:
+def _known(kind: str, weight: int, cause: str, remedy: str, words: tuple[str, ...], unless: str = "") -> KnownFailure:
     pattern = re.compile("|".join(words), re.IGNORECASE)
-    return Known(kind, weight, cause, remedy, pattern, re.compile(unless, re.IGNORECASE) if unless else None)
+    return KnownFailure(kind, weight, cause, remedy, pattern, re.compile(unless, re.IGNORECASE) if unless else None)
 
 
 _SMALLER = "lower --batch-size, or end what else uses the device: see nvidia-smi"

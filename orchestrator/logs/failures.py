@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.logs.failure_table import CAUSE, KNOWN
 
-__all__ = ["Finding", "diagnose", "ended_by", "is_consequence"]
+__all__ = ["Failure", "diagnose", "ended_by", "is_consequence"]
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
@@ -26,7 +26,7 @@ _SHOWN_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Failure:
     """A known way to fail: ``kind`` for programs, ``cause`` and ``remedy`` in words, ``line`` the text that it was seen in.
 
     ``weight``: as in `orchestrator.logs.failure_table`, a cause weighs most and a consequence least.
@@ -39,13 +39,13 @@ class Finding:
     weight: int
 
 
-def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | None = None) -> Finding | None:
+def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | None = None) -> Failure | None:
     """Return what the text of a log, best its end, says the program died of; None where nothing known is in it.
 
     ``record`` is the node's exit record: what the kernel did, no log tells. ``rank`` is the rank the log is of, None for
     the node's own streams. Reads the last 400 lines, and 2000 characters of each.
     """
-    found: Finding | None = _killed_for_memory(record or {}, rank)
+    found: Failure | None = _killed_for_memory(record or {}, rank)
     for line in text.splitlines()[-_LINES:]:
         seen = _in_line(line[:_LINE_CHARACTERS])
         if seen and (found is None or seen.weight > found.weight):
@@ -70,10 +70,10 @@ def _entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
 
 
-def _in_line(line: str) -> Finding | None:
+def _in_line(line: str) -> Failure | None:
     for known in KNOWN:
         if known.pattern.search(line) and not (known.unless and known.unless.search(line)):
-            return Finding(known.kind, known.cause, known.remedy, _shortened(line.strip()), known.weight)
+            return Failure(known.kind, known.cause, known.remedy, _shortened(line.strip()), known.weight)
     return None
 
 
@@ -81,7 +81,7 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Finding | None:
+def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Failure | None:
     """Return a finding where the kernel killed a rank for memory: the node counted such kills, and SIGKILL ended it."""
     kills = record.get("oom_kills")
     if type(kills) is not int or kills <= 0:
@@ -90,7 +90,7 @@ def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Finding |
     if entries and not any(one.get("signal") == "SIGKILL" for one in entries):
         return None
     times = "once" if kills == 1 else f"{kills} times"
-    return Finding(
+    return Failure(
         "host_out_of_memory",
         "the kernel killed a process because the node had no memory left",
         "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",

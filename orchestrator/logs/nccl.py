@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.inventory.hostset import fold
 
-__all__ = ["Transport", "fallbacks", "networks", "transport"]
+__all__ = ["Paths", "fallbacks", "networks", "transport"]
 
 _CHOSEN = re.compile(rb"NCCL INFO Using network (?P<name>[A-Za-z0-9_ -]{1,40}?)\s*$", re.MULTILINE)
 _INTERFACE = re.compile(rb"NCCL INFO NET/(?P<name>Socket|IB) : Using \[0\](?P<device>[A-Za-z0-9_.-]{1,32})")
@@ -49,7 +49,7 @@ _P2P_OFF = b"P2P is disabled between connected GPUs"
 
 
 @dataclass(frozen=True, slots=True)
-class Transport:
+class Paths:
     """What NCCL chose, over all ranks. ``paths`` counts the connections that were set up by kind: ``P2P/CUMEM``, ``P2P/IPC``,
     ``P2P/direct pointer``, ``SHM``, ``NET/IB``, ``NET/Socket``, and so on. Numbers are the most that any communicator has, None
     where the log does not tell them; ``gdrdma`` is None where no path goes over a network, ``multicast`` whether the
@@ -81,7 +81,7 @@ class Transport:
         return (*words, *([f"{self.nvls_channels} NVLS channels"] if self.nvls_channels else []))
 
 
-def transport(logs: Iterable[bytes]) -> Transport:
+def transport(logs: Iterable[bytes]) -> Paths:
     """Return what all logs of a run say. Hostile bytes find no pattern, and change nothing.
 
     >>> found = transport([b"n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\\n"])
@@ -111,7 +111,7 @@ def transport(logs: Iterable[bytes]) -> Transport:
             multicast = not match["no"] and multicast is not False
         settings |= {match["name"].decode(): match["value"].decode() for match in _SETTING.finditer(data)}
         refused |= _P2P_OFF in data
-    return Transport(
+    return Paths(
         networks=tuple(sorted(found)),
         paths={kind: count for kind, count in sorted(paths.items()) if count},
         coll_channels=most.get("coll"),
@@ -130,7 +130,7 @@ def _kind(text: str) -> str:
     return "SHM" if text == "direct shared memory" else text.rstrip()
 
 
-def fallbacks(found: Transport, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
+def fallbacks(found: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
     """Return a text for each choice of NCCL that is slower than what the hardware has, as far as that is known.
 
     Of one rank, which sends nothing, there is none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports; None

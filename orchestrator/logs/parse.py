@@ -22,7 +22,7 @@ from orchestrator.errors import DataError
 from orchestrator.logs.columns import RankColumns
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.patterns import Reader, columns, compiled
-from orchestrator.logs.steps import VALUES, Chorus, StepSample, in_order, rows
+from orchestrator.logs.steps import VALUES, RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
 from orchestrator.strictjson import strict_json
 
@@ -39,11 +39,11 @@ _NO_STEP = "values without a step of their own were left out"  # the line with t
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one file says: samples in order of step, each step once, or of lines that speak of one process each the ``chorus``
+    """What one file says: samples in order of step, each step once, or of lines that speak of one process each the ``aggregate``
     of these; (rank, world_size) of each rank line, the closing facts; the groups of each line that the grammar calls a reading,
     as text."""
 
-    said: tuple[StepSample, ...] | Chorus
+    said: tuple[StepSample, ...] | RankAggregate
     ranks: tuple[tuple[int, int | None], ...]
     closing: Mapping[str, Any] | None
     warnings: tuple[str, ...]
@@ -52,7 +52,7 @@ class Parsed:
     @property
     def samples(self) -> tuple[StepSample, ...]:
         """The samples, of several processes their average."""
-        return self.said.samples() if isinstance(self.said, Chorus) else self.said
+        return self.said.samples() if isinstance(self.said, RankAggregate) else self.said
 
 
 def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
@@ -269,9 +269,9 @@ class _Collector:
 
     def parsed(self) -> Parsed:
         spoken = {tag: voice for tag, voice in self.voices.items() if voice.steps}
-        said: Chorus | tuple[StepSample, ...] = ()
+        said: RankAggregate | tuple[StepSample, ...] = ()
         if self.scope == "process":
-            said = Chorus()
+            said = RankAggregate()
             for voice in spoken.values():
                 for part in self._complete(voice, slack=1):
                     said.add(*part)

@@ -1,9 +1,9 @@
-"""What a log says of each step, of one rank or of many: `StepSample`, and `Chorus`, which takes no more room for many.
+"""What a log says of each step: `StepSample`, and `RankAggregate`, whose memory does not grow with the number of ranks.
 
->>> chorus = Chorus()
->>> chorus.add([1, 2], {"step_time_s": [0.25, 0.5]})
->>> chorus.add([1, 2], {"step_time_s": [0.75, 0.5]})
->>> [(sample.step, sample.step_time_s) for sample in chorus.samples()]
+>>> aggregate = RankAggregate()
+>>> aggregate.add([1, 2], {"step_time_s": [0.25, 0.5]})
+>>> aggregate.add([1, 2], {"step_time_s": [0.75, 0.5]})
+>>> [(sample.step, sample.step_time_s) for sample in aggregate.samples()]
 [(1, 0.5), (2, 0.5)]
 """
 
@@ -18,7 +18,7 @@ from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
 from typing import Any
 
-__all__ = ["ABSURD", "VALUES", "Chorus", "StepSample", "in_order", "rows"]
+__all__ = ["ABSURD", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
 
 ABSURD = 1e15
 """No time in seconds and no rate of a training run comes near; what does is damage or a lie."""
@@ -63,7 +63,7 @@ def in_order(steps: Sequence[int]) -> bool:
     return all(map(lt, steps, islice(steps, 1, None)))
 
 
-class Chorus:
+class RankAggregate:
     """Ranks of a synchronous run, heard as one: times averaged, rates averaged by time.
 
     What was heard is kept as sums over ranks that printed the same steps, so that thousands of ranks take the room of one.
@@ -84,7 +84,7 @@ class Chorus:
         elif steps:
             self._join(_Part(list(steps), {name: list(column) for name, column in there.items()}))
 
-    def merge(self, other: Chorus) -> None:
+    def merge(self, other: RankAggregate) -> None:
         """Hear all that another one has heard."""
         for part in other._parts:
             self._join(part)

@@ -10,10 +10,10 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.hostset import fold
-from orchestrator.plan.course import Course
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.placement import ladder, place
 from orchestrator.plan.render import Plan, render
+from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec, cells, resolve
 
 __all__ = ["PORTS", "Bench", "PlannedRun", "Request", "ordered", "plan_run", "specs"]
@@ -40,19 +40,19 @@ class Bench:
     bench_id: str
     cells: tuple[RunSpec, ...]
     folders: Mapping[str, FrameworkFolder]
-    course: Course
+    schedule: Schedule
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat, from 1, in execution order; the same ones whenever it is asked for."""
         count = len(self.cells)
-        order = ordered(count, repeat, self.course.order, self.course.seed)[-count:]
+        order = ordered(count, repeat, self.schedule.order, self.schedule.seed)[-count:]
         return tuple(
             self.run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
         )
 
     def planned(self) -> tuple[PlannedRun, ...]:
         """Return the runs that are planned from the start."""
-        return tuple(run for repeat in range(1, self.course.repeats + 1) for run in self.block(repeat))
+        return tuple(run for repeat in range(1, self.schedule.repeats + 1) for run in self.block(repeat))
 
     def run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
         """Return one run of a cell; ``index``: its place among all, from 1."""

@@ -18,9 +18,9 @@ from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan.bench import Bench, PlannedRun
-from orchestrator.plan.course import Course
 from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.limits import Limits
+from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 
@@ -62,7 +62,7 @@ def bench_record(
         "superseded": {},
         "cells": _cells(plan),
         "plan": _entries(plan, planned),
-        "course": asdict(plan.course),
+        "course": asdict(plan.schedule),
         "limits": asdict(limits),
         "planned_with": _planned_with(hosts, secrets, plan.folders),
     }
@@ -88,7 +88,7 @@ def reopen(bench: BenchDir) -> Reopened:
         planned_with = record["planned_with"]
         limits, host_names = Limits(**record["limits"]), list(planned_with["hosts"])
         environments = {name: dict(host["env"]) for name, host in planned_with["hosts"].items()}
-        course = Course(**record.get("course", {}))
+        schedule = Schedule(**record.get("course", {}))
         if not all(run_id in wanted for run_id in order):
             raise ValueError("runs without a plan")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -110,7 +110,7 @@ def reopen(bench: BenchDir) -> Reopened:
         run_id: PlannedRun(run_id, wanted[run_id][1], wanted[run_id][0], folders[wanted[run_id][0].framework], bench_id)
         for run_id in order
     }
-    return Reopened(Bench(bench_id, tuple(specs), folders, course), runs, hosts, inventory, limits)
+    return Reopened(Bench(bench_id, tuple(specs), folders, schedule), runs, hosts, inventory, limits)
 
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrator.analysis.compare.benches import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
-from orchestrator.analysis.compare.cells import TOO_FEW, Pair, Side, enough
+from orchestrator.analysis.compare.cells import TOO_FEW, CellPair, Side, enough
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.intervals import Interval
@@ -46,12 +46,12 @@ def render(comparison: Comparison, console: Console) -> None:
         _print_file(file, console)
 
 
-def change(pair: Pair) -> str:
+def change(pair: CellPair) -> str:
     """Return by how much the speed changed, and its interval: ``-9.0%, -9.6% to -8.4%``."""
     return f"{_percent(pair.ratio)}, {_range(pair.interval)}"
 
 
-def _drawn(pairs: tuple[Pair, ...]) -> Table:
+def _drawn(pairs: tuple[CellPair, ...]) -> Table:
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case", overflow="fold")
     for title in ("before", "n", "after", "n", "change", "change 95%", "p"):

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
-from orchestrator.analysis.published.beside import Beside
-from orchestrator.analysis.published.tables import Cell, PublishedFile, TableCheck
+from orchestrator.analysis.published.reference import Beside
+from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, TableCheck
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
@@ -148,7 +148,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     return fitting(("case", "runs", *wanted, *ours), rows, (), console, "")
 
 
-def _beside_recomputed(check: TableCheck, cell: Cell, what: str) -> str:
+def _beside_recomputed(check: TableCheck, cell: PublishedCell, what: str) -> str:
     printed, found = getattr(cell, what), check.of(cell.case, what)
     # The speed is the average or the median once more: only a difference is worth the width.
     if printed is None or found is None or (what == "speed" and found.agrees):

@@ -38,9 +38,9 @@ def notes_of(bench: BenchDir) -> list[str]:
     """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
     why nothing was run."""
     record = bench.bench()
-    course, notes = record.get("course"), record.get("notes", [])
-    course = course if isinstance(course, dict) else {}
-    order = [f"random order in blocks, seed {course.get('seed')}"] if course.get("order") == "random" else []
+    schedule, notes = record.get("course"), record.get("notes", [])
+    schedule = schedule if isinstance(schedule, dict) else {}
+    order = [f"random order in blocks, seed {schedule.get('seed')}"] if schedule.get("order") == "random" else []
     return [*order, *(str(text) for text in notes), *_refusals(bench)]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
-from orchestrator.logs.steps import Chorus
+from orchestrator.logs.steps import RankAggregate
 from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.rundir import RunDir
@@ -48,7 +48,7 @@ def read_logs(
     grammar: LogGrammar,
     holders: frozenset[str],
     terms: Mapping[str, Any] | None = None,
-) -> tuple[dict[str, NodeLogs], Chorus]:
+) -> tuple[dict[str, NodeLogs], RankAggregate]:
     """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
     say together where each line speaks of one; the files then hold no samples of their own.
 
@@ -57,15 +57,15 @@ def read_logs(
     """
     jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
     much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
-    logs, chorus = {}, Chorus()
+    logs, aggregate = {}, RankAggregate()
     for some, said in shared_out(_read, jobs, worth=much):
         logs.update(some)
-        chorus.merge(said)
-    return logs, chorus
+        aggregate.merge(said)
+    return logs, aggregate
 
 
-def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
-    logs, chorus = {}, Chorus()
+def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
+    logs, aggregate = {}, RankAggregate()
     for path, host, entries, grammar, holds, terms in jobs:
         files: dict[str, Parsed] = {}
         rhythm: dict[str, tuple[float, float, float]] = {}
@@ -76,15 +76,15 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], Chorus]:
                 sampled.append(name)
                 with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
                     rhythm |= {name: quantiles(step_times(one.samples, **terms))} if terms else {}
-                if isinstance(one.said, Chorus):
-                    chorus.merge(one.said)
+                if isinstance(one.said, RankAggregate):
+                    aggregate.merge(one.said)
             files[name] = (
                 one
-                if is_sample and not isinstance(one.said, Chorus)
+                if is_sample and not isinstance(one.said, RankAggregate)
                 else replace(one, said=(), readings=one.readings if is_sample else ())
             )
         logs[host] = NodeLogs(files, tuple(sampled), rhythm)
-    return logs, chorus
+    return logs, aggregate
 
 
 def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:

@@ -83,14 +83,14 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
     terms = terms_of(spec, grammar)
     every = terms if each_rank and grammar.nodes == "every" else None
-    logs, chorus = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
+    logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
     parsed = {host: found.files for host, found in logs.items()}
     doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
     sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
     if not sampled:
         raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
     observed = _closing(planned, sampled)
-    samples = chorus.samples() if chorus else next((one.samples for one in sampled if one.samples), ())
+    samples = aggregate.samples() if aggregate else next((one.samples for one in sampled if one.samples), ())
     doubts += [text for one in sampled for text in one.warnings] + _remarks(observed)
     doubts += _leftovers(planned.outcome)
     doubts += _stragglers(planned.outcome)
@@ -140,7 +140,7 @@ def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, An
     return tuple(lines)
 
 
-def _transport(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> nccl.Transport:
+def _transport(run: RunDir, planned: Planned, records: Mapping[str, Mapping[str, Any]]) -> nccl.Paths:
     """Return what NCCL chose on all nodes, from its own logs; they were checked with all the others."""
     logs = (
         run.log_path(node.host, name).read_bytes()

@@ -8,7 +8,7 @@ from shlex import join
 from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import MARGIN, Pair, chosen, compared, matched, unmatched
+from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, unmatched
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.rundir import BenchDir, RunDir
@@ -29,7 +29,7 @@ class Comparison:
     before: str
     after: str
     margin: float
-    pairs: tuple[Pair, ...]
+    pairs: tuple[CellPair, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     distinctions: tuple[Distinction, ...]

@@ -27,7 +27,7 @@ __all__ = [
     "MARGIN",
     "SLOWER",
     "TOO_FEW",
-    "Pair",
+    "CellPair",
     "Side",
     "chosen",
     "compared",
@@ -58,7 +58,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CellPair:
     """A cell in both benches. ``differing`` names the fields of its spec that are not the same in both.
 
     ``permutation_p`` is the pair's alone, ``corrected_p`` Welch's among all pairs, and ``p`` the larger: both must be small.
@@ -120,7 +120,7 @@ def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tupl
     return tuple(_case(cell, varying) for cell in cells if cell.key() not in paired)
 
 
-def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[Pair, ...]:
+def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[CellPair, ...]:
     """Return what can be said of each pair. A difference that may be less than ``margin``, a fraction, is called slight."""
     varying = _varying([before for before, _ in pairs])
     found = [_pair(before, after, varying) for before, after in pairs]
@@ -132,7 +132,7 @@ def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tupl
     return tuple(replace(pair, verdict=pair.verdict or _verdict(pair, margin)) for pair in found)
 
 
-def doubt(pair: Pair) -> str:
+def doubt(pair: CellPair) -> str:
     """Return why a gate may not judge by a pair, or nothing: only like work is judged, and only if all of it is there."""
     if pair.differing:
         return f"its spec differs in {', '.join(pair.differing)}"
@@ -159,11 +159,11 @@ def spec_fields(cell: Cell) -> dict[str, Any]:
     return {"simulated": cell.simulated, **fields, **within}
 
 
-def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> Pair:
+def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
     one, other = spec_fields(before), spec_fields(after)
     why_not = _undecidable(before, after)
     apart = [mean([math.log(speed) for speed in cell.speeds]) for cell in (before, after) if cell.speeds]
-    return Pair(
+    return CellPair(
         case=_case(before, varying),
         before=_side(before),
         after=_side(after),
@@ -189,7 +189,7 @@ def _undecidable(before: Cell, after: Cell) -> str:
     return TOO_FEW if min(repeats) < 2 or least_chance(*repeats) >= LIMIT else ""
 
 
-def _verdict(pair: Pair, margin: float) -> str:
+def _verdict(pair: CellPair, margin: float) -> str:
     found = pair.interval
     if found is None or pair.p is None or pair.p >= LIMIT or found.low <= 1 <= found.high:
         return NONE

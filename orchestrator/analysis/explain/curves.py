@@ -18,7 +18,7 @@ from orchestrator.results.numbers.intervals import interval
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.read import read_run
 
-__all__ = ["Curve", "newest_curve", "settings_of"]
+__all__ = ["MeasuredCurve", "newest_curve", "settings_of"]
 
 Settings = Mapping[str, Mapping[str, str]]
 """By host, the variables that NCCL is set with there."""
@@ -28,7 +28,7 @@ _TELLING = "NCCL_DEBUG"
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class MeasuredCurve:
     """The median over ``repeats`` runs of the time (s) of a call, by size in bytes, in order of size; in which bench and with
     which type it was measured. A time depends on bytes, so that of one type stands for all. ``uncertain`` is how far a time
     may be off, as a share: half of its 95 % interval, the median over sizes; 0 where there are no repeats to tell.
@@ -52,7 +52,7 @@ def newest_curve(
     device: str = "",
     in_place: bool = True,
     reaching: int = 0,
-) -> Curve | None:
+) -> MeasuredCurve | None:
     """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with NCCL set like this; None
     where there is none. Those that tell of ``reaching`` bytes go before those that end too far below.
 
@@ -60,7 +60,7 @@ def newest_curve(
     DistributedDataParallel calls it. Of several types the one with most good repeats is taken, then fp32. A bench that cannot
     be read is passed by: `orch summarize` tells what is wrong with it.
     """
-    short: list[Curve] = []
+    short: list[MeasuredCurve] = []
     for path in sorted(runs.glob("*/bench.json"), reverse=True):
         try:
             bench = BenchDir.open(path.parent)
@@ -73,7 +73,7 @@ def newest_curve(
         if best and times:
             over = tuple(one.bench_id for one in short)
             name, off = path.parent.name, _uncertain(best, in_place)
-            found = Curve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
+            found = MeasuredCurve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
             if reaches(max(times), reaching):
                 return found
             short.append(found)

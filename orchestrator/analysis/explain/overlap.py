@@ -7,7 +7,7 @@ Accelerating Data Parallel Training", 2020). It knows nothing of runs and of wha
 >>> curve = Curve.of({1_000_000: 0.001, 2_000_000: 0.002})
 >>> f"{curve.time_s(1_500_000):.4f} {curve.time_s(4_000_000):.4f}"
 '0.0015 0.0040'
->>> f"{step_s(Device(0.030, 0.020), (Bucket(1_000_000, 0.5), Bucket(2_000_000, 1.0)), curve):.3f}"
+>>> f"{step_s(DeviceModel(0.030, 0.020), (Bucket(1_000_000, 0.5), Bucket(2_000_000, 1.0)), curve):.3f}"
 '0.032'
 """
 
@@ -21,7 +21,19 @@ from itertools import accumulate
 
 from orchestrator.errors import DataError
 
-__all__ = ["ALONE", "BLOCKS", "REACH", "Bucket", "Curve", "Device", "Sharing", "buckets_of", "reaches", "sharing_of", "step_s"]
+__all__ = [
+    "ALONE",
+    "BLOCKS",
+    "REACH",
+    "Bucket",
+    "Curve",
+    "DeviceModel",
+    "Sharing",
+    "buckets_of",
+    "reaches",
+    "sharing_of",
+    "step_s",
+]
 
 BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "resnet50": (
@@ -94,15 +106,15 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceModel:
     """A step of one device that waits for nobody: all of it, and the backward pass, the part that may hide an all-reduce."""
 
     step_s: float
     backward_s: float
 
-    def scaled(self, factor: float) -> Device:
+    def scaled(self, factor: float) -> DeviceModel:
         """Return the device when it takes ``factor`` times as long."""
-        return Device(self.step_s * factor, self.backward_s * factor)
+        return DeviceModel(self.step_s * factor, self.backward_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,7 @@ def buckets_of(sizes_bytes: Sequence[int], model: str = "") -> tuple[Bucket, ...
     return tuple(Bucket(size, share) for size, share in zip(sizes_bytes, found, strict=True))
 
 
-def step_s(device: Device, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
+def step_s(device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
     """Return the seconds of a step in which the buckets are reduced in turn beside the backward pass, and the rest after it."""
     done_s = now_s = 0.0
     for bucket in buckets:

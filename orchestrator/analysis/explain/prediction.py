@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.explain.overlap import ALONE, REACH, Bucket, Curve, Device, Sharing, buckets_of, step_s
+from orchestrator.analysis.explain.overlap import ALONE, REACH, Bucket, Curve, DeviceModel, Sharing, buckets_of, step_s
 from orchestrator.analysis.explain.step_parts import StepParts, typical
 from orchestrator.results.numbers.intervals import LEVEL, Interval
 from orchestrator.results.summary import Row
@@ -88,7 +88,7 @@ class Explanation:
 class _Model:
     """What a prediction of more than one rank is made of."""
 
-    device: Device
+    device: DeviceModel
     buckets: tuple[Bucket, ...]
     curve: Curve
     sharing: Sharing
@@ -188,7 +188,7 @@ def _model(row: Row, here: StepParts, busy_s: float, collective: Collective | No
         return None, _too_short(collective, largest)
     assumed = sockets and here.slowed is None and here.solo_mean_s is None
     slowed = SLOWED_BY_SOCKETS if assumed else here.slowed or 1.0
-    device = Device(busy_s, busy_s * (here.backward or BACKWARD)).scaled(slowed)
+    device = DeviceModel(busy_s, busy_s * (here.backward or BACKWARD)).scaled(slowed)
     buckets = buckets_of(here.buckets_bytes, row.model)
     if here.ready:
         buckets = tuple(Bucket(one.size_bytes, share) for one, share in zip(buckets, here.ready, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
+from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.results.numbers.peaks import link_in
 from orchestrator.results.numbers.physics import Finding, Measured, findings
 
@@ -30,7 +30,7 @@ def _program(table: PublishedTable) -> tuple[object, ...]:
     return table.model, table.dtype, table.loader, table.version, table.hardware, tuple(sorted(table.variant.items()))
 
 
-def _measured(table: PublishedTable, cell: Cell) -> Measured:
+def _measured(table: PublishedTable, cell: PublishedCell) -> Measured:
     nodes, gpus = (int(number) for number in cell.case[:-1].split("n"))
     named = ", ".join((table.hardware, *map(str, table.variant.values())))
     return Measured(nodes, gpus, table.batch_size, table.model, table.dtype, cell.speeds, named, link_in(table.hardware))

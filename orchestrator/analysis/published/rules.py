@@ -2,8 +2,8 @@
 
 `orchestrator.results.numbers` is how this tool measures. These rules exist so that a published table can be made again from
 its logs, and a new one be made the same way. They look for their own lines in the bytes of a log, because two of them count
-lines rather than steps. Where a published script passed over a fault in silence (too few lines, a second run in the file, a world of another
-size), the rule refuses; wherever the script gave a right number, the rule gives the same.
+lines rather than steps. Where a published script passed over a fault in silence (too few lines, a second run in the file, a
+world of another size), the rule refuses; wherever the script gave a right number, the rule gives the same.
 
 >>> log = b"".join(b"train: epoch 0, iter %d, loss: 1.0, samples/s: 9.9 %.1f\\n" % (i, 1.6e9 + i / 10) for i in (20, 120))
 >>> RULES["oneflow_20_120"].speed(log, Case(nodes=2, gpus=8, batch_size=128)).samples_per_s

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
+from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.errors import DataError
 
 __all__ = ["SCHEMA", "parse"]
@@ -90,7 +90,8 @@ def parse(value: Any, framework: str, where: str) -> PublishedFile:
 def _table(name: str, table: _Table) -> PublishedTable:
     values = table.model_dump(exclude={"cases", "order", "known", "notes"})
     cells = tuple(
-        Cell(case, cell.speed, cell.speedup, cell.average, cell.median, tuple(cell.runs)) for case, cell in table.cases.items()
+        PublishedCell(case, cell.speed, cell.speedup, cell.average, cell.median, tuple(cell.runs))
+        for case, cell in table.cases.items()
     )
     return PublishedTable(
         name=name, cells=cells, order=tuple(table.order), known=tuple(table.known), notes=tuple(table.notes), **values

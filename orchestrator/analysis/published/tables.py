@@ -16,14 +16,14 @@ from typing import Any
 
 from orchestrator.results.numbers.throughput import mean, median
 
-__all__ = ["Cell", "Check", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
+__all__ = ["NumberCheck", "PublishedCell", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
 
 BASELINE = "1n1g"
 _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PublishedCell:
     """One row of a published table as printed, in samples/s. ``runs`` are (id, speed) in the order in which they were read."""
 
     case: str
@@ -59,7 +59,7 @@ class PublishedTable:
     variant: Mapping[str, Any]
     known: tuple[str, ...]
     notes: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[PublishedCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class PublishedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class NumberCheck:
     """One printed number beside the one that follows from what else was printed."""
 
     case: str
@@ -96,13 +96,13 @@ class TableCheck:
     known, ``unseen`` is said to be wrong and is not."""
 
     table: PublishedTable
-    checks: tuple[Check, ...]
+    checks: tuple[NumberCheck, ...]
     ours: Mapping[str, float] = field(default_factory=dict)
     odd: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
 
-    def of(self, case: str, what: str) -> Check | None:
+    def of(self, case: str, what: str) -> NumberCheck | None:
         """Return the check of one printed number, None where it was not printed or nothing it follows from was."""
         return next((check for check in self.checks if (check.case, check.what) == (case, what)), None)
 
@@ -136,7 +136,7 @@ def recompute(table: PublishedTable) -> TableCheck:
         if cell.speedup is not None and cell.case in exact:
             ratio = exact[cell.case]
             checks.append(
-                Check(cell.case, "speedup", cell.speedup, ratio, agrees(cell.speedup, ratio, slack=_slack(cell, base)))
+                NumberCheck(cell.case, "speedup", cell.speedup, ratio, agrees(cell.speedup, ratio, slack=_slack(cell, base)))
             )
     wrong = [str(check) for check in checks if not check.agrees]
     wrong += [
@@ -154,7 +154,7 @@ def recompute(table: PublishedTable) -> TableCheck:
     )
 
 
-def _cell_checks(cell: Cell, statistic: str) -> list[Check]:
+def _cell_checks(cell: PublishedCell, statistic: str) -> list[NumberCheck]:
     if not cell.runs:
         return []
     centre = mean if statistic == "mean" else median
@@ -163,11 +163,11 @@ def _cell_checks(cell: Cell, statistic: str) -> list[Check]:
     for what, printed, of_runs in wanted:
         if printed is not None:
             exact = of_runs(cell.speeds)
-            found.append(Check(cell.case, what, printed, exact, agrees(printed, exact)))
+            found.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact)))
     return found
 
 
-def _slack(cell: Cell, base: Cell | None) -> float:
+def _slack(cell: PublishedCell, base: PublishedCell | None) -> float:
     """Return how far a quotient of two printed speeds may be off, as both were rounded to two places."""
     if base is None or cell.runs or cell is base:
         return 0.0

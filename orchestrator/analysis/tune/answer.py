@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from orchestrator.analysis.tune.candidates import Candidate, settings, written
-from orchestrator.analysis.tune.halving import Gain, Measured, gain, ranked
+from orchestrator.analysis.tune.halving import Gain, RungResult, gain, ranked
 from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult
@@ -74,7 +74,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
     found = gain(last) if last else None
     best: Candidate = last.rung.candidates[0] if last else ()
-    knobs = state.course.knobs if state.course else ()
+    knobs = state.schedule.knobs if state.schedule else ()
     env, options = settings(knobs, best) if last else ({}, {})
     speeds = [_median(last.speeds[who].values()) if last else None for who in (best, (0,) * len(best))]
     spec, origins = record["cells"][0]["spec"], record["cells"][0]["origins"]
@@ -117,7 +117,7 @@ def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
     return [run for run in results if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))], len(others)
 
 
-def _best(measured: Measured) -> Candidate | None:
+def _best(measured: RungResult) -> Candidate | None:
     """Return the fastest candidate of a rung beside the default, or the one that it confirms; None where none has a speed."""
     confirmed = measured.rung.candidates[0]
     if measured.rung.confirms:
@@ -145,9 +145,9 @@ def _verdict(state: State, found: Gain | None) -> str:
 def _tried(state: State) -> list[Tried]:
     found = []
     for number, measured in enumerate(state.rungs, start=1):
-        base = _median(measured.speeds[(0,) * len(state.course.knobs if state.course else ())].values())
+        base = _median(measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values())
         for candidate, by_repeat in measured.speeds.items():
-            words = written(state.course.knobs if state.course else (), candidate)
+            words = written(state.schedule.knobs if state.schedule else (), candidate)
             speeds = tuple(speed for speed in by_repeat.values() if speed)
             middle = _median(speeds)
             ratio = middle / base if middle and base and any(candidate) else None

@@ -23,9 +23,9 @@ from orchestrator.plan.framework import Knob
 from orchestrator.results.numbers.intervals import Interval, ratio_interval
 
 __all__ = [
-    "Course",
+    "TuneSchedule",
     "Gain",
-    "Measured",
+    "RungResult",
     "Rung",
     "Stage",
     "Times",
@@ -87,7 +87,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RungResult:
     """A rung that is over: samples/s of each candidate, the default among them, by repeat, None for a run that failed."""
 
     rung: Rung
@@ -95,7 +95,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class TuneSchedule:
     """What decides a tune besides what it measures: knobs, seed, and the steps of a whole run, warm-up included."""
 
     knobs: tuple[Knob, ...]
@@ -134,7 +134,7 @@ class Gain:
 # --- what comes next ------------------------------------------------------------------------------------------------------
 
 
-def following(course: Course, done: Sequence[Measured], times: Times, left_s: float) -> Rung | None:
+def following(schedule: TuneSchedule, done: Sequence[RungResult], times: Times, left_s: float) -> Rung | None:
     """Return the rung that follows those that are over, in the time that is left; None where the tune is at its end.
 
     Time for the confirmation is kept back from the start. There is none where the default came out first.
@@ -145,16 +145,16 @@ def following(course: Course, done: Sequence[Measured], times: Times, left_s: fl
     size = math.ceil(len(done[-1].rung.candidates) / 2) if done else _MOST_CANDIDATES
     if not done or (size > 1 and any(map(any, order))):
         if not done:
-            size = len(design(course.knobs, course.seed, size))
-        for_search_s = left_s - reserve_s(times, course.steps)
-        rungs = stages(size, warmup_steps=course.warmup_steps, steps=course.steps, times=times, left_s=for_search_s)
+            size = len(design(schedule.knobs, schedule.seed, size))
+        for_search_s = left_s - reserve_s(times, schedule.steps)
+        rungs = stages(size, warmup_steps=schedule.warmup_steps, steps=schedule.steps, times=times, left_s=for_search_s)
         if rungs:
             tried = [candidate for measured in done for candidate in measured.speeds]
             size = rungs[0].candidates
-            new = survivors(course.knobs, order, tried, size) if done else design(course.knobs, course.seed, size)
+            new = survivors(schedule.knobs, order, tried, size) if done else design(schedule.knobs, schedule.seed, size)
             return Rung(tuple(new), rungs[0].repeats, rungs[0].steps)
-    repeats = confirming(times, course.steps, left_s)
-    return Rung((order[0],), repeats, course.steps, confirms=True) if repeats and order and any(order[0]) else None
+    repeats = confirming(times, schedule.steps, left_s)
+    return Rung((order[0],), repeats, schedule.steps, confirms=True) if repeats and order and any(order[0]) else None
 
 
 def least_s(times: Times, steps: int) -> float:
@@ -237,7 +237,7 @@ def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable
     return [*kept, *new, *best[len(kept) : size - len(new)]]
 
 
-def gain(measured: Measured) -> Gain | None:
+def gain(measured: RungResult) -> Gain | None:
     """Return what the candidate of a confirmation gains over the default; None for fewer than two pairs of good runs."""
     (best,) = measured.rung.candidates
     default = (0,) * len(best)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.analysis.tune.candidates import Candidate, applicable, written
-from orchestrator.analysis.tune.halving import Course, Measured, Rung
+from orchestrator.analysis.tune.halving import Rung, RungResult, TuneSchedule
 from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob
@@ -29,13 +29,13 @@ def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, nume
 class State:
     """How far a tune is, by its evidence alone: the pilot's result, None before its end; the rungs that were begun.
 
-    ``course`` is None without a good pilot. ``failures`` maps what a candidate sets, in words, to why a run of it has no
+    ``schedule`` is None without a good pilot. ``failures`` maps what a candidate sets, in words, to why a run of it has no
     number, ``confirming`` holds the runs of the confirmation.
     """
 
     pilot: RunResult | None
-    course: Course | None
-    rungs: tuple[Measured, ...]
+    schedule: TuneSchedule | None
+    rungs: tuple[RungResult, ...]
     failures: Mapping[str, str]
     confirming: tuple[str, ...]
     ended: str
@@ -52,15 +52,15 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
             return State(pilot, None, (), {}, (), tune["ended"])
         networks = tuple(pilot.observed.get("networks", ()))
         knobs = applicable(map(_knob, tune["knobs"]), networks, pilot.spec, tune["held"], numerics=tune["numerics"])
-        course = Course(knobs, tune["seed"], pilot.spec.warmup_steps, pilot.spec.steps)
+        schedule = TuneSchedule(knobs, tune["seed"], pilot.spec.warmup_steps, pilot.spec.steps)
         failures: dict[str, str] = {}
         rungs = [
-            _measured(course, kept, [each for each in runs if each[0].get("rung") == number], failures)
+            _measured(schedule, kept, [each for each in runs if each[0].get("rung") == number], failures)
             for number, kept in enumerate(tune["rungs"])
         ]
         last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
         confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.get("rung") == last)
-        return State(pilot, course, tuple(rungs), failures, confirming, tune["ended"])
+        return State(pilot, schedule, tuple(rungs), failures, confirming, tune["ended"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"expected the record of a tune, {error} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=str(bench.path / "bench.json")) from error
@@ -72,16 +72,19 @@ def _knob(kept: Mapping[str, Any]) -> Knob:
 
 
 def _measured(
-    course: Course, kept: Mapping[str, Any], runs: Sequence[tuple[Mapping[str, Any], RunResult]], failures: dict[str, str]
-) -> Measured:
+    schedule: TuneSchedule,
+    kept: Mapping[str, Any],
+    runs: Sequence[tuple[Mapping[str, Any], RunResult]],
+    failures: dict[str, str],
+) -> RungResult:
     """Return a rung with what its runs came to; note why candidates failed."""
     rung = Rung(tuple(map(tuple, kept["candidates"])), kept["repeats"], kept["steps"], kept["confirms"])
-    by_cell = dict(zip(kept["cells"], (course.default, *rung.candidates), strict=True))
+    by_cell = dict(zip(kept["cells"], (schedule.default, *rung.candidates), strict=True))
     speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
     for entry, result in runs:
         candidate = by_cell[entry["cell"]]
         speeds[candidate][entry["repeat"]] = result.throughput.samples_per_s if result.throughput else None
         if result.error:
             words = ": ".join(word for word in (result.error.host, result.error.message.partition("\n")[0]) if word)
-            failures.setdefault(written(course.knobs, candidate), words)
-    return Measured(rung, speeds)
+            failures.setdefault(written(schedule.knobs, candidate), words)
+    return RungResult(rung, speeds)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.analysis.explain.prediction import Explanation
-from orchestrator.analysis.published.beside import Beside
+from orchestrator.analysis.published.reference import Beside
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.results.account import RunAccount

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from orchestrator.analysis.explain.prediction import Explanation
-from orchestrator.analysis.published.beside import Beside
+from orchestrator.analysis.published.reference import Beside
 from orchestrator.inventory.hostset import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations

@@ -20,7 +20,7 @@ from itertools import combinations
 from orchestrator.results.numbers.intervals import Interval, student
 from orchestrator.results.numbers.throughput import deviation, mean, median
 
-__all__ = ["LEVEL", "MARGIN", "Boundary", "Diagnosis", "Link", "NodeScore", "Pair", "diagnosis"]
+__all__ = ["LEVEL", "MARGIN", "Boundary", "Culprits", "Link", "NodeScore", "Pair", "diagnosis"]
 
 Pair = tuple[int, int]
 """Two nodes by their node_rank, the lower one first."""
@@ -77,7 +77,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Culprits:
     """What the times of all pairs say.
 
     ``relative`` holds each pair's time over the ordinary one; ``ordinary_s`` is that time. ``seen_node`` and ``seen_link`` say
@@ -118,7 +118,7 @@ class _Times:
         return self.centre[min(one, other), max(one, other)] - self.base
 
 
-def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Diagnosis:
+def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
     """Return what seconds by pair of ``nodes``, each sweep once and in the same order for all pairs, say.
 
     Two nodes are one pair, with which nothing compares; of three, one node or one link can be named. One sweep has no noise to
@@ -133,7 +133,7 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Diagnosis:
     boundary = _boundary(known, scores, links)
     if boundary:
         scores, links = _acquitted(known, boundary, scores)
-    return Diagnosis(
+    return Culprits(
         sweeps=known.sweeps,
         ordinary_s=math.exp(known.base),
         nodes=tuple(scores.values()),

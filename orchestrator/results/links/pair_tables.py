@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.inventory.hostset import fold
 from orchestrator.results.grids import Content, Grid, Repeats
-from orchestrator.results.links.culprits import MARGIN, Diagnosis, Link, NodeScore, Pair, diagnosis
+from orchestrator.results.links.culprits import MARGIN, Culprits, Link, NodeScore, Pair, diagnosis
 from orchestrator.results.links.pair_times import BOTH, ONE_WAY, PING
 from orchestrator.results.numbers.throughput import mean, median
 
@@ -57,7 +57,7 @@ def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, floa
     return {way: math.exp(log - usual) for way, log in logs.items()}
 
 
-def _culprits(found: Diagnosis, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
+def _culprits(found: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
     texts = [_node_words(score, names, ways) for score in sorted(found.nodes, key=_slowest) if score.named]
     texts += [_link_words(link, names, ways) for link in sorted(found.links, key=_slowest) if link.named]
     if found.boundary:
@@ -86,7 +86,7 @@ def _one_sided(one: float, other: float, first: str, second: str) -> str:
     return first if logs[0] > logs[1] else second
 
 
-def _nothing(found: Diagnosis) -> tuple[str, ...]:
+def _nothing(found: Culprits) -> tuple[str, ...]:
     relative = list(found.relative.values())
     if len(relative) == 1:
         return ("two nodes are one pair, and there is nothing to compare it with; three can tell",)
@@ -100,7 +100,7 @@ def _nothing(found: Diagnosis) -> tuple[str, ...]:
     return (f"nothing stands out: {apart}; {reach}",)
 
 
-def _node_grid(found: Diagnosis, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
+def _node_grid(found: Culprits, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
     rows = []
     for score in found.nodes:
         pings = [seconds for pair, seconds in ping_s.items() if score.node in pair]
@@ -110,7 +110,7 @@ def _node_grid(found: Diagnosis, names: Mapping[int, str], ways: Mapping[Way, fl
     return Grid("nodes, to their middle partner", _NODES, tuple(rows))
 
 
-def _link_grid(found: Diagnosis, names: Mapping[int, str], size: int) -> Grid:
+def _link_grid(found: Culprits, names: Mapping[int, str], size: int) -> Grid:
     rows = []
     for place, link in enumerate(sorted(found.links, key=_slowest)):
         if place < _WORST or link.named:
@@ -121,7 +121,7 @@ def _link_grid(found: Diagnosis, names: Mapping[int, str], size: int) -> Grid:
     return Grid("slowest links, over what their nodes explain", _LINKS, tuple(rows))
 
 
-def _matrix(found: Diagnosis, names: Mapping[int, str], size: int) -> Grid:
+def _matrix(found: Culprits, names: Mapping[int, str], size: int) -> Grid:
     rates: dict[Way, float] = {pair: _rate(size, found.ordinary_s * times) for pair, times in found.relative.items()}
     order = sorted(names)
     rows = tuple((names[one], *(rates.get((min(one, other), max(one, other))) for other in order)) for one in order)

@@ -26,7 +26,7 @@ from orchestrator.errors import ConfigError, DataError, TransportError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["HostKey", "Known", "Trust", "judge", "known_keys"]
+__all__ = ["HostKey", "KnownHosts", "Trust", "judge", "known_keys"]
 
 _LOCK_WAIT_S = 10.0
 _MARKS = ("@revoked", "@cert-authority")
@@ -61,7 +61,7 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KnownHost:
     """A line about one server: ``place`` is ``file:line``; ``key`` is None where the line is damaged."""
 
     place: str
@@ -70,10 +70,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownHosts:
     """What the files say about one server, and which lines of them cannot be read at all."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KnownHost, ...]
     torn: tuple[str, ...]
 
     def types(self) -> tuple[str, ...]:
@@ -81,12 +81,12 @@ class Known:
         return tuple(dict.fromkeys(entry.key.type for entry in self.entries if entry.key and not entry.mark))
 
 
-def known_keys(files: Sequence[Path], name: str) -> Known:
+def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
     """Read what ``files`` say about the server known as ``name``. Files that do not exist are empty.
 
     Raises ConfigError where one cannot be read: what it holds might have been a refusal.
     """
-    entries: list[Entry] = []
+    entries: list[KnownHost] = []
     torn: list[str] = []
     for path in files:
         try:
@@ -97,8 +97,8 @@ def known_keys(files: Sequence[Path], name: str) -> Known:
         except OSError as error:
             raise ConfigError(f"known-hosts file cannot be read: {error.strerror}", where=str(path)) from error
         torn += file.torn
-        entries += [Entry(f"{path}:{number}", *file.keys(number)) for number in file.about(name)]
-    return Known(tuple(entries), tuple(torn))
+        entries += [KnownHost(f"{path}:{number}", *file.keys(number)) for number in file.about(name)]
+    return KnownHosts(tuple(entries), tuple(torn))
 
 
 class _File:
@@ -177,7 +177,7 @@ def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
     return any(entry.key == offered and not entry.mark for entry in bare.entries)
 
 
-def _refuse_revoked(endpoint: Endpoint, known: Known, offered: HostKey) -> None:
+def _refuse_revoked(endpoint: Endpoint, known: KnownHosts, offered: HostKey) -> None:
     for entry in known.entries:
         if entry.mark == "@revoked" and entry.key in (offered, None):
             which = "this key is" if entry.key else "a key of this host, in a damaged line, is"
@@ -185,7 +185,7 @@ def _refuse_revoked(endpoint: Endpoint, known: Known, offered: HostKey) -> None:
             raise endpoint.error("host_key_revoked", text, "do not use this host")
 
 
-def _refuse_authorities(endpoint: Endpoint, known: Known) -> None:
+def _refuse_authorities(endpoint: Endpoint, known: KnownHosts) -> None:
     for entry in known.entries:
         if entry.mark and entry.mark != "@revoked":
             raise endpoint.error(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.analysis.published.tables import Cell, PublishedFile, PublishedTable
+from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["Beside", "Pair", "beside"]
+__all__ = ["Beside", "Match", "beside"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Match:
     """One case; speeds in samples/s, None where one side did not measure it. ``ratio`` is our speed over the published one."""
 
     case: str
@@ -32,7 +32,7 @@ class Beside:
     title: str
     our_hardware: str
     published_hardware: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[Match, ...]
     notes: tuple[str, ...]
 
 
@@ -75,9 +75,9 @@ def _beside(series: str, rows: tuple[Row, ...], file: PublishedFile, table: Publ
     )
 
 
-def _pair(case: str, row: Row | None, cell: Cell | None) -> Pair:
+def _pair(case: str, row: Row | None, cell: PublishedCell | None) -> Match:
     ours, published = row.median_speed if row else None, cell.speed if cell else None
-    return Pair(
+    return Match(
         case=case,
         ours=ours,
         published=published,

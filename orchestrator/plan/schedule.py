@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LEAST", "MOST", "Course"]
+__all__ = ["LEAST", "MOST", "Schedule"]
 
 LEAST, MOST = 8, 30
 """Repeats with ``--until-ci``. With fewer than eight to begin with, an interval that is narrow by chance ends too many benches:
@@ -12,7 +12,7 @@ LEAST, MOST = 8, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Schedule:
     """How a bench goes on: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
 
     ``until_ci`` is the half-width that every 95 % interval shall have at most, as a share of its median; ``budget_s`` bounds
