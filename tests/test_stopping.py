@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.cli.options import seconds, share
 from orchestrator.controller import stopping
 from orchestrator.controller.earlier import expected
-from orchestrator.controller.stopping import Width, decide, given_up, widest
+from orchestrator.controller.stopping import Decision, Width, decide, given_up, widest
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench, Request, specs
@@ -59,9 +59,11 @@ def test_the_example_of_the_module_is_true() -> None:
 def test_a_bench_ends_at_the_first_block_that_is_narrow_enough_within_its_cap_and_its_budget(
     schedule: Schedule, shares: list[float], block_s: float
 ) -> None:
+    def decision_after(blocks: int) -> Decision:
+        return decide(schedule, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)
+
     blocks = 0
-    while (decision := decide(
-        schedule, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)).goes_on:  # fmt: skip
+    while (decision := decision_after(blocks)).goes_on:
         blocks += 1
         assert blocks <= schedule.most
     assert schedule.budget_s is None or blocks * block_s <= schedule.budget_s

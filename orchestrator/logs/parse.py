@@ -39,9 +39,11 @@ _NO_STEP = "values without a step of their own were left out"  # the line with t
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one file says: samples in order of step, each step once, or of lines that speak of one process each the ``aggregate``
-    of these; (rank, world_size) of each rank line, the closing facts; the groups of each line that the grammar calls a reading,
-    as text."""
+    """What one file says.
+
+    Samples in order of step, each step once; of lines that speak of one process each, the aggregate over ranks instead.
+    (rank, world_size) of each rank line, the closing facts, and the groups of each line that the grammar calls a reading, as
+    text."""
 
     said: tuple[StepSample, ...] | RankAggregate
     ranks: tuple[tuple[int, int | None], ...]
