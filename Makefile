@@ -1,5 +1,5 @@
 # Two commands: `make demo` runs the main job on a rehearsal cluster, `make test` runs the tests.
-# Both set up what they need in .venv first; a second call finds it there.
+# Both first install what they need into .venv; a second call reuses it.
 
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
@@ -12,14 +12,14 @@ JOBS   ?= 2
 .PHONY: help demo test frameworks scaling screenshots faults check lint format types unit clean
 
 help:
-	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
-	@echo "make test     set up, lint, check types, run every test"
-	@echo "make frameworks  install TensorFlow, Paddle and DALI (4 GB) beside PyTorch, and run the tests that train with them"
-	@echo "make scaling  install the same, and print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
+	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
+	@echo "make test     install, lint, check types, run every test"
+	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
+	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
-	@echo "make faults   break a lab in every way of docs/reliability.md, as often as it says (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
-	@echo "make check    lint, types and tests, without setting anything up"
-	@echo "make clean    remove .venv, the demo and what builds left"
+	@echo "make faults   break a lab in every way listed in docs/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
+	@echo "make check    lint, types and tests, without installing anything"
+	@echo "make clean    remove .venv, the demo and build output"
 
 demo: $(VENV)/.demo
 	@echo "== orch lab up: four nodes on this machine"
