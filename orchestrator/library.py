@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from orchestrator.bundle import bundle
 from orchestrator.errors import ConfigError
 from orchestrator.framework import Framework
 from orchestrator.hostset import nearest
@@ -25,6 +26,7 @@ __all__ = [
     "open_framework",
     "open_inventory",
     "payload_bytes",
+    "rank_source",
     "runner_source",
 ]
 
@@ -38,7 +40,7 @@ _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 @dataclass(frozen=True, slots=True)
 class FrameworkFolder:
-    """A framework with the texts of its templates by file name and the bytes of its payload, ``noderun.py`` included."""
+    """A framework with the texts of its templates by file name and the bytes of its payload, ``rank_wrapper.py`` included."""
 
     framework: Framework
     sources: Mapping[str, str]
@@ -86,7 +88,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
         if file.template not in sources:
             raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
     payload = {each: payload_bytes(each, folder) for each in framework.payload}
-    return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
+    return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
 def framework_for(model: str, extra: Path | None = None) -> str:
@@ -119,8 +121,14 @@ def payload_bytes(name: str, folder: Path | None = None) -> bytes:
 
 @cache
 def runner_source() -> bytes:
-    """Return the source of the node runner."""
-    return (_beside("remote") / "noderun.py").read_bytes()
+    """Return the source of the node runner, which travels in front of each request."""
+    return bundle(_beside("remote") / "noderun", "serve")
+
+
+@cache
+def rank_source() -> bytes:
+    """Return the source of the program that wraps a rank: only what that needs, since all ranks of a node start at once."""
+    return bundle(_beside("remote") / "noderun", "rank")
 
 
 def open_inventory(source: str) -> Inventory:

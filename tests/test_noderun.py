@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -27,11 +26,15 @@ from typing import Any
 
 import pytest
 
+from noderun import groups, told
+from noderun.files import root_directory
+from noderun.installed import program_digest
+from noderun.network import infiniband_ports
+from orchestrator.library import rank_source, runner_source
 from orchestrator.node import _BOOT, _LEADER
 from orchestrator.nodefacts import infiniband_gbit, ports_of, unpacked
 from tests import judge
 
-RUNNER = Path(__file__).parents[1] / "remote" / "noderun.py"
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away need root")
 pytestmark = pytest.mark.timeout(60)
@@ -129,7 +132,7 @@ class Machine:
 
     def call(self, op: str, **request: Any) -> Line:
         """Start one operation; the answer's mark is taken off."""
-        source = RUNNER.read_bytes()
+        source = runner_source()
         argv = [self.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
         process = subprocess.Popen(
             argv,
@@ -173,11 +176,11 @@ class Machine:
         return answer
 
     def stage(self, run: str, script: str) -> dict[str, str]:
-        """Put the runner and a launch script in place; return the digests of the run's files."""
+        """Put the wrapper of ranks and a launch script in place; return the digests of the run's files."""
         if run not in self.runs:
             self.runs.append(run)
         answer = self.put(
-            ("payload/x/noderun.py", RUNNER.read_bytes(), 0o600),
+            ("payload/x/rank_wrapper.py", rank_source(), 0o600),
             (f"runs/{run}/launch.sh", script.encode(), 0o700),
         )
         assert answer == {"done": True}, answer
@@ -289,7 +292,7 @@ SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 
 def rank(code: str, number: int = 0) -> str:
     """Return the lines of a launch script that start Python code as a rank."""
-    wrapper = f"{sys.executable} -I -S ../../payload/x/noderun.py rank --"
+    wrapper = f"{sys.executable} -I -S ../../payload/x/rank_wrapper.py --"
     return f"RANK={number} LOCAL_RANK={number} {wrapper} {sys.executable} -c '{code}'"
 
 
@@ -324,7 +327,7 @@ def test_the_rates_of_active_ports_are_added_up(tmp_path: Path, ports: list[tupl
         folder.mkdir(parents=True)
         (folder / "state").write_text(f"{state}\n")
         (folder / "rate").write_text(f"{rate}\n")
-    assert infiniband_gbit(ports_of(runner().infiniband_ports(str(tmp_path)))) == gbit
+    assert infiniband_gbit(ports_of(infiniband_ports(str(tmp_path)))) == gbit
 
 
 def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_path: Path) -> None:
@@ -336,7 +339,7 @@ def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_p
             (base / "ports/1" / name / index).write_text(f"{text}\n")
     (base / "device/net/bond0").mkdir(parents=True)
     (base / "fw_ver").write_text("28.39.1002\n")
-    (port,) = runner().infiniband_ports(str(tmp_path))
+    (port,) = infiniband_ports(str(tmp_path))
     assert port["gids"] == [[0, gids["0"], "RoCE v2", "bond0"], [10, gids["10"], "RoCE v2", "bond0"]]
     assert (port["device"], port["port"], port["firmware"], port["interfaces"]) == ("mlx5_bond_0", "1", "28.39.1002", ["bond0"])
 
@@ -404,22 +407,23 @@ def test_an_nvidia_smi_that_hangs_is_left_behind_after_ten_seconds(tmp_path: Pat
         ([f"3,{n},1000000,-;NVRM: {n}" for n in range(50)], [f"NVRM: {n}" for n in range(10, 50)]),
     ],
 )
-def test_the_last_lines_of_the_driver_are_told_with_their_age(records: list[str], lines: list[str]) -> None:
+def test_the_last_lines_of_the_driver_are_told_with_their_age(
+    monkeypatch: pytest.MonkeyPatch, records: list[str], lines: list[str]
+) -> None:
     # A record is read whole by each read of the device; a socket that keeps boundaries does the same.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for record in records:
         ours.send(f"{record}\n SUBSYSTEM=pci\n".encode())
     ours.close()
-    node = runner()
-    node.os = SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())})
-    found = node.kernel_log("NVRM: ")
+    monkeypatch.setattr(told, "os", SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}))
+    found = told.kernel_log("NVRM: ")
     assert [text for _, text in found["lines"]] == lines and found["total"] == sum("NVRM: " in one for one in records)
     assert found["lines"][0][0] == pytest.approx(time.monotonic() - int(records[-1].split(",")[2]) / 1e6, abs=1)
     theirs.close()
 
 
 def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
-    assert runner().kernel_log("NVRM: ", str(tmp_path / "none")) == {"closed": "No such file or directory"}
+    assert told.kernel_log("NVRM: ", str(tmp_path / "none")) == {"closed": "No such file or directory"}
 
 
 @pytest.mark.parametrize(
@@ -868,22 +872,13 @@ def test_every_answer_about_a_run_says_which_boot_it_is_of(machine: Machine) -> 
 def test_a_home_that_is_not_there_is_refused_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
     with pytest.raises(Exception, match=rf"there is no {tmp_path}/none; make it, or set vars.workdir"):
-        runner().root_directory("~/.orch-node")
+        root_directory("~/.orch-node")
     assert list(tmp_path.iterdir()) == []
 
 
-def runner() -> Any:
-    """Return the runner as a module, to be asked for what no run here can bring about."""
-    specification = importlib.util.spec_from_file_location("noderun", RUNNER)
-    assert specification and specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def test_a_group_that_is_removed_while_it_is_read_has_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    noderun, read = runner(), os.pread
-    group = noderun.make_group(f"orch-test-{os.getpid()}")
+    read = os.pread
+    group = groups.make_group(f"orch-test-{os.getpid()}")
     if not group:
         pytest.skip("no control groups may be made here")
 
@@ -892,7 +887,7 @@ def test_a_group_that_is_removed_while_it_is_read_has_no_members(monkeypatch: py
         return read(*asked)
 
     monkeypatch.setattr(os, "pread", removed_first)
-    assert noderun.members(group) == {} and not os.path.exists(group)
+    assert groups.members(group) == {} and not os.path.exists(group)
 
 
 V1 = "tmpfs /cg tmpfs rw 0 0\ncgroup /cg/cpu cgroup rw,cpu 0 0\ncgroup /cg/memory cgroup rw,memory 0 0\n"
@@ -914,7 +909,9 @@ VMSTAT = "nr_free_pages 9\noom_kill 7\n"
     ],
     ids=["v1", "unified", "root-group", "old-kernel", "nothing"],
 )
-def test_kills_for_memory_are_read_where_the_kernel_counts_them(files: dict[str, str], expected: int) -> None:
+def test_kills_for_memory_are_read_where_the_kernel_counts_them(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
+) -> None:
     there = {path if path.startswith("/") else f"/proc/self/{path}": text for path, text in files.items()}
 
     def fake_open(path: str) -> io.StringIO:
@@ -922,13 +919,12 @@ def test_kills_for_memory_are_read_where_the_kernel_counts_them(files: dict[str,
             raise FileNotFoundError(path)
         return io.StringIO(there[path])
 
-    module = runner()
-    module.open = fake_open
-    assert module.oom_kills() == expected
+    monkeypatch.setattr(groups, "open", fake_open, raising=False)
+    assert groups.oom_kills() == expected
 
 
 def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -> None:
-    digest = runner().program_digest
+    digest = program_digest
     for copy in ("a", "b"):
         (tmp_path / copy / "pkg").mkdir(parents=True)
         for name, text in (("main.py", "import pkg"), ("pkg/__init__.py", ""), ("pkg/x.py", "1"), ("notes.txt", copy)):
@@ -980,7 +976,7 @@ def test_whatever_the_system_refuses_is_told_with_path_and_cause(machine: Machin
 @pytest.mark.parametrize("silent", ["with the program", "with a file", "with taking a log"])
 def test_no_process_waits_for_a_controller_that_has_vanished(tmp_path: Path, silent: str) -> None:
     """Standard input and output stay open, as they do where a server hears nothing of the other end's death."""
-    source = RUNNER.read_bytes().replace(b"IDLE_S = 60", b"IDLE_S = 1")
+    source = runner_source().replace(b"IDLE_S = 60", b"IDLE_S = 1")
     boot = _BOOT.replace("alarm(60)", "alarm(1)")
     assert b"IDLE_S = 1" in source and "alarm(1)" in boot
     logs = tmp_path / "runs" / RUN / "logs"
@@ -1341,7 +1337,7 @@ def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(machine: Mach
 def test_a_log_goes_out_as_well_where_the_kernel_does_not_hand_it_over(machine: Machine, tmp_path: Path) -> None:
     content = os.urandom(3 << 20)
     with_log(machine, content)
-    source = RUNNER.read_bytes()
+    source = runner_source()
     argv = [machine.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
     request = {"root": str(machine.root), "op": "get", "nonce": "n0nce", "run": RUN, "have": {}}
     header = json.dumps({**request, "max_bytes": 1 << 30, "max_files": 9}).encode() + b"\n"
