@@ -1,8 +1,8 @@
 """The node's side of `orch`, in parts: standard library only, python3.6 or newer, run with ``-I -S``.
 
-These files never reach a node as they are. `orchestrator.bundle` joins a part and all that it imports into one text, in which they
-share one namespace; so no name may stand in two parts, and parts import each other by ``from noderun.PART import NAME`` alone.
-There are two such texts, named by the part that they end with.
+These files never reach a node as they are. `orchestrator.bundle` joins a part and all that it imports into one text, in which
+they share one namespace; so no name may stand in two parts, and parts import each other by ``from noderun.PART import NAME``
+alone. There are two such texts, named by the part that they end with.
 
 ``serve`` is the node runner. It works in two ways.
 

@@ -20,9 +20,9 @@ from noderun.runs import keeper_lives
 
 PIECE = 1 << 20
 LONG_PIECE = 1 << 23
+TRIAL = {True: 2 * PIECE, False: LONG_PIECE}  # bytes to send compressed or not before the two ways are compared
 PIPE_BYTES = 1 << 18
 F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
-SAMPLE = 1 << 16
 
 
 def op_put(request):
@@ -60,39 +60,30 @@ def deflated(data):
 
 
 class Pieces:
-    """Sends pieces of logs, each compressed or as it is: compressed where a byte has lately taken half the time so, or less.
+    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB as they are, and the rest in the way that has taken less
+    time for a byte.
 
-    The time of a piece is that of compressing it and of handing it on, which waits while the line is full. So on a slow line
-    compressing pays. On a quick one it holds up, and takes processor time on both sides that is not in the comparison: hence
-    half. The other way is tried again, ever more rarely.
+    Most runs leave less than 2 MiB on a node. Of more, compressing pays on a slow line and holds up a quick one. The time of a
+    piece is that of compressing it and of handing it on, which waits while the line is full: so the trial without compressing
+    is longer than what pipe, ssh server and kernel hold, for else every line looks quick.
     """
 
     def __init__(self):
-        self.cost = {True: 0.0, False: 0.0}  # seconds for a byte, compressed or not
-        self.until_trial = self.pause = 16
+        self.size = {True: 0, False: 0}  # bytes sent so far, compressed or not
+        self.took_s = {True: 0.0, False: 0.0}
 
-    def way(self):
-        """Tell whether the next piece is to be compressed, and how many bytes it may hold: few where that is only tried."""
-        if all(self.cost.values()):
-            packed = 2 * self.cost[True] < self.cost[False]
-            self.until_trial -= 1
-            if self.until_trial:
-                return packed, PIECE if packed else self.uncompressed()
-            self.until_trial = self.pause = min(2 * self.pause, 1024)
-            packed = not packed
-        else:
-            packed = not self.cost[True]
-        return packed, SAMPLE if packed else PIECE
-
-    def uncompressed(self):
-        """Return how many bytes an uncompressed piece may hold: what has lately gone in a tenth of a second."""
-        return int(min(max(0.1 / self.cost[False], SAMPLE), LONG_PIECE))
+    def packs(self):
+        """Tell whether the next piece is to be compressed."""
+        for packed in (True, False):
+            if self.size[packed] < TRIAL[packed]:
+                return packed
+        return self.took_s[True] / self.size[True] < self.took_s[False] / self.size[False]
 
     def send(self, name, log, offset, left):
         """Send the next piece of a log, an open file of which so many bytes are wanted yet; return how many it had."""
-        packed, most = self.way()
-        data = os.pread(log, min(most, left), offset) if packed else b""
-        size = len(data) if packed else min(most, left, os.fstat(log).st_size - offset)
+        packed = self.packs()
+        data = os.pread(log, min(PIECE, left), offset) if packed else b""
+        size = len(data) if packed else min(LONG_PIECE, left, os.fstat(log).st_size - offset)
         if size <= 0:
             return 0
         begun = time.monotonic()
@@ -104,8 +95,8 @@ class Pieces:
         else:
             reply(name=name, offset=offset, raw=size, bytes=size, packed=False)
             hand_over(log, offset, size)
-        cost = (time.monotonic() - begun) / size
-        self.cost[packed] = (self.cost[packed] + cost) / 2 if self.cost[packed] else cost
+        self.size[packed] += size
+        self.took_s[packed] += time.monotonic() - begun
         return size
 
 
