@@ -15,8 +15,8 @@ from pathlib import Path
 from orchestrator.lab import Lab
 
 _SSHD = ("sshd", "sshd-session", "sshd-auth")
-# How command lines of ours look: the runner as a file, the runner sent over stdin, and the trainers.
-_OURS = ("noderun.py", "train_", "exec(sys.stdin")
+# How command lines of ours look: the wrapper of a rank, the runner sent over stdin, and the trainers.
+_OURS = ("rank_wrapper.py", "train_", "exec(sys.stdin")
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_eve
         "start 3 1",
     ):
         assert line in text.splitlines(), line
-    assert text.count("-- ") - text.count("rank -- ") == 5
+    assert text.count("-- ") - text.count("rank_wrapper.py -- ") == 5
     assert not (project.path / "runs").exists() and not (project.path / ".orch").exists()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from noderun.installed import data_set_digest
 from tests.trainers import PYTHON, ROOT, closing, needs, samples, torchrun
 
 MAKER = ROOT / "remote" / "make_dataset.py"
@@ -257,12 +258,12 @@ def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
 def test_a_folder_without_a_data_set_of_ours_has_no_digest(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "dataset.json").write_text(text, errors="surrogateescape")
-    assert module("noderun").data_set_digest(str(tmp_path)) is None
+    assert data_set_digest(str(tmp_path)) is None
 
 
 def test_a_data_set_is_known_by_its_digest(data_set: Path) -> None:
     digest = json.loads((data_set / "dataset.json").read_text())["sha256"]
-    assert module("noderun").data_set_digest(str(data_set)) == digest
+    assert data_set_digest(str(data_set)) == digest
 
 
 def test_nodes_with_other_data_than_the_first_are_named() -> None:

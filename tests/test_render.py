@@ -44,7 +44,7 @@ def rendered(template: str, options: dict[str, Any], *, target: str = "sh", node
     placement = place(spec, hosts, 20000)
     named = {"launch.sh.j2": template} | {name.replace("_", ".", 1): text for name, text in sources.items()}
     by_name = {host.name: host for host in hosts}
-    return render(framework, named, spec, placement, by_name, run_id="r", repeat=1, payload={"noderun.py": "0"})
+    return render(framework, named, spec, placement, by_name, run_id="r", repeat=1, payload={"rank_wrapper.py": "0"})
 
 
 def text_of(plan: Plan) -> str:
@@ -217,7 +217,7 @@ def test_a_folder_is_a_framework_without_registration(tmp_path: Path) -> None:
     assert set(frameworks(tmp_path)) == {"mine"} | set(frameworks())
     folder = open_framework("mine", tmp_path)
     assert (folder.framework.name, folder.sources) == ("mine", {"launch.sh.j2": "echo\n"})
-    assert list(folder.payload) == ["noderun.py"]
+    assert list(folder.payload) == ["rank_wrapper.py"]
 
 
 def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ FRAMEWORK = Framework(
     probe="print('{}')",
     log=LogGrammar(files=("rank-0.out",), patterns=()),
 )  # fmt: skip
-FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": ""}, {"noderun.py": b""})
+FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": ""}, {"rank_wrapper.py": b""})
 SHAPE = {"nodes": 2, "gpus": 4}
 
 

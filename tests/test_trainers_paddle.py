@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.folders import rank_source
 from tests.trainers import LOADER_KEYS, PYTHON, ROOT, SHARED, closing, flags, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_paddle.py"
@@ -26,7 +27,8 @@ def launch(folder: Path, arguments: list[str], nproc: int, code: int = 0, progra
     """Run a node's ranks in ``folder`` as launch.sh does; return what each rank printed, errors where it is to fail."""
     for name in ("logs", "ranks"):
         (folder / name).mkdir()
-    words = [sys.executable, "-I", "-S", str(ROOT / "remote" / "noderun.py"), "rank", "--", PYTHON, "-u", str(program)]
+    (folder / "rank_wrapper.py").write_bytes(rank_source())
+    words = [sys.executable, "-I", "-S", str(folder / "rank_wrapper.py"), "--", PYTHON, "-u", str(program)]
     wrapper = folder / "rank.sh"
     wrapper.write_text(
         "#!/bin/sh\nexport LOCAL_RANK=$PADDLE_RANK_IN_NODE NODE_RANK=0 RANK=$PADDLE_RANK_IN_NODE WORLD_SIZE="

@@ -82,7 +82,8 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def test_the_wheel_holds_every_template_and_everything_that_travels_to_nodes(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {f"orchestrator/remote/{path.name}" for path in (REPOSITORY / "remote").glob("*.py")}
+    remote = REPOSITORY / "remote"
+    wanted = {f"orchestrator/remote/{path.relative_to(remote)}" for path in remote.rglob("*.py")}
     for top in ("templates", "orchestrator"):
         for path in (REPOSITORY / top).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:

@@ -1,4 +1,4 @@
-"""The controller's side of ``remote/noderun.py``: one request over one channel, framed, checked, byte-exact.
+"""The controller's side of the node runner, ``remote/noderun/``: one request over one channel, framed, checked, byte-exact.
 
 Nothing has to be installed on a node: the runner's source travels in front of the request, and every value travels as JSON
 behind it, so that a command line never holds more than an interpreter and a number. Text that login scripts print before the

@@ -14,9 +14,18 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import nearest
+from orchestrator.plan.bundle import bundle
 from orchestrator.plan.framework import Framework
 
-__all__ = ["FrameworkFolder", "framework_for", "frameworks", "open_framework", "payload_bytes", "runner_source"]
+__all__ = [
+    "FrameworkFolder",
+    "framework_for",
+    "frameworks",
+    "open_framework",
+    "payload_bytes",
+    "rank_source",
+    "runner_source",
+]
 
 
 USUAL = "pytorch"
@@ -25,7 +34,7 @@ USUAL = "pytorch"
 
 @dataclass(frozen=True, slots=True)
 class FrameworkFolder:
-    """A framework with the texts of its templates by file name and the bytes of its payload, ``noderun.py`` included."""
+    """A framework with the texts of its templates by file name and the bytes of its payload, ``rank_wrapper.py`` included."""
 
     framework: Framework
     sources: Mapping[str, str]
@@ -75,7 +84,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
         if file.template not in sources:
             raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
     payload = {each: payload_bytes(each, folder) for each in framework.payload}
-    return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
+    return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
 def framework_for(model: str, extra: Path | None = None) -> str:
@@ -108,8 +117,14 @@ def payload_bytes(name: str, folder: Path | None = None) -> bytes:
 
 @cache
 def runner_source() -> bytes:
-    """Return the source of the node runner."""
-    return (_beside("remote") / "noderun.py").read_bytes()
+    """Return the source of the node runner, which travels in front of each request."""
+    return bundle(_beside("remote") / "noderun", "serve")
+
+
+@cache
+def rank_source() -> bytes:
+    """Return the source of the program that wraps a rank: only what that needs, since all ranks of a node start at once."""
+    return bundle(_beside("remote") / "noderun", "rank")
 
 
 def _beside(name: str) -> Path:

@@ -165,7 +165,7 @@ def _context(
         "refuse": _refusal(framework),
         # Relative, because a launch script runs in runs/<run id> of the work directory, wherever a node has that.
         "payload": {name: f"../../{payload_path(name, digest)}" for name, digest in payload.items()},
-        "noderun": f"../../{payload_path('noderun.py', payload['noderun.py'])}",
+        "rank_wrapper": f"../../{payload_path('rank_wrapper.py', payload['rank_wrapper.py'])}",
     }
 
 

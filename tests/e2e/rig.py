@@ -139,7 +139,7 @@ class Controller:
         found = [
             one
             for one in judge.processes(self.lab, node)
-            if "train_simulated.py" in one.cmdline and "noderun" not in one.cmdline
+            if "train_simulated.py" in one.cmdline and "rank_wrapper.py" not in one.cmdline
         ]
         assert len(found) == 1, found
         return found[0]

@@ -89,7 +89,7 @@ def deaf_or_leaderless(trial: Trial) -> None:
         words = f"orch: {other}: rank {trial.nodes.index(other)} ended with SIGKILL"
     else:
         process = running(controller)
-        leaders = ("bash launch.sh", "noderun.py rank")
+        leaders = ("bash launch.sh", "rank_wrapper.py")
         leader = trial.random.choice(leaders)
         (found,) = [one for one in judge.processes(trial.lab, victim) if leader in one.cmdline]
         os.kill(found.pid, signal.SIGKILL)

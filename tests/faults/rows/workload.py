@@ -36,7 +36,7 @@ set -euo pipefail
 . ./env.sh
 export WORLD_SIZE={{ spec.world_size }} RANK={{ node.first_rank }} LOCAL_RANK=0 NODE_RANK={{ node.node_rank }}
 export STEPS={{ spec.steps }} BATCH={{ spec.global_batch }} PAUSE_MS={{ options.pause_ms }}
-{{ runner_python }} -I -S {{ noderun }} rank -- {{ python }} -I -S -u {{ payload["odd.py"] }}
+{{ runner_python }} -I -S {{ rank_wrapper }} -- {{ python }} -I -S -u {{ payload["odd.py"] }}
 """
 _PROGRAM = """\
 import json, os, socket, sys, time

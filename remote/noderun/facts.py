@@ -1,0 +1,128 @@
+"""The operation that reports what this machine is."""
+
+import base64
+import json
+import os
+import re
+import resource
+import socket
+import sys
+import time
+import zlib
+
+from noderun.channel import reply
+from noderun.files import CHUNK, Refused, free_bytes, read_slice, root_directory
+from noderun.installed import data_set_digest, framework_facts, installed, program_digest
+from noderun.launch import check_port
+from noderun.lock import holder_of
+from noderun.network import infiniband_ports, interface_facts, resolved, route_to
+from noderun.processes import boot_id, owners
+from noderun.told import TOLD_S, begin, kernel_log, not_written, said
+
+# What other programs say of this machine. They start together, and while others answer.
+TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
+
+
+def op_facts(request):
+    """Report what this machine is: the answers that preflight compares and the manifest keeps.
+
+    What other programs and the kernel say goes to the controller as it stands, packed: there it is understood.
+    """
+    root = root_directory(request["root"])
+    unwritable = not_written(root)
+    asked = {name: begin(argv, root) for name, argv in TOLD.items()}  # they answer while the rest is found out
+    facts = {
+        "hostname": socket.gethostname(),
+        "boot_id": boot_id(),
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "runner_python": "%d.%d.%d" % sys.version_info[:3],
+        "user": os.environ.get("USER", str(os.getuid())),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "workdir": root,
+        "disk_free_bytes": free_bytes(root),
+        "disk_error": unwritable,
+        "limits": limits(),
+        "shm_bytes": shared_memory_bytes(),
+        "time": time.time(),
+        "ports_busy": [],
+    }
+    seen, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
+    facts["framework"] = seen or framework_facts(request["python"], request["probe"], request["probe_timeout_s"])
+    facts["imported"] = not seen
+    for port in request["ports"]:
+        try:
+            check_port(port)
+        except Refused:
+            facts["ports_busy"].append(port)
+    if request.get("interface"):
+        facts["interface"] = interface_facts(request["interface"])
+    addresses = resolved([facts["hostname"]] + ([request["peer"]] if request.get("peer") else []))
+    facts["hostname_addresses"] = addresses[facts["hostname"]]
+    if request.get("peer"):
+        facts["route"] = next((found for found in map(route_to, addresses[request["peer"]]) if found), None)
+    if request.get("data_dir"):
+        facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
+        facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
+    facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
+    told = {name: said(one, TOLD_S) for name, one in asked.items()}
+    if told["smi"]:
+        told["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", told["smi"]["text"])
+        told["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", told["smi"]["text"]))
+    told["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
+    told["kernel_log"] = kernel_log("NVRM: ")
+    told["infiniband"] = infiniband_ports()
+    told["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    facts["held_by"] = still_held(root)  # last: the keeper of a run before may need a moment to leave
+    packed = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()
+    reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
+
+
+def still_held(root):
+    """Return the record of who holds this node and goes on to, None where nobody does."""
+    deadline = time.monotonic() + 1.0
+    holder = holder_of(root)
+    while holder is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        holder = holder_of(root)
+    return holder
+
+
+def machine():
+    """Return what says that neither this boot nor the GPUs' driver has changed: the kernel's own words."""
+    return boot_id() + "\n" + read_slice("/proc/driver/nvidia/version", 0, CHUNK).decode("utf-8", "surrogateescape")
+
+
+def state_of(path):
+    """Return inode, size and times of a path, as ``stat -L -c '%i %s %Y %Z'`` prints them."""
+    found = os.stat(path)
+    return "%d %d %d %d" % (found.st_ino, found.st_size, found.st_mtime, found.st_ctime)
+
+
+def cpu_model():
+    """Return the processor's name, or the architecture where the kernel does not say."""
+    with open("/proc/cpuinfo", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def limits():
+    """Return [soft, hard] limits as ssh gave them to this process, and so to a run; None for unlimited."""
+    found = {}
+    for name in ("memlock", "nofile", "nproc", "core", "stack"):
+        pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
+        found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
+    return found
+
+
+def shared_memory_bytes():
+    """Return the size of /dev/shm, where loaders and NCCL put what processes share; None where there is none."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize

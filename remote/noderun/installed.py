@@ -1,0 +1,91 @@
+"""What is installed on this machine: distributions, data sets, programs."""
+
+import hashlib
+import itertools
+import json
+import os
+import stat
+
+from noderun.files import CHUNK, digest_of, names_in, read_slice, why
+from noderun.logs import MAX_FILES
+
+
+def installed(python, names):
+    """Return (version by name, paths that this rests on) of the distributions that an interpreter would find.
+
+    Nothing of them is imported, which takes seconds for a framework: pip leaves a folder for each, named ``name-version``.
+    """
+    code = "import json,sys;print(json.dumps([sys.executable]+sys.path))"
+    answer = framework_facts(python, code, 60)
+    if isinstance(answer, dict):
+        return {}, []
+    paths = [os.path.realpath(answer[0])] + [path for path in answer[1:] if os.path.isdir(path)]
+    found = {}
+    for path in paths[1:]:
+        for entry in names_in(path):
+            name, _, version = os.path.splitext(entry)[0].partition("-")
+            if entry.endswith((".dist-info", ".egg-info")) and version:
+                found.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
+    versions = {name: found.get(name.lower().replace("-", "_").replace(".", "_")) for name in names}
+    return {name: version for name, version in versions.items() if version}, paths
+
+
+def framework_facts(python, probe, timeout_s):
+    """Return what the framework's own interpreter says of its versions, or {"error": …} naming what failed."""
+    import subprocess
+
+    python = os.path.expanduser(python)
+    try:
+        done = subprocess.run(
+            [python, "-c", probe],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+        )
+    except OSError as error:
+        return {"error": "%s: %s" % (python, error.strerror)}
+    except subprocess.TimeoutExpired:
+        return {"error": "%s did not answer within %g s" % (python, timeout_s)}
+    try:
+        return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
+        return {"error": "%s: %s" % (python, last[0][:400])}
+
+
+def data_set_digest(directory):
+    """Return what a data set made by make_dataset.py says its digest is, None where there is no such set."""
+    try:
+        found = json.loads(read_slice(os.path.join(directory, "dataset.json"), 0, CHUNK).decode("utf-8", "replace"))
+    except ValueError:
+        return None
+    digest = found.get("sha256") if isinstance(found, dict) else None
+    return digest[:64] if isinstance(digest, str) else None
+
+
+def program_digest(path):
+    """Return the SHA-256 of a program: of its file, or of the Python files in a directory; None where there is neither, and
+    {"error": …} where one of them cannot be read.
+
+    Of a directory the first thousands in order of name count, on every node the same ones.
+    """
+    try:
+        if not os.path.isdir(path):
+            return digest_of(path) if os.path.isfile(path) else None
+        whole = hashlib.sha256()
+        for name in itertools.islice(python_files(path), MAX_FILES):
+            whole.update(os.fsencode("%s %s\n" % (name, digest_of(os.path.join(path, name)))))
+        return whole.hexdigest()
+    except OSError as error:
+        return {"error": why(error, path)}
+
+
+def python_files(path):
+    """Yield the regular files below a directory that hold Python, relative to it, in order of name."""
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            whole = os.path.join(folder, name)
+            if name.endswith(".py") and stat.S_ISREG(os.lstat(whole).st_mode):
+                yield os.path.relpath(whole, path)

@@ -1,0 +1,261 @@
+"""The keeper of a run, detached from ssh: the controller's side of it, and how a process becomes one."""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
+from noderun.groups import remove_group
+from noderun.lock import locked_by, named_by, wait_for
+from noderun.processes import boot_id, descendants, ending, send_signal
+from noderun.run import RESERVE_BYTES, STUCK_S, Run
+from noderun.runs import sweep
+
+POLL_S = 0.05
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Keeper:
+    """Takes orders for one run from those who connect to its socket, and tells them what becomes of it."""
+
+    def __init__(self, directory):
+        self.run = Run(directory, self.tell)
+        self.connections = {}
+        self.owner = b""
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # of the node's name, once that is ours
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A relative name: the path of a socket holds 107 bytes at most, a work directory may be longer.
+        self.listener.bind("keeper.sock")
+        self.listener.listen(4)
+
+    def serve(self):
+        """Run until there is nothing left to own and nobody left to tell."""
+        run = self.run
+        while run.state != "gone":
+            doors = [self.listener, self.door] if self.owner else [self.listener]
+            ready = select.select(doors + list(self.connections), [], [], POLL_S)[0]
+            # It is in the wait that a frozen node stands still, so lateness is judged after it and before what waited there.
+            run.judge_lateness()
+            for connection in ready:
+                if connection is self.listener:
+                    self.accept()
+                elif connection is self.door:
+                    self.introduce()
+                elif connection in self.connections:
+                    self.receive(connection)
+            run.reap()
+            if run.state in ("running", "stopping"):
+                run.watch()
+                if run.state == "ended" and not self.connections:
+                    run.state = "gone"
+        self.listener.close()
+
+    # -- connections
+
+    def accept(self):
+        """Take one more connection: the controller's, a re-attached one, or that of somebody who wants the run stopped."""
+        connection, _ = self.listener.accept()
+        connection.settimeout(5)
+        self.connections[connection] = b""
+        run = self.run
+        self.answer(connection, "hello", state=run.state, started=run.started, record=run.record, boot_id=boot_id())
+
+    def introduce(self):
+        """Say whose this node is, to somebody who may be of another work directory or user, and hang up."""
+        asking, _ = self.door.accept()
+        with asking, contextlib.suppress(OSError):
+            asking.setblocking(False)
+            asking.send(self.owner)
+
+    def tell(self, event, **fields):
+        """Send one event to everybody who is connected."""
+        for connection in list(self.connections):
+            self.answer(connection, event, **fields)
+
+    def answer(self, connection, event, **fields):
+        """Send one event to one side. Who does not take it within 5 s has lost the line; the run goes on."""
+        try:
+            connection.sendall(json.dumps(dict(fields, event=event)).encode() + b"\n")
+        except OSError:
+            self.hang_up(connection)
+
+    def hang_up(self, connection):
+        """Forget a connection. Where it was the last one and nothing runs, go: without a go-word nothing is started."""
+        connection.close()
+        self.connections.pop(connection, None)
+        if not self.connections and self.run.state in ("new", "armed", "ended"):
+            self.run.state = "gone"
+
+    def receive(self, connection):
+        """Read what came and obey each whole line."""
+        try:
+            data = connection.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self.hang_up(connection)
+            return
+        *lines, self.connections[connection] = (self.connections[connection] + data).split(b"\n")
+        for line in lines:
+            try:
+                order = json.loads(line.decode())
+                method = ORDERS[order["do"]]
+            except (ValueError, KeyError, TypeError):
+                self.hang_up(connection)
+                return
+            try:
+                self.obey(method, order, connection)
+            except Refused as refusal:
+                self.answer(connection, "error", **refusal.fields)
+                self.hang_up(connection)
+            if connection not in self.connections:
+                return
+
+    def obey(self, method, order, connection):
+        """Do as ordered. Before the start an error refuses the run; later nothing that a controller says touches files."""
+        directory = self.run.directory
+        try:
+            method(self, order, connection)
+        except OSError as error:
+            # A write to an open file fails without its name, and other names are as seen from the run's directory.
+            path = os.path.join(directory, error.filename) if error.filename else directory
+            raise unwritten(error, path, directory, RESERVE_BYTES + len(order.get("variables", "").encode()))
+
+    # -- orders
+
+    def arm(self, order, connection):
+        """Take the node's lock, have everything checked, say armed."""
+        self.lock(order["owner"])
+        self.run.arm(order)
+        self.tell("armed", pid=os.getpid(), boot_id=boot_id())
+
+    def lock(self, owner):
+        """Hold the node for as long as this process lives: the lock of its work directory, and the name that stands for it in
+        all work directories and for all users. Refuses with the owner's record where one of them is taken."""
+        record = json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n"
+        root = os.path.dirname(os.path.dirname(self.run.directory))
+        path = os.path.join(root, "node.lock")
+        self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        wait_for(owner["run_id"], lambda: locked_by(self.lock_file, fcntl.LOCK_EX))
+        os.ftruncate(self.lock_file, 0)
+        os.pwrite(self.lock_file, record, 0)
+        wait_for(owner["run_id"], lambda: named_by(self.door))
+        self.door.listen(64)
+        self.owner = record
+
+    def beat(self, order, connection):
+        """Renew the lease and answer with the clock, for liveness and for the offset of the clocks."""
+        self.run.renewed = time.monotonic()
+        fields = {"n": order["n"], "mono": time.monotonic(), "state": self.run.state}
+        tail = order.get("tail")
+        if tail and self.run.state in ("running", "stopping"):
+            data = read_slice(os.path.join("logs", tail["file"]), tail["offset"], TAIL_BYTES)
+            fields.update(data=base64.b64encode(data).decode(), offset=tail["offset"])
+        self.answer(connection, "beat", **fields)
+
+    def go(self, order, connection):
+        """Let the run start."""
+        self.run.renewed = time.monotonic()
+        self.run.go(order.get("at"))
+
+    def stop(self, order, connection):
+        """Stop the run for the given reason."""
+        self.run.renewed = time.monotonic()
+        self.run.stop(order["reason"])
+
+    def finish(self, order, connection):
+        """End what only waits here, because the first node has come to a good end."""
+        self.run.renewed = time.monotonic()
+        self.run.finish()
+
+    def bye(self, order, connection):
+        """The controller has what it wants; go as soon as nothing is left to own."""
+        if self.run.state in ("new", "armed", "ended"):
+            self.run.state = "gone"
+
+
+ORDERS = {
+    "arm": Keeper.arm,
+    "beat": Keeper.beat,
+    "go": Keeper.go,
+    "stop": Keeper.stop,
+    "finish": Keeper.finish,
+    "bye": Keeper.bye,
+}
+
+
+def keep_main(directory):
+    """Become the keeper of a run directory. The caller has detached this process from ssh."""
+    import ctypes
+
+    os.chdir(directory)
+    os.umask(0o077)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_NAME, b"orch-keeper", 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    alive = os.open("keeper.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    sweep(os.path.dirname(os.path.dirname(directory)))
+    keeper = Keeper(directory)
+    try:
+        keeper.serve()
+    except BaseException as error:
+        # Whatever went wrong here, a disk that is full or a fault of ours: nothing may run on without an owner.
+        deadline = time.monotonic() + STUCK_S
+        while descendants(os.getpid()) and time.monotonic() < deadline:
+            send_signal(keeper.run.owned(), signal.SIGKILL)
+            time.sleep(POLL_S)
+            keeper.run.reap()
+        keeper.tell("stopping", reason="keeper_failed: %s" % error, mono=time.monotonic())
+        raise
+    finally:
+        keeper.run.dismiss()
+        remove_group(keeper.run.group)
+        for name in ("env.sh", "keeper.sock"):
+            if os.path.exists(name):
+                os.unlink(name)
+
+
+def start_keeper(directory):
+    """Fork twice and become a keeper that has nothing of this ssh session: no terminal, no stream, no session.
+
+    Python is not started anew: this program is loaded, and a start costs more than all else that a keeper does.
+    """
+    pid = os.fork()
+    if pid:
+        code = ending(os.waitpid(pid, 0)[1])[0]
+        if code:
+            raise Refused("node_unfit", "the keeper of the run cannot be started: %s" % os.strerror(code))
+        return
+    os.setsid()
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno)
+    code = 1
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        log = os.open(os.path.join(directory, "keeper.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        for target, source in ((0, null), (1, null), (2, log)):
+            os.dup2(source, target)
+        os.closerange(3, 64)
+        keep_main(directory)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)

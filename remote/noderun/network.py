@@ -1,0 +1,104 @@
+"""Interfaces, names, routes and InfiniBand ports, in the kernel's own words."""
+
+import os
+import socket
+import time
+
+from noderun.files import first_line, names_in
+from noderun.told import MOST_LINES
+
+
+def interface_facts(name):
+    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network interface; None where there is none.
+
+    Speed is in Mb/s, None where the kernel does not know one.
+    """
+    base = os.path.join("/sys/class/net", os.path.basename(name))
+    try:
+        mtu = int(first_line(base, "mtu"))
+    except ValueError:
+        return None
+    speed = first_line(base, "speed")
+    return {
+        "state": first_line(base, "operstate"),
+        "mtu": mtu,
+        "speed_mbit": int(speed) if speed.isdigit() and int(speed) else None,  # -1 where nothing is plugged in
+        "kind": first_line(base, "type"),
+    }
+
+
+def resolved(names):
+    """Return the addresses of each name as this machine's resolver has them, none for what takes longer than 5 s."""
+    import threading
+
+    found = {name: [] for name in names}
+
+    def ask(name):
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found[name] = list({entry[4][0].partition("%")[0]: None for entry in entries})
+        except (OSError, UnicodeError):
+            return
+
+    askers = [threading.Thread(target=ask, args=(name,), daemon=True) for name in names]
+    for asker in askers:
+        asker.start()
+    deadline = time.monotonic() + 5
+    for asker in askers:
+        asker.join(max(0, deadline - time.monotonic()))
+    return dict(found)
+
+
+def route_to(address):
+    """Return how the kernel would send to an address: interface, source, gateway; None where it would not.
+
+    Asked of the kernel itself, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered by RTM_NEWROUTE 24.
+    """
+    import struct
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    wanted = socket.inet_pton(family, address)
+    message = struct.pack("=8BI", family, 8 * len(wanted), 0, 0, 0, 0, 0, 0, 0)
+    message += struct.pack("=HH", 4 + len(wanted), 1) + wanted
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.settimeout(2)
+        try:
+            kernel.send(struct.pack("=IHHII", 16 + len(message), 26, 1, 1, 0) + message)
+            answer = kernel.recv(8192)
+        except OSError:
+            return None
+    if struct.unpack_from("=H", answer, 4)[0] != 24:
+        return None
+    values, at = {}, 28
+    while at + 4 <= len(answer):
+        size, kind = struct.unpack_from("=HH", answer, at)
+        values[kind] = answer[at + 4 : at + size]
+        at += max(4, (size + 3) & ~3)
+    name = socket.if_indextoname(struct.unpack("=I", values[4])[0])
+    source, gateway = (socket.inet_ntop(family, values[kind]) if kind in values else None for kind in (7, 5))
+    found = {"to": address, "interface": name, "source": source, "gateway": gateway, "local": answer[23] == 2}
+    return dict(interface_facts(name) or {}, **found)
+
+
+def infiniband_ports(base="/sys/class/infiniband"):
+    """Return every port of every InfiniBand or RoCE device, in the kernel's own words.
+
+    ``gids`` has [index, address, type, network device] of those that are set: unset ones are zero, and there may be hundreds.
+    """
+    import glob
+
+    ports = []
+    for path in sorted(glob.glob(os.path.join(base, "*", "ports", "*"))):
+        device = path.split(os.sep)[-3]
+        port = {name: first_line(path, name) for name in ("state", "phys_state", "rate", "link_layer", "lid")}
+        port.update(device=device, port=os.path.basename(path), firmware=first_line(base, device, "fw_ver"))
+        port["interfaces"] = sorted(names_in(os.path.join(base, device, "device", "net")))
+        port["gids"] = []
+        for index in sorted(names_in(os.path.join(path, "gids")), key=int):
+            gid = first_line(path, "gids", index)
+            if gid.replace("fe80:", "").strip("0:") and len(port["gids"]) < MOST_LINES:
+                port["gids"].append(
+                    [int(index), gid] + [first_line(path, "gid_attrs", what, index) for what in ("types", "ndevs")]
+                )
+        ports.append(port)
+    return ports

@@ -1,0 +1,99 @@
+"""Processes as /proc shows them, and signals to those that are proven to be the same ones still."""
+
+import os
+import signal
+
+
+def processes():
+    """Return {pid: (parent pid, state, start time in ticks)} of every process that /proc shows."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+                table[int(name)] = (int(fields[1]), fields[0].decode(), int(fields[19]))
+            except (OSError, IndexError):
+                continue
+    return table
+
+
+def descendants(ancestor):
+    """Return {pid: start time} of all living descendants of a process."""
+    table = processes()
+    children = {}
+    for pid, (parent, _, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found, queue = {}, [ancestor]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            if table[pid][1] != "Z":
+                found[pid] = table[pid][2]
+            queue.append(pid)
+    return found
+
+
+def bearers(run_id=None):
+    """Return {pid: (start time, run id)} of this user's processes whose environment carries a run's marker."""
+    wanted = b"ORCH_RUN_ID=" + (run_id.encode() + b"\0" if run_id else b"")
+    found = {}
+    for pid, (_, state, start) in processes().items():
+        if pid == os.getpid() or state == "Z":
+            continue
+        try:
+            if os.stat("/proc/%d" % pid).st_uid != os.getuid():
+                continue
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                environment = b"\0" + file.read() + b"\0"
+        except OSError:
+            continue
+        at = environment.find(b"\0" + wanted)
+        if at >= 0:
+            name = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
+            found[pid] = (start, name.decode("utf-8", "replace"))
+    return found
+
+
+def send_signal(targets, number):
+    """Signal processes given as {pid: start time}, each only while its start time is still the same."""
+    now = processes()
+    for pid, start in targets.items():
+        if pid in now and now[pid][2] == start:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                continue
+
+
+def ending(status):
+    """Return (exit code, signal name) of a wait status; one of them is None."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:
+            return None, "signal %d" % number
+    return os.WEXITSTATUS(status), None
+
+
+def boot_id():
+    """Return the kernel's identity of this boot: process numbers mean nothing beyond it."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def owners(pids):
+    """Return the user's name of each process that this machine shows; a container's own processes have other numbers."""
+    import pwd
+
+    found = {}
+    for pid in pids[:1000]:
+        try:
+            number = os.stat("/proc/" + pid).st_uid
+        except OSError:
+            continue
+        try:
+            found[pid] = pwd.getpwuid(number).pw_name
+        except KeyError:
+            found[pid] = str(number)
+    return found

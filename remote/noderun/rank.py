@@ -1,0 +1,92 @@
+"""One rank: its own log files, and a record of how it ended."""
+
+import errno
+import os
+import signal
+import sys
+import time
+
+from noderun.processes import ending
+from noderun.records import write_json
+
+# Why clocks are lowered, as nvidia-smi counts it.
+SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+
+def ask_slowdowns():
+    """Begin to ask for how many microseconds, since the driver was loaded, each reason has lowered the clocks of each GPU
+    of this run; None where there is no nvidia-smi. Its answer waits in a pipe, so that nobody need wait for it."""
+    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
+        return None  # before the module is imported that would find out: ranks start at once, on many nodes
+    import subprocess
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    query = "--query-gpu=" + ",".join("clocks_event_reasons_counters." + name for name in SLOWDOWNS)
+    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"] + (["--id=" + visible] if visible else [])
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+
+
+def slowdowns(asked):
+    """Return the answer, a row for each GPU; none where the driver does not count, as older ones, or does not answer in 5 s,
+    or was not asked."""
+    if asked is None:
+        return []
+    import subprocess
+
+    try:
+        text = asked.communicate(timeout=5)[0].decode("utf-8", "replace")
+        return [[int(field) for field in line.split(",")] for line in text.splitlines()]
+    except ValueError:  # words in place of numbers
+        return []
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        return []
+
+
+def slowed_us(before, after):
+    """Return by reason the growth of the GPU whose clocks it lowered longest; without those that lowered none."""
+    grown = [[late - early for early, late in zip(*rows)] for rows in zip(before, after)]
+    longest = dict(zip(SLOWDOWNS, map(max, zip(*grown))))
+    return {name: number for name, number in longest.items() if number > 0}
+
+
+def rank_main(argv):
+    """Run one rank with its own log files and leave ``ranks/<rank>.json``; end with its exit code, or 128 + its signal."""
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    streams = []
+    for ending_name in ("out", "err"):
+        path = os.path.join("logs", "rank-%d.%s" % (rank, ending_name))
+        streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+    record = {"rank": rank, "local_rank": local_rank, "wrapper": os.getpid(), "started_mono_s": time.monotonic()}
+    # The launcher ends a rank by signalling its process group; the child dies of it, and the wrapper stays to say so.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    pid = os.fork()
+    if pid == 0:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(streams[0], 1)
+        os.dup2(streams[1], 2)
+        try:
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            os.write(2, ("%s: %s\n" % (argv[0], error.strerror)).encode())
+            os._exit(127 if error.errno == errno.ENOENT else 126)
+    path = os.path.join("ranks", "%d.json" % rank)
+    write_json(path, dict(record, pid=pid))
+    asked = ask_slowdowns() if local_rank == 0 else None
+    code, name = ending(os.waitpid(pid, 0)[1])
+    record.update(pid=pid, code=code, signal=name, ended_mono_s=time.monotonic())
+    if asked and code == 0:  # a rank that failed is told at once
+        record["slowed_us"] = slowed_us(slowdowns(asked), slowdowns(ask_slowdowns()))
+    write_json(path, record)
+    return code if code is not None else 128 + getattr(signal, name, 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["--"] or not sys.argv[2:]:
+        sys.exit("rank_wrapper.py: expected -- and the command of a rank, got %r" % sys.argv[1:])
+    sys.exit(rank_main(sys.argv[2:]))

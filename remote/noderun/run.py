@@ -1,0 +1,277 @@
+"""The run's side of a keeper: the processes that it owns, their ranks and limits, and the record of their end."""
+
+import contextlib
+import fnmatch
+import os
+import select
+import signal
+import time
+
+from noderun.files import Refused, digest_of, free_bytes
+from noderun.groups import make_group, members, oom_kills
+from noderun.launch import check_port, launch
+from noderun.logs import MAX_FILES, in_order, log_files
+from noderun.processes import bearers, boot_id, descendants, ending, send_signal
+from noderun.records import read_record, write_json, write_whole
+
+SCHEMA = 1
+STUCK_S = 10.0
+LEAST_FREE_BYTES = 1 << 20
+RESERVE_BYTES = 1 << 18
+
+
+class Run:
+    """One run on this node, in its own directory. States: new, armed, running, stopping, ended, and gone once its keeper may
+    leave. ``tell(event, **fields)`` sends an event to every controller that is connected."""
+
+    def __init__(self, directory, tell):
+        self.directory = directory
+        self.tell = tell
+        self.state = "new"
+        self.order = {}
+        self.renewed = time.monotonic()
+        self.main = 0
+        self.main_status = None
+        self.gate = None
+        self.report = None
+        self.started = None
+        self.stop_reason = ""
+        self.stopped = None
+        self.killed_at = None
+        self.group = ""
+        self.ranks = {}
+        self.rank_files = {}
+        self.record = None
+        self.logs_checked = 0.0
+        self.progress = (0, 0.0)
+        self.oom_kills = 0
+
+    # -- as ordered
+
+    def arm(self, order):
+        """Check every file and port, and write the variables, which come with the order: without a keeper that removes them
+        they are on no disk, whenever a controller dies."""
+        if os.path.exists("exit.json"):
+            raise Refused("node_unfit", "%s ended here before; expected a run that is new" % order["run_id"])
+        write_whole("env.sh", [order["variables"].encode()])
+        for path, expected in order["files"].items():
+            if digest_of(path) != expected:
+                raise Refused("transfer_corrupt", "%s is not what was sent" % path)
+        for port in order["ports"]:
+            check_port(port)
+        os.makedirs("logs", 0o700, exist_ok=True)
+        os.makedirs("ranks", 0o700, exist_ok=True)
+        with open("reserve", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        self.order = order
+        self.group = make_group("orch-%s-%d" % (order["run_id"], order["node_rank"]))
+        if self.group:
+            write_whole("group", [self.group.encode()])
+        self.prepare()
+        self.state = "armed"
+
+    def prepare(self):
+        """Fork what will become the launch script, and leave it waiting at a gate: with the go-word nothing is left to do."""
+        gate_in, self.gate = os.pipe()
+        self.report, report_in = os.pipe()
+        self.main = os.fork()
+        if self.main == 0:
+            os.close(self.gate)
+            os.close(self.report)
+            launch(self.order, gate_in, report_in, self.group)
+        os.close(gate_in)
+        os.close(report_in)
+
+    def dismiss(self):
+        """Close the gate on a child that still waits there, and see that it went."""
+        if self.gate is not None:
+            os.close(self.gate)
+            self.gate = None
+            if self.main_status is None:
+                self.main_status = os.waitpid(self.main, 0)[1]
+
+    def go(self, at):
+        """Open the gate: exec at an instant of this node's monotonic clock in seconds, at once for None. Tell the true one."""
+        if self.state != "armed":
+            raise Refused("start_timeout", "go came in state %s" % self.state)
+        self.state = "running"
+        with contextlib.suppress(BrokenPipeError):  # it has died at the gate, which shows as a launch script that failed
+            os.write(self.gate, b"now" if at is None else b"%.9f" % at)
+        os.close(self.gate)
+        self.gate = None
+        self.oom_kills = oom_kills()
+        # The child closes its end by its exec. Only that is waited for, not its report: at the instant of the start, whoever
+        # wakes up on a machine that several nodes share delays the others.
+        closed = select.poll()
+        closed.register(self.report, 0)
+        closed.poll()
+        data = os.read(self.report, 64)
+        os.close(self.report)
+        self.progress = (0, time.monotonic())
+        if data:
+            self.started = float(data)
+            self.tell("started", mono=self.started)
+
+    def finish(self):
+        """End what only waits here because the first node, which started everything, has come to a good end."""
+        if self.state == "running":
+            self.state, self.killed_at = "stopping", time.monotonic() + self.order["grace_s"]
+            send_signal(self.owned(), signal.SIGTERM)
+
+    def stop(self, reason):
+        """Begin to stop: terminate now, kill after the grace period."""
+        if self.state == "running":
+            self.stop_reason = reason
+            self.state = "stopping"
+            self.stopped = time.monotonic()
+            self.killed_at = self.stopped + self.order["grace_s"]
+            self.tell("stopping", reason=reason, mono=self.stopped)
+            send_signal(self.owned(), signal.SIGTERM)
+        elif self.state in ("new", "armed"):
+            self.state = "gone"
+
+    # -- in every turn of the keeper
+
+    def judge_lateness(self):
+        """Expire the lease before any queued beat is read: beats that waited in a frozen node renew nothing."""
+        now = time.monotonic()
+        if self.state == "ended" and now - self.renewed > self.order["lease_s"]:
+            self.state = "gone"
+        elif self.state in ("new", "armed") and now - self.renewed > self.order.get("lease_s", 60):
+            self.state = "gone"
+        elif self.state == "running":
+            if now - self.renewed > self.order["lease_s"]:
+                self.stop("lease_expired: nobody renewed the run for %g s" % self.order["lease_s"])
+            elif self.started and now - self.started > self.order["limit_s"]:
+                self.stop("run_timeout: longer than %g s" % self.order["limit_s"])
+
+    def reap(self):
+        """Collect ended children, the main process and adopted orphans alike."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main:
+                self.main_status = status
+
+    def owned(self):
+        """Return {pid: start time} of what is this run's here: descendants, and where asked for, bearers of its marker."""
+        found = descendants(os.getpid())
+        found.update(members(self.group))
+        if self.order.get("by_marker"):
+            found.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
+        return found
+
+    def watch(self):
+        """Look for ranks that ended, logs that grew too long, and for the end of everything."""
+        self.read_ranks()
+        now = time.monotonic()
+        if now - self.logs_checked > 1.0:
+            self.logs_checked = now
+            sizes = log_files(".")
+            if sum(sizes.values()) > self.order["output_limit_bytes"]:
+                self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
+            if len(sizes) > MAX_FILES:
+                self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
+            free = free_bytes(".")
+            if free < LEAST_FREE_BYTES:
+                words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
+                self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
+            self.judge_progress(sizes, now)
+        if self.main_status not in (None, 0) and self.state == "running":
+            # What ends from here on is ended by us; without a word of this it would look like the cause.
+            code, name = ending(self.main_status)
+            self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
+        if self.main_status == 0 and self.state == "running":
+            self.state, self.killed_at = "stopping", now + self.order["grace_s"]
+            send_signal(self.owned(), signal.SIGTERM)
+        if self.state == "stopping":
+            left = self.owned()
+            if not left and self.main_status is not None:
+                self.read_ranks()
+                self.end()
+            elif now >= self.killed_at + STUCK_S:
+                self.end("stuck: processes %s outlive SIGKILL" % sorted(left))
+            elif now >= self.killed_at:
+                send_signal(left, signal.SIGKILL)
+
+    def judge_progress(self, sizes, now):
+        """Stop a run whose logs do not begin, or no longer grow; those logs that hold its samples, on nodes that have such."""
+        patterns = self.order.get("progress") or ()
+        size = sum(count for name, count in sizes.items() if any(fnmatch.fnmatch(name, one) for one in patterns))
+        known, since = self.progress
+        if size != known:
+            self.progress = (size, now)
+        elif patterns:
+            limit_s = self.order.get("stall_s" if size else "first_line_s") or 0
+            if limit_s and now - since > limit_s:
+                words = "no new line for %g s" if size else "no line within %g s of the start"
+                self.stop("run_timeout: " + words % limit_s)
+
+    def read_ranks(self):
+        """Take in rank records; a failed rank stops this node at once and is told at once."""
+        for entry in os.scandir("ranks"):
+            known = self.ranks.get(entry.name, {})
+            if not entry.name.endswith(".json") or "ended_mono_s" in known:
+                continue
+            # A wrapper writes twice, the second file beside the first: another number means another record.
+            record = known if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
+            if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
+                # It may have written its last word and gone since the record was read; only then it is killed.
+                record = read_record(entry.path)
+                if "ended_mono_s" not in record:
+                    record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
+            if record.get("signal") == "SIGKILL" and self.state == "running" and oom_kills() > self.oom_kills:
+                record.update(note="the kernel killed it for memory")
+            self.ranks[entry.name], self.rank_files[entry.name] = record, entry.inode()
+            if "ended_mono_s" in record:
+                self.tell("rank", **record)
+                if record["code"] != 0 and self.state == "running":
+                    how = record["signal"] or "exit code %s" % record["code"]
+                    how += ", " + record["note"] if "note" in record else ""
+                    self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
+
+    def digests(self):
+        """Return size and digest of every log; of much more than a run may write, those of the first bytes: a sparse file
+        of any size costs a program nothing."""
+        sizes, room, found = log_files("."), 4 * self.order["output_limit_bytes"], {}
+        for name in in_order(sizes)[:MAX_FILES]:
+            size = min(sizes[name], room)
+            room -= size
+            found[name] = {"bytes": size, "sha256": digest_of(os.path.join("logs", name), size)}
+        return found
+
+    def end(self, stuck=""):
+        """Write the exit record: what happened, size and digest of every log. ``stuck``: what could not be ended."""
+        code, name = (None, None) if self.main_status is None else ending(self.main_status)
+        self.stop_reason = stuck or self.stop_reason
+        failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
+        state = "failed" if failed else "finished"
+        if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
+            state = "stopped"
+        if os.path.exists("env.sh"):
+            os.unlink("env.sh")
+        self.record = {
+            "schema": SCHEMA,
+            "run_id": self.order["run_id"],
+            "node_rank": self.order["node_rank"],
+            "state": state,
+            "code": code,
+            "signal": name,
+            "reason": self.stop_reason,
+            "started_mono_s": self.started,
+            "stopped_mono_s": self.stopped,
+            "ended_mono_s": time.monotonic(),
+            "boot_id": boot_id(),
+            "oom_kills": max(0, oom_kills() - self.oom_kills),
+            "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
+            "files": self.digests(),
+        }
+        # On a disk that is full this makes the room that the record needs.
+        os.unlink("reserve")
+        write_json("exit.json", self.record)
+        self.state = "ended"
+        self.tell("ended", record=self.record)

@@ -1,0 +1,96 @@
+"""What other programs and the kernel's log say of this machine."""
+
+import errno
+import os
+import time
+
+TOLD_S = 10
+MOST_TOLD_BYTES = 1 << 22
+MOST_LINES = 40
+
+
+def nameless(folder):
+    """Open a file without a name, to be written and read."""
+    path = os.path.join(folder, ".told.%d" % os.getpid())
+    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
+    os.unlink(path)
+    return kept
+
+
+def not_written(folder):
+    """Return why nothing can be written in a folder; an empty text where it can."""
+    try:
+        with nameless(folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        return error.strerror
+    return ""
+
+
+def begin(argv, folder):
+    """Start a program whose answer is wanted later, kept in a file without a name; None where there is no such program."""
+    import subprocess
+
+    try:
+        kept = nameless(folder)
+    except OSError:
+        import tempfile
+
+        kept = tempfile.TemporaryFile()
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT)
+    except OSError:
+        kept.close()
+        return None
+    return process, kept, time.monotonic()
+
+
+def said(asked, limit_s):
+    """Return exit code and text of a program that was begun; its code is None where it was not over in time.
+
+    One that hangs in the kernel does not die when it is killed, so nobody waits for it.
+    """
+    if asked is None:
+        return None
+    process, kept, began = asked
+    while process.poll() is None and time.monotonic() < began + limit_s:
+        time.sleep(0.005)
+    code = process.poll()
+    if code is None:
+        process.kill()
+    with kept:
+        kept.seek(0)
+        return {"code": code, "text": kept.read(MOST_TOLD_BYTES).decode("utf-8", "replace")}
+
+
+def kernel_log(word, path="/dev/kmsg"):
+    """Return the last lines of the kernel's log that hold a word, each with its age in seconds; why, where it is closed to us.
+
+    A record is ``priority,number,microseconds since boot,flags;text`` (Documentation/ABI/testing/dev-kmsg).
+    """
+    lines, total = [], 0
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return {"closed": error.strerror}
+    try:
+        for _ in range(1 << 17):
+            try:
+                record = os.read(handle, 8192)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno != errno.EPIPE:  # that one was overwritten before it was read
+                    return {"closed": error.strerror}
+                continue
+            head, _, text = record.decode("utf-8", "replace").partition(";")
+            if not record:
+                break
+            if word in text:
+                total += 1
+                lines = lines[1 - MOST_LINES :] + [
+                    [time.monotonic() - int(head.split(",")[2]) / 1e6, text.split("\n")[0][:300]]
+                ]
+    finally:
+        os.close(handle)
+    return {"lines": lines, "total": total}

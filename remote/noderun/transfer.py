@@ -1,0 +1,152 @@
+"""Files that come from the controller, and logs that go to it."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+import zlib
+
+from noderun.channel import IDLE_S, received, reply
+from noderun.files import Refused, digest_of, inside, opened, read_slice, root_directory, unwritten
+from noderun.logs import MAX_FILES, in_order, log_files, odd_files
+from noderun.processes import boot_id
+from noderun.records import write_whole
+from noderun.runs import keeper_lives
+
+PIECE = 1 << 20
+LONG_PIECE = 1 << 23
+TRIAL = {True: 2 * PIECE, False: LONG_PIECE}  # bytes to send compressed or not before the two ways are compared
+PIPE_BYTES = 1 << 18
+F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
+
+
+def op_put(request):
+    """Receive files. First says which are missing, by digest; takes those; each is checked, flushed and renamed into place."""
+    root = root_directory(request["root"])
+    missing = []
+    for index, item in enumerate(request["files"]):
+        path = inside(root, item["path"])
+        try:
+            if digest_of(path) != item["sha256"]:
+                missing.append(index)
+        except OSError:
+            missing.append(index)
+    reply(root=root, missing=missing)
+    for index in missing:
+        item = request["files"][index]
+        path = inside(root, item["path"])
+        directory = os.path.dirname(path)
+        digest = hashlib.sha256()
+        try:
+            os.makedirs(directory, 0o700, exist_ok=True)
+            write_whole(path, received(item["bytes"], digest), item["mode"])
+        except OSError as error:
+            raise unwritten(error, path, root, item["bytes"])
+        if digest.hexdigest() != item["sha256"] or digest_of(path) != item["sha256"]:
+            os.unlink(path)
+            raise Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
+    reply(done=True)
+
+
+def deflated(data):
+    """Compress bytes into the bare format of RFC 1951, which has no checksum: logs have digests."""
+    engine = zlib.compressobj(1, zlib.DEFLATED, -15)
+    return engine.compress(data) + engine.flush()
+
+
+class Pieces:
+    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB as they are, and the rest in the way that has taken less
+    time for a byte.
+
+    Most runs leave less than 2 MiB on a node. Of more, compressing pays on a slow line and holds up a quick one. The time of a
+    piece is that of compressing it and of handing it on, which waits while the line is full: so the trial without compressing
+    is longer than what pipe, ssh server and kernel hold, for else every line looks quick.
+    """
+
+    def __init__(self):
+        self.size = {True: 0, False: 0}  # bytes sent so far, compressed or not
+        self.took_s = {True: 0.0, False: 0.0}
+
+    def packs(self):
+        """Tell whether the next piece is to be compressed."""
+        for packed in (True, False):
+            if self.size[packed] < TRIAL[packed]:
+                return packed
+        return self.took_s[True] / self.size[True] < self.took_s[False] / self.size[False]
+
+    def send(self, name, log, offset, left):
+        """Send the next piece of a log, an open file of which so many bytes are wanted yet; return how many it had."""
+        packed = self.packs()
+        data = os.pread(log, min(PIECE, left), offset) if packed else b""
+        size = len(data) if packed else min(LONG_PIECE, left, os.fstat(log).st_size - offset)
+        if size <= 0:
+            return 0
+        begun = time.monotonic()
+        signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
+        if packed:
+            body = deflated(data)
+            reply(name=name, offset=offset, raw=size, bytes=len(body), packed=True)
+            sys.stdout.buffer.write(body)
+        else:
+            reply(name=name, offset=offset, raw=size, bytes=size, packed=False)
+            hand_over(log, offset, size)
+        self.size[packed] += size
+        self.took_s[packed] += time.monotonic() - begun
+        return size
+
+
+def hand_over(log, offset, size):
+    """Give bytes of an open file to standard output; they are not copied in between where its file system can do without."""
+    end = offset + size
+    while offset < end:
+        signal.alarm(IDLE_S)
+        most = min(PIECE, end - offset)
+        try:
+            sent = os.sendfile(1, log, offset, most)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                sys.exit("a log cannot be sent: %s" % error.strerror)  # nothing but its bytes could be said on this line
+            sent = os.write(1, os.pread(log, most, offset))
+        if not sent:
+            sys.exit("a log became shorter while it was sent")
+        offset += sent
+
+
+def widen_output():
+    """Let the pipe to the ssh server hold more, so that neither side waits for the other so often."""
+    with contextlib.suppress(OSError):  # it is none, or this user has too many
+        fcntl.fcntl(1, F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def op_get(request):
+    """Send the logs of a run from the offsets that the controller already holds, and the exit record last."""
+    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    if not os.path.isdir(os.path.join(directory, "logs")):
+        reply(absent=True)
+        return
+    record = read_slice(os.path.join(directory, "exit.json"), 0, 1 << 24)
+    sizes = log_files(directory)
+    left_out = max(0, len(sizes) - request["max_files"])
+    sizes = {name: sizes[name] for name in in_order(sizes)[:MAX_FILES]}
+    kept = json.loads(record.decode())["files"] if record else {}
+    room, pieces = request["max_bytes"], Pieces()
+    widen_output()
+    for name in list(sizes)[: request["max_files"]]:
+        offset = request["have"].get(name, 0)
+        limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
+        room -= limit
+        with opened(os.path.join(directory, "logs", name)) as log:
+            while log is not None and offset < limit:
+                sent = pieces.send(name, log, offset, limit - offset)
+                if not sent:
+                    break
+                offset += sent
+    more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
+    reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)
+    sys.stdout.buffer.write(record)
+    sys.stdout.buffer.flush()
