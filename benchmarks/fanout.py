@@ -35,6 +35,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.library import open_framework
+
 LAB = Path(os.environ["ORCH_HOSTS"]).parents[2] if "ORCH_HOSTS" in os.environ else Path()
 ORCH = [sys.executable, "-m", "orchestrator"]
 HERE = Path(__file__).parent
@@ -153,14 +155,6 @@ def apart_ms(instants: Sequence[float]) -> float:
     return (max(instants) - min(instants)) * 1e3
 
 
-def payload() -> list[Path]:
-    """Return the files that `orch deploy` brings to a node for PyTorch."""
-    return [
-        HERE.parent / "remote" / name
-        for name in ("noderun.py", "trainer.py", "torchranks.py", "train_pytorch.py", "loaders.py")
-    ]
-
-
 def deployed_afresh(bed: Bed) -> float:
     """Deploy to hosts that have nothing."""
     for home in bed.homes:
@@ -172,8 +166,8 @@ def copied_by_ansible(bed: Bed) -> float:
     """Let Ansible copy the same files to hosts that have nothing."""
     source = bed.folder / "payload"
     source.mkdir()
-    for file in payload():
-        shutil.copy(file, source)
+    for name, content in open_framework("pytorch").payload.items():
+        (source / name).write_bytes(content)
     for home in bed.homes:
         shutil.rmtree(home / "copied", ignore_errors=True)
     return timed(bed.ansible("-m", "ansible.builtin.copy", "-a", f"src={source}/ dest=copied/"))

@@ -120,7 +120,8 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, _Manifest]]) -> dict[st
     for _, manifest in runs:
         framework = manifest["framework"]
         found[f"template.{framework.get('name')}"] = str(framework.get("digest"))[:_DIGITS]
-        found |= {f"payload.{name}": str(digest)[:_DIGITS] for name, digest in manifest["payload"].items()}
+        for name, digest in manifest["payload"].items():
+            found["node_runner" if name == "noderun.py" else f"payload.{name}"] = str(digest)[:_DIGITS]
     return found
 
 

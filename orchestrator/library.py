@@ -7,14 +7,15 @@ Folders and payloads are found beside the package when it is installed, above it
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
-from orchestrator.framework import Framework
+from orchestrator.framework import Framework, payload_digest
 from orchestrator.hostset import nearest
 from orchestrator.inventory import Inventory
 
@@ -33,12 +34,19 @@ USUAL = "pytorch"
 """The framework of a model that it has, where nobody names one."""
 
 
+_COMPILED = "__pycache__"
+# As the node runner takes them, and few enough that one line of a node's shell can name them all.
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+_MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
 _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
 @dataclass(frozen=True, slots=True)
 class FrameworkFolder:
-    """A framework with the texts of its templates by file name and the bytes of its payload, ``noderun.py`` included."""
+    """A framework with the texts of its templates by file name and the bytes of its payload by name in the set.
+
+    ``noderun.py`` is among them.
+    """
 
     framework: Framework
     sources: Mapping[str, str]
@@ -48,6 +56,11 @@ class FrameworkFolder:
     def payload_digests(self) -> dict[str, str]:
         """SHA-256 of each payload file."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.payload.items()}
+
+    @property
+    def payload_digest(self) -> str:
+        """The digest that names the payload as one set."""
+        return payload_digest(self.payload_digests)
 
 
 def frameworks(extra: Path | None = None) -> dict[str, Path]:
@@ -74,7 +87,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     document = yamlfile.load(folder / "framework.yaml")
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and _COMPILED not in path.parts:
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     framework = framework_schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
     try:
@@ -85,7 +98,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     for file in framework.files:
         if file.template not in sources:
             raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
-    payload = {each: payload_bytes(each, folder) for each in framework.payload}
+    payload = _payload_files(framework.payload, folder)
     return FrameworkFolder(framework, sources, payload | {"noderun.py": runner_source()})
 
 
@@ -108,13 +121,77 @@ def framework_for(model: str, extra: Path | None = None) -> str:
     )
 
 
-def payload_bytes(name: str, folder: Path | None = None) -> bytes:
-    """Return a payload file: from the framework's own folder, or from ``remote/``."""
-    remote = _beside("remote")
-    for path in (folder or remote) / name, remote / name:
-        if path.is_file():
-            return path.read_bytes()
-    raise ConfigError(f"expected a payload file {name}, there is none", where=f"{folder or remote}")
+def payload_bytes(name: str) -> bytes:
+    """Return a file of ``remote/``."""
+    return (_beside("remote") / name).read_bytes()
+
+
+def _payload_files(names: Sequence[str], folder: Path) -> dict[str, bytes]:
+    """Return the files that ``payload:`` of a framework folder names, by name in the set.
+
+    Each is looked up in the folder, then in ``remote/``; a name that ends with a slash stands for all files below a folder.
+    Raises ConfigError naming what cannot be sent: what is missing or unreadable, a link, an odd name, too much.
+    """
+    files: dict[str, bytes] = {}
+    room = _MOST_BYTES
+    for name, path in _payload_paths(names, folder):
+        try:
+            room -= path.stat().st_size
+            if room < 0 or len(files) == _MOST_FILES:
+                message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} is beyond that"
+                hint = "send programs only; data belongs into vars.data_dir of each host"
+                raise ConfigError(message, where=f"{folder}/framework.yaml: payload", hint=hint)
+            files[name] = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    return files
+
+
+def _payload_paths(names: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name in the set and the path of every file; see `_payload_files`."""
+    for name in names:
+        own, ours = folder / name, _beside("remote") / name
+        if not os.path.lexists(own) and ours.is_file():
+            yield name, ours
+            continue
+        for above in own.relative_to(folder).parents:
+            if above.parts:
+                _refuse_link(folder / above)
+        kind, holds = ("folder", own.is_dir()) if name.endswith("/") else ("file", not own.is_dir())
+        if not os.path.lexists(own):
+            raise ConfigError(f"expected a payload {kind} {name}, there is none", where=str(folder))
+        if not holds:
+            hint = "write its name without the slash" if kind == "folder" else f"write {name}/ for all files below it"
+            raise ConfigError(f"expected a {kind} for {name} of payload", where=str(own), hint=hint)
+        yield from _files_at(own, name.rstrip("/"))
+
+
+def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of a file, or of every file below a folder but for what Python has compiled."""
+    _refuse_link(path)
+    if not _PART.match(path.name) or len(name) > _MOST_NAME:
+        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no name beginning with a dot or dash"
+        raise ConfigError(
+            f"expected a path of {expected}, got {name!r}", where=str(path), hint="rename it, or keep it elsewhere"
+        )
+    if path.is_file():
+        yield name, path
+    elif not path.is_dir():
+        raise ConfigError("expected a file or a folder, got a pipe, socket or device", where=str(path))
+    else:
+        try:
+            children = sorted(path.iterdir())
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        for child in children:
+            if child.name != _COMPILED:
+                yield from _files_at(child, f"{name}/{child.name}")
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        hint = "a payload is what lies in the folder itself: put the file there"
+        raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+import os
 import subprocess
 import time
 from dataclasses import replace
@@ -14,10 +16,11 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator import framework as framework_module
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.framework import ConfigFile, Framework, LogGrammar, payload_path
 from orchestrator.inventory import Host
-from orchestrator.library import frameworks, open_framework
+from orchestrator.library import FrameworkFolder, frameworks, open_framework
 from orchestrator.render import Plan, env_file, folded, render
 from orchestrator.spec import RunSpec
 from orchestrator.topology import place
@@ -217,6 +220,109 @@ def test_a_folder_is_a_framework_without_registration(tmp_path: Path) -> None:
     folder = open_framework("mine", tmp_path)
     assert (folder.framework.name, folder.sources) == ("mine", {"launch.sh.j2": "echo\n"})
     assert list(folder.payload) == ["noderun.py"]
+
+
+def with_payload(folder: Path, payload: str) -> FrameworkFolder:
+    write(
+        folder,
+        framework__yaml=f"{MINIMAL}payload: {payload}\n",
+        launch__sh__j2="exec {{ payload['train.py'] }} {{ noderun }}\n",
+    )
+    return open_framework(folder.name, folder.parent)
+
+
+def test_a_payload_is_one_set_of_files_and_of_all_files_below_folders(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    write(mine / "models" / "deep", net__py="n = 1\n")
+    write(mine / "models" / "__pycache__", net__pyc="compiled")
+    (mine / "models" / "__init__.py").write_text("")
+    write(mine, train__py="import models\n")
+    folder = with_payload(mine, "[train.py, models/, trainer.py]")
+    assert set(folder.payload) == {"train.py", "models/__init__.py", "models/deep/net.py", "trainer.py", "noderun.py"}
+    assert folder.payload["models/deep/net.py"] == b"n = 1\n" and b"def " in folder.payload["trainer.py"]
+    spec = RunSpec("mine", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 3, 1, 9.0, {})
+    host = Host("a", "10.0.0.1", slots=1)
+    placement = place(spec, [host], 20000)
+    plan = render(
+        folder.framework, folder.sources, spec, placement, {"a": host}, run_id="r", repeat=1, payload=folder.payload_digests
+    )
+    where = f"../../payload/{folder.payload_digest}"
+    assert text_of(plan) == f"exec {where}/train.py {where}/noderun.py\n"
+    before = folder.payload_digest, folder.framework.digest
+    write(mine / "models" / "__pycache__", net__pyc="compiled again")
+    folder = with_payload(mine, "[train.py, models/, trainer.py]")
+    assert (folder.payload_digest, folder.framework.digest) == before
+    (mine / "models" / "deep" / "net.py").rename(mine / "models" / "net.py")
+    assert with_payload(mine, "[train.py, models/, trainer.py]").payload_digest != before[0]
+
+
+def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
+    folder = open_framework("pytorch")
+    for name, content in folder.payload.items():
+        (tmp_path / name).write_bytes(content)
+    script = "LC_ALL=C; export LC_ALL; sha256sum -- * | sha256sum"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == f"{folder.payload_digest}  -\n"
+    assert doctest.testmod(framework_module).failed == 0
+
+
+def _plant(mine: Path, what: str) -> None:
+    models = mine / "models"
+    models.mkdir(parents=True)
+    (models / "net.py").write_text("")
+    (mine / "train.py").write_text("")
+    {
+        "link": lambda: (models / "etc").symlink_to("/etc"),
+        "link to a neighbour": lambda: (models / "same.py").symlink_to("net.py"),
+        "broken link": lambda: (models / "gone.py").symlink_to("nowhere"),
+        "linked file": lambda: (mine / "train.py").unlink() or (mine / "train.py").symlink_to("models/net.py"),
+        "linked folder": lambda: (mine / "also").symlink_to("models"),
+        "pipe": lambda: os.mkfifo(models / "pipe"),
+        "space": lambda: (models / "net copy.py").write_text(""),
+        "hidden": lambda: (models / ".git").mkdir(),
+        "line": lambda: (models / "a\nb.py").write_text(""),
+        "deep": lambda: (models / ("x" * 100) / ("y" * 100)).mkdir(parents=True),
+        "many": lambda: [(models / f"f{number}.py").touch() for number in range(256)],
+        "large": lambda: os.truncate(models / "net.py", (1 << 24) + 1),
+        "": lambda: None,
+    }[what]()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plant", "payload", "where", "words"),
+    [
+        ("link", "[models/]", "/models/etc: ", "expected a file or a folder, got a symbolic link"),
+        ("link to a neighbour", "[models/]", "/models/same.py: ", "got a symbolic link"),
+        ("broken link", "[models/]", "/models/gone.py: ", "got a symbolic link"),
+        ("linked file", "[train.py]", "/train.py: ", "got a symbolic link"),
+        ("linked folder", "[also/]", "/also: ", "got a symbolic link"),
+        ("linked folder", "[also/net.py]", "/also: ", "got a symbolic link"),
+        ("pipe", "[models/]", "/models/pipe: ", "got a pipe, socket or device"),
+        ("space", "[models/]", "/models/net copy.py: ", "letters, digits, dots"),
+        ("hidden", "[models/]", "/models/.git: ", "letters, digits, dots"),
+        ("line", "[models/]", "/models/a", "'models/a\\nb.py'"),
+        ("deep", "[models/]", "/models/xxx", "up to 200 letters"),
+        ("many", "[models/]", "/framework.yaml: payload: ", "expected up to 256 files of 16 MiB together"),
+        ("large", "[models/]", "/framework.yaml: payload: ", "models/net.py is beyond that"),
+        ("", "[models]", "/models: ", "write models/ for all files below it"),
+        ("", "[train.py/]", "/train.py: ", "write its name without the slash"),
+        ("", "[absent/]", ": ", "expected a payload folder absent/, there is none"),
+        ("", "[../mine/train.py]", "/framework.yaml:9: ", "expected a file such as train.py, or a folder such as models/"),
+        ("", "[/etc/passwd]", "/framework.yaml:9: ", "relative to the framework's folder, got '/etc/passwd'"),
+        ("", "[models//net.py]", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "['a b.py']", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "[./]", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "[noderun.py]", "/framework.yaml:9: ", "the node runner's own file is called so"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_refused_with_its_place(
+    tmp_path: Path, plant: str, payload: str, where: str, words: str
+) -> None:
+    _plant(tmp_path / "mine", plant)
+    with pytest.raises(OrchError) as caught:
+        with_payload(tmp_path / "mine", payload)
+    assert caught.value.exit_code == 2
+    assert str(caught.value).startswith(f"{tmp_path}/mine{where}") and words in str(caught.value), str(caught.value)
 
 
 def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     import json
 
     from orchestrator.errors import RunError
-    from orchestrator.framework import payload_path
+    from orchestrator.framework import payload_digest, payload_path
     from orchestrator.library import payload_bytes
     from orchestrator.node import Upload
 
     node, content = cluster.nodes[name], payload_bytes(_PROGRAM)
-    path = payload_path(_PROGRAM, hashlib.sha256(content).hexdigest())
+    path = payload_path(_PROGRAM, payload_digest({_PROGRAM: hashlib.sha256(content).hexdigest()}))
     node.put([Upload(path, content)], timeout_s=60)
     answer = node.ask("program", program=path, argv=argv, limit_s=limit_s, timeout_s=limit_s + 20)
     if answer["code"] != 0:
