@@ -134,36 +134,36 @@ def _payload_files(names: Sequence[str], folder: Path) -> dict[str, bytes]:
     """
     files: dict[str, bytes] = {}
     room = _MOST_BYTES
-    for name, path in _payload_paths(names, folder):
-        try:
+    try:
+        for name, path in _payload_paths(names, folder):
             room -= path.stat().st_size
             if room < 0 or len(files) == _MOST_FILES:
                 message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} is beyond that"
-                hint = "send programs only; data belongs into vars.data_dir of each host"
+                hint = "send programs only; data belongs in vars.data_dir of each host"
                 raise ConfigError(message, where=f"{folder}/framework.yaml: payload", hint=hint)
             files[name] = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(error.filename or folder)) from error
     return files
 
 
 def _payload_paths(names: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name in the set and the path of every file; see `_payload_files`."""
     for name in names:
-        own, ours = folder / name, _beside("remote") / name
-        if not os.path.lexists(own) and ours.is_file():
-            yield name, ours
+        path, shipped = folder / name, _beside("remote") / name
+        if not os.path.lexists(path) and shipped.is_file():
+            yield name, shipped
             continue
-        for above in own.relative_to(folder).parents:
-            if above.parts:
-                _refuse_link(folder / above)
-        kind, holds = ("folder", own.is_dir()) if name.endswith("/") else ("file", not own.is_dir())
-        if not os.path.lexists(own):
+        for parent in path.relative_to(folder).parents:
+            if parent.parts:
+                _refuse_link(folder / parent)
+        kind = "folder" if name.endswith("/") else "file"
+        if not os.path.lexists(path):
             raise ConfigError(f"expected a payload {kind} {name}, there is none", where=str(folder))
-        if not holds:
+        if path.is_dir() != (kind == "folder"):
             hint = "write its name without the slash" if kind == "folder" else f"write {name}/ for all files below it"
-            raise ConfigError(f"expected a {kind} for {name} of payload", where=str(own), hint=hint)
-        yield from _files_at(own, name.rstrip("/"))
+            raise ConfigError(f"expected a {kind} for {name} of payload", where=str(path), hint=hint)
+        yield from _files_at(path, name.rstrip("/"))
 
 
 def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
@@ -171,19 +171,14 @@ def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
     _refuse_link(path)
     if not _PART.match(path.name) or len(name) > _MOST_NAME:
         expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no name beginning with a dot or dash"
-        raise ConfigError(
-            f"expected a path of {expected}, got {name!r}", where=str(path), hint="rename it, or keep it elsewhere"
-        )
+        hint = "rename it, or keep it elsewhere"
+        raise ConfigError(f"expected a path of {expected}, got {name!r}", where=str(path), hint=hint)
     if path.is_file():
         yield name, path
     elif not path.is_dir():
         raise ConfigError("expected a file or a folder, got a pipe, socket or device", where=str(path))
     else:
-        try:
-            children = sorted(path.iterdir())
-        except OSError as error:
-            raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
-        for child in children:
+        for child in sorted(path.iterdir()):
             if child.name != _COMPILED:
                 yield from _files_at(child, f"{name}/{child.name}")
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import framework as framework_module
+from orchestrator import library
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.framework import ConfigFile, Framework, LogGrammar, payload_path
 from orchestrator.inventory import Host
@@ -325,6 +326,25 @@ def test_what_cannot_be_sent_is_refused_with_its_place(
         with_payload(tmp_path / "mine", payload)
     assert caught.value.exit_code == 2
     assert str(caught.value).startswith(f"{tmp_path}/mine{where}") and words in str(caught.value), str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(("closed", "mode"), [("models", 0o700), ("models", 0o744), ("models/net.py", 0o600)])
+def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, mode: int
+) -> None:
+    _plant(tmp_path / "mine", "")
+    with_payload(tmp_path / "mine", "[models/]")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    (tmp_path / "mine" / closed).chmod(mode)
+    monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=r"^mine/models(/net\.py)?: cannot be read: Permission denied"):
+            library._payload_files(["models/"], Path("mine"))
+    finally:
+        os.seteuid(0)
 
 
 def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:
