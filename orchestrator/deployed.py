@@ -1,7 +1,7 @@
 """What a deploy left on each node and found there, remembered in the project, and the quick look whether that still holds.
 
-The look is one short shell command: the digest of each set of payload files, the boot, the GPUs' driver, and inode, size and
-times of the interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be
+The look is one short shell command: the digests of all files of a set at once, the boot, the GPUs' driver, and inode, size
+and times of the interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be
 sent, and the facts are those of before. They are shown by `orch deploy` and decide nothing: a bench captures its own.
 """
 
@@ -38,13 +38,13 @@ class Deployed:
     """One node after a deploy.
 
     ``key`` stands for the host as the inventory has it and for the frameworks that were deployed; ``root`` is the absolute
-    work directory; ``sets`` are the names of the files of each payload set by its digest; ``machine`` and ``paths`` are what
-    the node runner said that its facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
+    work directory; ``sets`` are, by the digest of each payload set, those of its files by name; ``machine`` and ``paths``
+    are what the node runner said that its facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
     """
 
     key: str
     root: str
-    sets: Mapping[str, Sequence[str]]
+    sets: Mapping[str, Mapping[str, str]]
     machine: str
     paths: Mapping[str, str]
     facts: Mapping[str, Mapping[str, Any]]
@@ -54,10 +54,10 @@ class Deployed:
     def question(self) -> str:
         """The shell's command that prints `answer` where nothing has changed."""
         machine = "cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null"
-        # What sha256sum prints of the files of a set has the digest that names the set: framework.payload_digest.
+        # Into each set and out again: a subshell, or a digest of the digests, would be a process more on every node.
         sets = [
-            f"(cd {shlex.quote(payload_path('', digest))} && sha256sum -- {_words(names)}) | sha256sum"
-            for digest, names in self.sets.items()
+            f"cd ./{payload_path('', digest)} && sha256sum -- {_words(files)} && cd ../.."
+            for digest, files in self.sets.items()
         ]
         paths = f"stat -L -c '%n %i %s %Y %Z' -- {_words(self.paths)}"
         return f"cd -- {shlex.quote(self.root)} && {machine}; " + " && ".join([*sets, paths])
@@ -65,7 +65,7 @@ class Deployed:
     @property
     def answer(self) -> bytes:
         """What `question` prints where nothing has changed, after whatever a login shell says."""
-        lines = [f"{digest}  -" for digest in self.sets]
+        lines = [f"{digest}  {name}" for files in self.sets.values() for name, digest in files.items()]
         lines += [f"{path} {state}" for path, state in self.paths.items()]
         return (self.machine + "".join(f"{line}\n" for line in lines)).encode("utf-8", "surrogateescape")
 
@@ -84,7 +84,7 @@ class Memory:
     def __init__(self, path: Path, folders: Sequence[FrameworkFolder]) -> None:
         self.path = path
         self._folders = folders
-        self._sets = {folder.payload_digest: sorted(folder.payload) for folder in folders}
+        self._sets = {folder.payload_digest: folder.payload_digests for folder in folders}
         self._all: dict[str, Any] = {}
         try:
             self._all = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])

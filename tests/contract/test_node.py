@@ -145,7 +145,7 @@ def stage(node: Node, files: Mapping[str, bytes]) -> tuple[int, Deployed]:
     machine = boot_id + (driver.read_text() if driver.exists() else "")
     state = os.stat("/")
     paths = {"/": f"{state.st_ino} {state.st_size} {int(state.st_mtime)} {int(state.st_ctime)}"}
-    known = Deployed("", node.root, {folder.payload_digest: sorted(payload)}, machine, paths, {}, 0.0)
+    known = Deployed("", node.root, {folder.payload_digest: folder.payload_digests}, machine, paths, {}, 0.0)
     return stage_payload(node, folder), known
 
 
