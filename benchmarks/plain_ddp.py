@@ -22,7 +22,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote"))
 
-import train_pytorch
+from torch_models import HALF_TYPES, resnet50
 
 
 def main() -> None:
@@ -46,13 +46,13 @@ def main() -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if cuda else "gloo")
     layout = torch.channels_last if cuda and asked.dtype != "fp32" else torch.contiguous_format
-    network: Any = train_pytorch.resnet50(1000).to(device, memory_format=layout)
+    network: Any = resnet50(1000).to(device, memory_format=layout)
     model = nn.parallel.DistributedDataParallel(
         torch.compile(network) if asked.compile else network, device_ids=[device.index] if cuda else None
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-5)
     scaler = torch.amp.GradScaler(asked.device, enabled=asked.dtype == "fp16")
-    half = train_pytorch.HALF_TYPES.get(asked.dtype)
+    half = HALF_TYPES.get(asked.dtype)
     images = torch.randn(asked.batch_size, 3, asked.image_size, asked.image_size, device=device).contiguous(
         memory_format=layout
     )

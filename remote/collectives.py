@@ -1,7 +1,7 @@
 """Time a collective over a range of sizes, and print one line per size: in place and out of place, each proven right first.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer. Beside this file lie the calls themselves, collectivecalls.py, and what it
-shares with its like, trainer.py and torchranks.py. One process per device, who reads from the environment who it is, as
+Needs PyTorch 1.13 or newer and Python 3.8 or newer. Beside this file lie the calls themselves, collective_calls.py, and what
+other programs share, trainer.py and torch_ranks.py. One process per device, who reads from the environment who it is, as
 torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 collectives.py --collective allreduce --device cuda --dtype fp32
@@ -22,8 +22,8 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 import trainer
-from collectivecalls import COLLECTIVES, Calls, Case, rounded
-from torchranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from collective_calls import COLLECTIVES, Calls, Case, rounded
+from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, settle
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}

@@ -3,8 +3,6 @@
 A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the same without `train`. Every
 rank draws from one endless sequence, which all ranks know: the files in a new order for each epoch, back to back. Rank r of w
 takes the places r, r+w, r+2w …, so batches are always full and no two ranks see the same place.
-
-The launch script puts this file's folder on PYTHONPATH.
 """
 
 from __future__ import annotations

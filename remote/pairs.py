@@ -1,6 +1,6 @@
 """Measure the link between every two nodes, in rounds in which all pairs of a round measure at the same time.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer, and trainer.py and torchranks.py beside this file:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer, and trainer.py and torch_ranks.py beside this file:
 
     torchrun --nnodes 4 --nproc_per_node 1 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 pairs.py --device cuda
 
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torchranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle
 from trainer import Identity
 
 PING_BYTES = 8

@@ -1,7 +1,6 @@
 """What our trainers have in common: options, the clock of a CPU, what is said. Python 3.8 or newer, standard library only.
 
-It knows no framework: what differs from one to the other is handed in. The launch script puts this file's folder on
-PYTHONPATH.
+It knows no framework: what differs from one to the other is handed in.
 """
 
 from __future__ import annotations

@@ -102,12 +102,12 @@ def test_a_wrong_result_ends_the_run(tmp_path: Path) -> None:
     """One rank reduces something else: the check against what must come out sees it, and no line is printed for that size."""
     needs("torch")
     remote = Path(__file__).parents[1] / "remote"
-    source = (remote / "collectivecalls.py").read_text()
+    source = (remote / "collective_calls.py").read_text()
     telling = "return lambda: dist.all_reduce(receive)"
     assert source.count(telling) == 1
     program = tmp_path / "collectives.py"  # the folder of the program comes first where Python looks
     program.write_text((remote / program.name).read_text())
-    wrong = tmp_path / "collectivecalls.py"
+    wrong = tmp_path / "collective_calls.py"
     wrong.write_text(source.replace(telling, "return lambda: dist.all_reduce(receive, op=dist.ReduceOp.MAX)"))
     arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "4096"]
     with pytest.raises(

@@ -21,6 +21,7 @@ from orchestrator.analysis.compare import causes as distinct
 from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import CellPair, compared, doubt, matched, unmatched
+from orchestrator.plan.framework import payload_digest
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
@@ -275,7 +276,7 @@ def test_files_are_alike_where_only_run_port_address_and_payload_are_others() ->
         slots, port = of["placement"]["slots"], of["placement"]["master_port"]
         peers = json.dumps([f"{slot['address']}:{port + slot['node_rank']}" for slot in slots])
         head = f"# {of['run_id']}\nexport PEERS={peers} HOST={slots[1]['host']}\n"
-        return f"{head}run ../{of['payload']['train.py']}/train.py -b {batch}\n"
+        return f"{head}run ../{payload_digest(of['payload'])}/train.py -b {batch}\n"
 
     one, other = (neutral(text(of, 64), of) for of in (first, second))
     assert one == other and "<port +1>" in one and "20000" not in one
@@ -283,6 +284,6 @@ def test_files_are_alike_where_only_run_port_address_and_payload_are_others() ->
     places = [("1n1g", 0, "launch.sh"), ("2n1g", 0, "launch.sh"), ("2n1g", 1, "launch.sh")]
     (found,) = file_differences(dict.fromkeys(places, one), dict.fromkeys(places, changed))
     assert (found.path, found.cases, found.node_ranks) == ("launch.sh", ("1n1g", "2n1g"), (0, 1))
-    assert found.lines == ("-run ../<train.py>/train.py -b 64", "+run ../<train.py>/train.py -b 32")
+    assert found.lines == ("-run ../<payload>/train.py -b 64", "+run ../<payload>/train.py -b 32")
     assert file_differences(dict.fromkeys(places, one), dict.fromkeys(places, other)) == ()
     assert neutral("nothing of it: 10.0.0.11 gpu10 my-b.001", first) == "nothing of it: 10.0.0.11 gpu10 my-b.001"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+import os
 import subprocess
 import time
 from dataclasses import replace
@@ -17,7 +19,9 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan import folders as library
+from orchestrator.plan import framework as framework_module
+from orchestrator.plan.folders import FrameworkFolder, frameworks, open_framework
 from orchestrator.plan.framework import ConfigFile, Framework, payload_path
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, env_file, folded, render
@@ -26,7 +30,7 @@ from orchestrator.plan.spec import RunSpec
 # What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
 TEXTS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs",)), max_size=60)
 ODD = ["", " ", "-n", "a b", "$HOME", "$(id)", "`id`", "';id;'", '"', "\\", "a\nb", "a\n", "*", "~", "ünï", "!!", "\x1b[2J"]
-ODD.append("x" * 4096)
+ODD += ["x" * 4096, "~/", "~/a b"]
 FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 FRAMEWORK = Framework(
@@ -69,7 +73,9 @@ def with_examples(function: Any) -> Any:
 def test_a_value_reaches_the_program_unchanged_through_a_shell_script(tmp_path: Path, value: str) -> None:
     template = "printf '%s\\0' {{ options.value }} --flag={{ host_vars.thing }} {{ options.several }} \"$PWD\"\n"
     script = text_of(rendered(template, {"value": value, "several": [value, "x", value]}))
-    assert words_of(script, tmp_path) == [value, f"--flag={value}", value, "x", value, str(tmp_path)]
+    # Of the inventory's values alone, one that begins with ~/ is a path in the home of the node.
+    thing = f"{Path.home()}/{value[2:]}" if value.startswith("~/") else value
+    assert words_of(script, tmp_path) == [value, f"--flag={thing}", value, "x", value, str(tmp_path)]
 
 
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,9}\Z"), TEXTS, max_size=4))
@@ -218,6 +224,128 @@ def test_a_folder_is_a_framework_without_registration(tmp_path: Path) -> None:
     folder = open_framework("mine", tmp_path)
     assert (folder.framework.name, folder.sources) == ("mine", {"launch.sh.j2": "echo\n"})
     assert list(folder.payload) == ["rank_wrapper.py"]
+
+
+def with_payload(folder: Path, payload: str) -> FrameworkFolder:
+    write(
+        folder,
+        framework__yaml=f"{MINIMAL}payload: {payload}\n",
+        launch__sh__j2="exec {{ payload['train.py'] }} {{ rank_wrapper }}\n",
+    )
+    return open_framework(folder.name, folder.parent)
+
+
+def test_a_payload_is_one_set_of_files_and_of_all_files_below_folders(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    write(mine / "models" / "deep", net__py="n = 1\n")
+    write(mine / "models" / "__pycache__", net__pyc="compiled")
+    (mine / "models" / "__init__.py").write_text("")
+    write(mine, train__py="import models\n")
+    folder = with_payload(mine, "[train.py, models/, trainer.py]")
+    assert set(folder.payload) == {"train.py", "models/__init__.py", "models/deep/net.py", "trainer.py", "rank_wrapper.py"}
+    assert folder.payload["models/deep/net.py"] == b"n = 1\n" and b"def " in folder.payload["trainer.py"]
+    spec = RunSpec("mine", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 3, 1, 9.0, {})
+    host = Host("a", "10.0.0.1", slots=1)
+    placement = place(spec, [host], 20000)
+    plan = render(
+        folder.framework, folder.sources, spec, placement, {"a": host}, run_id="r", repeat=1, payload=folder.payload_digests
+    )
+    where = f"../../payload/{folder.payload_digest}"
+    assert text_of(plan) == f"exec {where}/train.py {where}/rank_wrapper.py\n"
+    before = folder.payload_digest, folder.framework.digest
+    write(mine / "models" / "__pycache__", net__pyc="compiled again")
+    folder = with_payload(mine, "[train.py, models/, trainer.py]")
+    assert (folder.payload_digest, folder.framework.digest) == before
+    (mine / "models" / "deep" / "net.py").rename(mine / "models" / "net.py")
+    assert with_payload(mine, "[train.py, models/, trainer.py]").payload_digest != before[0]
+
+
+def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
+    folder = open_framework("pytorch")
+    for name, content in folder.payload.items():
+        (tmp_path / name).write_bytes(content)
+    script = "LC_ALL=C; export LC_ALL; sha256sum -- * | sha256sum"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == f"{folder.payload_digest}  -\n"
+    assert doctest.testmod(framework_module).failed == 0
+
+
+def _plant(mine: Path, what: str) -> None:
+    models = mine / "models"
+    models.mkdir(parents=True)
+    (models / "net.py").write_text("")
+    (mine / "train.py").write_text("")
+    {
+        "link": lambda: (models / "etc").symlink_to("/etc"),
+        "link to a neighbour": lambda: (models / "same.py").symlink_to("net.py"),
+        "broken link": lambda: (models / "gone.py").symlink_to("nowhere"),
+        "linked file": lambda: (mine / "train.py").unlink() or (mine / "train.py").symlink_to("models/net.py"),
+        "linked folder": lambda: (mine / "also").symlink_to("models"),
+        "pipe": lambda: os.mkfifo(models / "pipe"),
+        "space": lambda: (models / "net copy.py").write_text(""),
+        "hidden": lambda: (models / ".git").mkdir(),
+        "line": lambda: (models / "a\nb.py").write_text(""),
+        "deep": lambda: (models / ("x" * 100) / ("y" * 100)).mkdir(parents=True),
+        "many": lambda: [(models / f"f{number}.py").touch() for number in range(256)],
+        "large": lambda: os.truncate(models / "net.py", (1 << 24) + 1),
+        "": lambda: None,
+    }[what]()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plant", "payload", "where", "words"),
+    [
+        ("link", "[models/]", "/models/etc: ", "expected a file or a folder, got a symbolic link"),
+        ("link to a neighbour", "[models/]", "/models/same.py: ", "got a symbolic link"),
+        ("broken link", "[models/]", "/models/gone.py: ", "got a symbolic link"),
+        ("linked file", "[train.py]", "/train.py: ", "got a symbolic link"),
+        ("linked folder", "[also/]", "/also: ", "got a symbolic link"),
+        ("linked folder", "[also/net.py]", "/also: ", "got a symbolic link"),
+        ("pipe", "[models/]", "/models/pipe: ", "got a pipe, socket or device"),
+        ("space", "[models/]", "/models/net copy.py: ", "letters, digits, dots"),
+        ("hidden", "[models/]", "/models/.git: ", "letters, digits, dots"),
+        ("line", "[models/]", "/models/a", "'models/a\\nb.py'"),
+        ("deep", "[models/]", "/models/xxx", "up to 200 letters"),
+        ("many", "[models/]", "/framework.yaml: payload: ", "expected up to 256 files of 16 MiB together"),
+        ("large", "[models/]", "/framework.yaml: payload: ", "models/net.py is beyond that"),
+        ("", "[models]", "/models: ", "write models/ for all files below it"),
+        ("", "[train.py/]", "/train.py: ", "write its name without the slash"),
+        ("", "[absent/]", ": ", "expected a payload folder absent/, there is none"),
+        ("", "[../mine/train.py]", "/framework.yaml:9: ", "expected a file such as train.py, or a folder such as models/"),
+        ("", "[/etc/passwd]", "/framework.yaml:9: ", "relative to the framework's folder, got '/etc/passwd'"),
+        ("", "[models//net.py]", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "['a b.py']", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "[./]", "/framework.yaml:9: ", "relative to the framework's folder"),
+        ("", "[rank_wrapper.py]", "/framework.yaml:9: ", "the wrapper of ranks is called so"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sent_is_refused_with_its_place(
+    tmp_path: Path, plant: str, payload: str, where: str, words: str
+) -> None:
+    _plant(tmp_path / "mine", plant)
+    with pytest.raises(OrchError) as caught:
+        with_payload(tmp_path / "mine", payload)
+    assert caught.value.exit_code == 2
+    assert str(caught.value).startswith(f"{tmp_path}/mine{where}") and words in str(caught.value), str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(("closed", "mode"), [("models", 0o700), ("models", 0o744), ("models/net.py", 0o600)])
+def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, mode: int
+) -> None:
+    _plant(tmp_path / "mine", "")
+    with_payload(tmp_path / "mine", "[models/]")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    (tmp_path / "mine" / closed).chmod(mode)
+    monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=r"^mine/models(/net\.py)?: cannot be read: Permission denied"):
+            library._payload_files(["models/"], Path("mine"))
+    finally:
+        os.seteuid(0)
 
 
 def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli import main
+from orchestrator.plan.folders import frameworks, open_framework
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
@@ -69,24 +70,39 @@ EFFECTS = {
     "os", "pathlib", "time", "random", "secrets", "threading", "subprocess", "socket", "tempfile", "shutil", "signal", "select",
     "concurrent", "asyncio", "multiprocessing", "io", "fcntl", "getpass", "logging", "uuid",
 }  # fmt: skip
-# What a file that runs on nodes may import besides the standard library and its neighbours in the folder that travel with it.
-# The runner, the simulated trainer and what the other trainers have in common stand in no row: they need nothing but Python.
+# What a file that runs on nodes may import besides the standard library: libraries first, then files of the folder that travel
+# with it. The runner, make_dataset.py and trainer.py stand in no row: they need nothing but Python.
 FRAMEWORKS = {
-    "train_pytorch": {"torch", "numpy", "nvidia", "trainer", "torchranks", "loaders"},
-    "torchranks": {"torch", "trainer"},
-    "collectives": {"torch", "trainer", "torchranks", "collectivecalls"},
-    "collectivecalls": {"torch", "trainer", "torchranks"},
-    "train_tensorflow": {"tensorflow", "numpy", "nvidia", "trainer", "loaders"},
-    "train_paddle": {"paddle", "numpy", "nvidia", "trainer", "loaders"},
-    "pairs": {"torch", "trainer", "torchranks"},
-    "loaders": {"nvidia", "PIL", "numpy"},
+    "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
+    " torch_parts torch_batch_search",
+    "torch_ranks": "torch trainer",
+    "torch_models": "torch",
+    "torch_gathered_pool": "torch",
+    "torch_packed": "torch",
+    "torch_steps": "torch trainer torch_models torch_gathered_pool torch_packed",
+    "torch_images": "torch nvidia trainer torch_models loaders",
+    "torch_parts": "torch trainer torch_packed torch_steps",
+    "torch_batch_search": "torch trainer torch_ranks torch_images torch_steps",
+    "collectives": "torch trainer torch_ranks collective_calls",
+    "collective_calls": "torch trainer torch_ranks",
+    "pairs": "torch trainer torch_ranks",
+    "train_tensorflow": "tensorflow trainer tf_models tf_ranks tf_images",
+    "tf_models": "tensorflow",
+    "tf_ranks": "tensorflow trainer",
+    "tf_images": "tensorflow tf_models tf_ranks",
+    "train_paddle": "paddle trainer paddle_ranks paddle_images loaders",
+    "paddle_ranks": "paddle trainer",
+    "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
+    "train_simulated": "simulated_meeting simulated_ring",
+    "simulated_meeting": "",
+    "simulated_ring": "simulated_meeting",
+    "loaders": "nvidia PIL numpy",
 }
 HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 350
-# A trainer reads from top to bottom, so these are long, and may not grow; train_pytorch.py is to be divided.
-LONG_TRAINERS = {"train_pytorch.py": 1040, "train_tensorflow.py": 600, "train_paddle.py": 500, "train_simulated.py": 520}
+SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring")
 
 
 def modules() -> list[Path]:
@@ -243,12 +259,12 @@ def test_no_module_is_longer_than_a_reader_can_hold(path: Path) -> None:
 
 @pytest.mark.parametrize("path", REMOTE, ids=remote_label)
 def test_no_file_that_runs_on_nodes_is_longer_than_a_reader_can_hold(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_TRAINERS.get(path.name, MAX_LINES)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
 @pytest.mark.parametrize("path", REMOTE, ids=remote_label)
 def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only(path: Path) -> None:
-    allowed = {"noderun"} if path in PARTS else FRAMEWORKS.get(path.stem, set())
+    allowed = {"noderun"} if path in PARTS else set(FRAMEWORKS.get(path.stem, "").split())
     wrong = []
     for line, name in imports(path):
         top = name.split(".")[0]
@@ -257,13 +273,28 @@ def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only(
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", sorted(frameworks()))
+def test_a_payload_has_every_file_that_its_files_import_and_no_other(name: str) -> None:
+    payload = open_framework(name).framework.payload
+    neighbours = {path.stem: path for path in REMOTE}
+    needed = set(payload[:1])
+    waiting = list(needed)
+    while waiting:
+        imported = {
+            top for _, dotted in imports(neighbours[Path(waiting.pop()).stem]) if (top := dotted.split(".")[0]) in neighbours
+        }
+        waiting += [f"{module}.py" for module in imported if f"{module}.py" not in needed]
+        needed |= {f"{module}.py" for module in imported}
+    assert set(payload) == needed
+
+
 def test_nothing_of_ours_imports_what_runs_on_nodes() -> None:
     remote = {path.stem for path in set(REMOTE) - set(PARTS)} | {"remote", "noderun"}
     wrong = [f"{path}:{line}" for path in modules() for line, name in imports(path) if name.split(".")[0] in remote]
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", [*PARTS, REPOSITORY / "remote" / "train_simulated.py"], ids=remote_label)
+@pytest.mark.parametrize("path", [*PARTS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)], ids=remote_label)
 def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 6))
 

@@ -78,7 +78,7 @@ def ring(
         trainer = trainers[rank] if trainers else SIMULATED
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-I", "-S", "-u", str(trainer), *arguments],
+                [sys.executable, "-s", "-E", "-S", "-u", str(trainer), *arguments],
                 env={name: str(value) for name, value in identity.items()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -158,11 +158,13 @@ def test_more_ranks_than_gradients_still_add_up() -> None:
 
 
 def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
-    source = SIMULATED.read_text()
+    for name in ("train_simulated.py", "simulated_meeting.py", "simulated_ring.py"):
+        shutil.copy(SIMULATED.with_name(name), tmp_path)
+    forgetful = tmp_path / "simulated_ring.py"
+    source = forgetful.read_text()
     assert source.count("map(float.__add__, ours, theirs)") == 1
-    forgetful = tmp_path / "forgetful.py"
     forgetful.write_text(source.replace("map(float.__add__, ours, theirs)", "theirs"))
-    ranks = all_ended(2, ["--steps", "2", *FAST], trainers=[SIMULATED, forgetful])
+    ranks = all_ended(2, ["--steps", "2", *FAST], trainers=[SIMULATED, tmp_path / "train_simulated.py"])
     assert any("wrong sum: chunk" in one.err for one in ranks)
     assert all(one.code == 1 for one in ranks)
 
@@ -323,6 +325,11 @@ def trainer() -> ModuleType:
     return module(PYTORCH)
 
 
+def neighbour(name: str) -> Any:
+    """A file of the trainer's own folder, as the trainer has imported it."""
+    return sys.modules[name]
+
+
 @pytest.mark.parametrize(("model", "parameters"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)])
 def test_models_have_the_published_number_of_parameters(trainer: ModuleType, model: str, parameters: int) -> None:
     import torch
@@ -339,7 +346,9 @@ def test_resnet50_is_version_1_5(trainer: ModuleType) -> None:
     import torch
 
     with torch.device("meta"):
-        blocks = [layer for layer in trainer.resnet50(10) if isinstance(layer, trainer.Bottleneck)]
+        blocks = [
+            layer for layer in neighbour("torch_models").resnet50(10) if isinstance(layer, neighbour("torch_models").Bottleneck)
+        ]
     strides = [(block.conv1.stride[0], block.conv2.stride[0]) for block in blocks]
     assert len(strides) == 16
     assert [at for at, stride in enumerate(strides) if stride == (1, 2)] == [3, 7, 13]
@@ -421,7 +430,7 @@ def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argp
     import torch.distributed as dist
 
     monkeypatch.setitem(trainer.MODELS, "resnet50", small)
-    monkeypatch.setitem(trainer.CUTS, "resnet50", (3, 6))
+    monkeypatch.setitem(neighbour("torch_models").CUTS, "resnet50", (3, 6))
     monkeypatch.setattr(sys, "argv", ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "4"])
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
     try:
@@ -445,7 +454,7 @@ def losses(trainer: ModuleType, asked: argparse.Namespace) -> tuple[list[float],
 
     counted.__annotations__.clear()  # DDP refuses what is not its own type, and knows no name of one
     model.parallel.register_comm_hook(None, counted)
-    batch = trainer.synthetic(asked, device, 0)
+    batch = neighbour("torch_images").synthetic(asked, device, 0)
     found = []
     for network in [model.parallel] * 3 + [model.parallel.module] * 3:
         counts.append(0)
@@ -500,7 +509,7 @@ def test_pooling_by_gathering_is_that_of_torch_bit_for_bit(
     images = torch.randint(-3, 4, (2, 3, *size)).relu().to(getattr(torch, dtype))
     images[1, 2, 0, 0] = float("nan")
     found = []
-    for pool in (torch.nn.MaxPool2d(3, stride=2, padding=1), trainer.GatheredPool()):
+    for pool in (torch.nn.MaxPool2d(3, stride=2, padding=1), neighbour("torch_gathered_pool").GatheredPool()):
         pixels = images.clone(memory_format=getattr(torch, layout)).requires_grad_()
         most = pool(pixels)
         torch.manual_seed(2)
@@ -528,7 +537,6 @@ def test_a_model_that_pools_by_gathering_has_the_losses_of_another(
         return made[-1]
 
     monkeypatch.setitem(trainer.MODELS, "resnet50", pooled)
-    monkeypatch.setitem(sys.modules, trainer.__name__, trainer)  # the compiler looks names up there
     torch._dynamo.reset()
     found = [
         losses(trainer, argparse.Namespace(**vars(alone) | {"compile": on, "max_pool": pool}))[0]
@@ -536,7 +544,9 @@ def test_a_model_that_pools_by_gathering_has_the_losses_of_another(
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-3)
     gradients = [model[0].weight.grad for model in made]
-    assert [type(model[3]) for model in made] == [nn.MaxPool2d, trainer.GatheredPool] and all(each.any() for each in gradients)
+    assert [type(model[3]) for model in made] == [nn.MaxPool2d, neighbour("torch_gathered_pool").GatheredPool] and all(
+        each.any() for each in gradients
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -553,7 +563,7 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
         (lambda ctx, gradient: [].pop(), "[A-Z]"),
     ):
         torch._dynamo.reset()
-        monkeypatch.setattr(trainer.Gather, "backward", staticmethod(change))
+        monkeypatch.setattr(neighbour("torch_gathered_pool").Gather, "backward", staticmethod(change))
         with pytest.raises(SystemExit, match=f"--max-pool: expected torch with PyTorch .*, got gathered: .*{why}"):
             trainer.refuse_pool(torch.device("cpu"))
 
@@ -575,9 +585,9 @@ def test_a_batch_that_memory_does_not_hold_is_a_reason_and_the_next_one_trains(
 
     device = torch.device("cpu")
     model = trainer.learner(alone, device)
-    assert trainer.attempt(alone, model, device, 8) == ""
-    assert "memory" in trainer.attempt(alone, model, device, 1 << 40)
-    assert trainer.attempt(alone, model, device, 8) == ""
+    assert neighbour("torch_batch_search").attempt(alone, model, device, 8) == ""
+    assert "memory" in neighbour("torch_batch_search").attempt(alone, model, device, 1 << 40)
+    assert neighbour("torch_batch_search").attempt(alone, model, device, 8) == ""
     assert all(parameter.grad is None for parameter in model.parallel.parameters())
 
 
@@ -676,24 +686,26 @@ trainer.MODELS["resnet50"] = small
 def gradients_compared() -> None:
     """Say of how many parameters two ways of averaging one batch's gradients differ: DDP twice, packed, and not at all."""
     import torch
+    from torch_images import synthetic
+    from torch_packed import Packed
 
     asked, me = trainer.arguments(), trainer.identity()
     device = trainer.claim_device(asked, me.local_rank)
     torch.use_deterministic_algorithms(True, warn_only=True)
     trainer.join(asked, me, device)
-    model, batch = trainer.learner(asked, device), trainer.synthetic(asked, device, me.rank)
+    model, batch = trainer.learner(asked, device), synthetic(asked, device, me.rank)
     for _ in range(3):
         trainer.taken(model, model.parallel, *batch)
 
     def averages(network):
         model.parallel.zero_grad()
         network(*batch)[0].backward()
-        if isinstance(network, trainer.Packed):
+        if isinstance(network, Packed):
             network.done()
         return [parameter.grad.detach().clone() for parameter in model.parallel.parameters()]
 
     ddp = averages(model.parallel)
-    others = [averages(each) for each in (model.parallel, trainer.Packed(model.parallel), model.parallel.module)]
+    others = [averages(each) for each in (model.parallel, Packed(model.parallel), model.parallel.module)]
     differ = [sum(not torch.equal(one, other) for one, other in zip(ddp, each, strict=True)) for each in others]
     print("differ", *differ, "of", len(ddp), flush=True)
 
@@ -845,9 +857,9 @@ def test_the_sample_log_holds_the_sample_values(framework: str) -> None:
     assert set(closing(framework, text)) >= DONE_KEYS
 
 
-@pytest.mark.parametrize(("path", "oldest"), [(PYTORCH, (3, 8)), (SHARED, (3, 8)), (SIMULATED, (3, 6))])
-def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path, oldest: tuple[int, int]) -> None:
-    ast.parse(path.read_text(), feature_version=oldest)
+@pytest.mark.parametrize("path", [PYTORCH, SHARED, *sorted(PYTORCH.parent.glob("torch_*.py"))], ids=lambda path: path.name)
+def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize(("framework", "path"), [("pytorch", PYTORCH), ("simulated", SIMULATED)])

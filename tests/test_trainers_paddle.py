@@ -85,10 +85,10 @@ def test_groups_of_gloo_do_not_meet_under_the_same_keys(tmp_path: Path) -> None:
     needs("paddle")
     program = tmp_path / "program.py"
     program.write_text(
-        "import json, train_paddle as t\n"
+        "import json, paddle_ranks, train_paddle as t\n"
         "from paddle.distributed import collective\n"
         "t.join(t.arguments(), t.identity())\n"
-        "stores = t.core.create_or_get_global_tcp_store(), collective._default_store\n"
+        "stores = paddle_ranks.core.create_or_get_global_tcp_store(), collective._default_store\n"
         "t.prove_world(t.identity())\n"
         "print(json.dumps([bytes(store.get('0')).hex() for store in stores]))\n"
         "t.prove_world(t.identity())\n"
@@ -122,8 +122,8 @@ def test_numbers_too_small_for_full_precision_are_0_on_a_cpu() -> None:
         pytest.skip("nothing is changed on other processors")
     needs("paddle")
     code = (
-        "import train_paddle as t; a = t.paddle.full([4], 1e-20)\n"
-        "before = float((a * a)[0]); t.flush_subnormals(); print(before > 0, float((a * a)[0]))"
+        "import paddle, paddle_ranks; a = paddle.full([4], 1e-20)\n"
+        "before = float((a * a)[0]); paddle_ranks.flush_subnormals(); print(before > 0, float((a * a)[0]))"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
     done = subprocess.run([PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -236,8 +236,9 @@ def test_the_sample_log_holds_the_sample_values() -> None:
     assert set(closing("paddle", text)) >= LOADER_KEYS
 
 
-def test_the_trainer_is_written_in_the_oldest_python_it_promises() -> None:
-    ast.parse(TRAINER.read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("path", [TRAINER, *sorted(TRAINER.parent.glob("paddle_*.py"))], ids=lambda path: path.name)
+def test_the_trainer_is_written_in_the_oldest_python_it_promises(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_every_flag_is_in_the_rank_script() -> None:

@@ -52,21 +52,22 @@ def inside(code: str, *arguments: str) -> Any:
     head = f"""
 import json, sys
 sys.path.insert(0, {str(TRAINER.parent)!r}); sys.argv[1:] = {[*SMALL, *arguments]!r}
-import tensorflow as tf, train_tensorflow as t
+import tensorflow as tf, tf_images, tf_models, tf_ranks, train_tensorflow as t
 cpu, half = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()
 tf.config.set_logical_device_configuration(cpu, [half, half])
 a = t.arguments()
 class Small(tf.Module):
     def __init__(self, seeds, classes):
         super().__init__()
-        self.stem, self.bn, self.block = t.Conv(seeds, 3, 8, 3, 2), t.BatchNorm(8), t.Bottleneck(seeds, 8, 4, 2)
-        self.head = t.Dense(seeds, 16, classes)
+        self.stem, self.bn = tf_models.Conv(seeds, 3, 8, 3, 2), tf_models.BatchNorm(8)
+        self.block = tf_models.Bottleneck(seeds, 8, 4, 2)
+        self.head = tf_models.Dense(seeds, 16, classes)
     def __call__(self, images):
         return self.head(tf.reduce_mean(self.block(tf.nn.relu(self.bn(self.stem(images)))), [1, 2]))
 def two_replicas(model):
-    t.MODELS[a.model] = model
+    tf_models.MODELS[a.model] = model
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-    return strategy, t.Trainer(a, strategy), t.batches(a, t.Identity(0, 2, 2, 0), strategy, ["/cpu:0", "/cpu:1"])
+    return strategy, t.Trainer(a, strategy), tf_images.batches(a, tf_ranks.Identity(0, 2, 2, 0), strategy, ["/cpu:0", "/cpu:1"])
 """
     done = subprocess.run([PYTHON, "-c", head + code], env=QUIET, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
@@ -131,7 +132,7 @@ def test_nodes_share_each_epoch_without_overlap(tmp_path: Path, nodes: int, load
     maker = [sys.executable, "-I", "-S", str(ROOT / "remote" / "make_dataset.py"), "--dir", str(tmp_path / "data")]
     subprocess.run([*maker, "--images", "30", "--classes", "30", "--size", "16"], check=True, capture_output=True, timeout=60)
     code = f"""
-shares = [t.epoch(a, {nodes}, node) for node in range({nodes})]
+shares = [tf_images.epoch(a, {nodes}, node) for node in range({nodes})]
 print(json.dumps([[[int(label) for _, label in share] for share in shares] for epoch in range(2)]))
 """
     arguments = ["--num-classes", "30", "--loader", loader, "--data-dir", str(tmp_path / "data"), "--workers", "1"]
@@ -146,13 +147,13 @@ print(json.dumps([[[int(label) for _, label in share] for share in shares] for e
 def test_one_process_drives_two_replicas_that_stay_alike() -> None:
     needs("tensorflow")
     code = """
-strategy, trainer, data = two_replicas(t.ResNet50)
-me = t.Identity(0, 2, 2, 0)
-t.prove_world(me, strategy)
+strategy, trainer, data = two_replicas(tf_models.ResNet50)
+me = tf_ranks.Identity(0, 2, 2, 0)
+tf_ranks.prove_world(me, strategy)
 losses = [float(trainer.step(*next(data))) for _ in range(2)]
 copies = [strategy.experimental_local_results(variable) for variable in trainer.variables]
 spread = max(float(tf.reduce_max(abs(one - two))) for one, two in copies)
-ranks = t.gather([{"rank": 0}, {"rank": 1}], me, strategy)
+ranks = tf_ranks.gather([{"rank": 0}, {"rank": 1}], me, strategy)
 print(json.dumps([losses[0] != losses[1], spread, ranks, len(copies)]))
 """
     assert inside(code) == [True, 0.0, [{"rank": 0}, {"rank": 1}], 161]
@@ -162,7 +163,7 @@ def test_a_wrong_count_of_ranks_is_found() -> None:
     needs("tensorflow")
     code = """
 try:
-    t.prove_world(t.Identity(0, 2, 3, 0), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]))
+    tf_ranks.prove_world(tf_ranks.Identity(0, 2, 3, 0), tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]))
 except RuntimeError as error:
     print(json.dumps(str(error)))
 """
@@ -225,14 +226,19 @@ print(json.dumps([float(trainer.step(*next(data))) for _ in range(8)]))
 @pytest.mark.parametrize(("model", "parameters"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)])
 def test_tensorflow_models_have_the_published_number_of_parameters(model: str, parameters: int) -> None:
     needs("tensorflow")
-    code = f"m = t.MODELS[{model!r}](t.Seeds(0), 1000); print(sum(v.shape.num_elements() for v in m.trainable_variables))"
+    code = f"""
+model = tf_models.MODELS[{model!r}](tf_models.Seeds(0), 1000)
+print(sum(variable.shape.num_elements() for variable in model.trainable_variables))
+"""
     assert inside(code) == parameters
 
 
 def test_resnet50_of_tensorflow_is_version_1_5() -> None:
     """The stride of a down-sampling block is in its 3x3 convolution, not in the 1x1 before it."""
     needs("tensorflow")
-    strides = inside("print(json.dumps([(b.conv1.stride, b.conv2.stride) for b in t.ResNet50(t.Seeds(0), 10).blocks]))")
+    strides = inside(
+        "print(json.dumps([(b.conv1.stride, b.conv2.stride) for b in tf_models.ResNet50(tf_models.Seeds(0), 10).blocks]))"
+    )
     assert [at for at, stride in enumerate(strides) if stride == [1, 2]] == [3, 7, 13]
     assert all(stride == [1, 1] for at, stride in enumerate(strides) if at not in (3, 7, 13))
 
@@ -242,7 +248,7 @@ def test_pooling_to_seven_by_seven_is_that_of_pytorch() -> None:
     code = """
 import numpy as np
 x = {size: np.random.default_rng(0).random((2, size, size, 3), np.float32) for size in (1, 2, 5, 7, 10, 14)}
-ours = {size: t.seven_by_seven(tf.constant(one)).numpy() for size, one in x.items()}
+ours = {size: tf_models.seven_by_seven(tf.constant(one)).numpy() for size, one in x.items()}
 import torch
 pool = torch.nn.AdaptiveAvgPool2d(7)
 theirs = {size: pool(torch.tensor(one).permute(0, 3, 1, 2)).permute(0, 2, 3, 1) for size, one in x.items()}
@@ -289,8 +295,9 @@ def test_the_sample_log_holds_the_sample_values() -> None:
     assert set(closing("tensorflow", text)) >= LOADER_KEYS
 
 
-def test_the_trainer_is_written_in_the_oldest_python_it_promises() -> None:
-    ast.parse(TRAINER.read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("path", [TRAINER, *sorted(TRAINER.parent.glob("tf_*.py"))], ids=lambda path: path.name)
+def test_the_trainer_is_written_in_the_oldest_python_it_promises(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 def test_every_flag_is_in_the_launch_script() -> None:

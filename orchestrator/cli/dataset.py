@@ -77,10 +77,10 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     from orchestrator.errors import RunError
     from orchestrator.nodes.node import Upload
     from orchestrator.plan.folders import payload_bytes
-    from orchestrator.plan.framework import payload_path
+    from orchestrator.plan.framework import payload_digest, payload_path
 
     node, content = cluster.nodes[name], payload_bytes(_PROGRAM)
-    path = payload_path(_PROGRAM, hashlib.sha256(content).hexdigest())
+    path = payload_path(_PROGRAM, payload_digest({_PROGRAM: hashlib.sha256(content).hexdigest()}))
     node.put([Upload(path, content)], timeout_s=60)
     answer = node.ask("program", program=path, argv=argv, limit_s=limit_s, timeout_s=limit_s + 20)
     if answer["code"] != 0:

@@ -1,8 +1,8 @@
 """What a deploy left on each node and found there, remembered in the project, and the quick look whether that still holds.
 
-The look is one short shell command: the payload's digests, the boot, the GPUs' driver, and inode, size and times of the
-interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be sent, and the
-facts are those of before. They are shown by `orch deploy` and decide nothing: a bench captures its own.
+The look is one short shell command: the digests of all files of a set at once, the boot, the GPUs' driver, and inode, size
+and times of the interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be
+sent, and the facts are those of before. They are shown by `orch deploy` and decide nothing: a bench captures its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,13 @@ class Deployed:
     """One node after a deploy.
 
     ``key`` stands for the host as the inventory has it and for the frameworks that were deployed; ``root`` is the absolute
-    work directory; ``files`` are digests by path below it; ``machine`` and ``paths`` are what the node runner said that its
-    facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
+    work directory; ``sets`` are, by the digest of each payload set, those of its files by name; ``machine`` and ``paths``
+    are what the node runner said that its facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
     """
 
     key: str
     root: str
-    files: Mapping[str, str]
+    sets: Mapping[str, Mapping[str, str]]
     machine: str
     paths: Mapping[str, str]
     facts: Mapping[str, Mapping[str, Any]]
@@ -52,14 +52,19 @@ class Deployed:
     @property
     def question(self) -> str:
         """The shell's command that prints `answer` where nothing has changed."""
-        files, paths = (" ".join(map(shlex.quote, names)) for names in (self.files, self.paths))
-        look = f"cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null; sha256sum -- {files}"
-        return f"cd -- {shlex.quote(self.root)} && {look} && stat -L -c '%n %i %s %Y %Z' -- {paths}"
+        machine = "cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null"
+        # Into each set and out again: a subshell, or a digest of the digests, would be a process more on every node.
+        sets = [
+            f"cd ./{payload_path('', digest)} && sha256sum -- {_words(files)} && cd ../.."
+            for digest, files in self.sets.items()
+        ]
+        paths = f"stat -L -c '%n %i %s %Y %Z' -- {_words(self.paths)}"
+        return f"cd -- {shlex.quote(self.root)} && {machine}; " + " && ".join([*sets, paths])
 
     @property
     def answer(self) -> bytes:
         """What `question` prints where nothing has changed, after whatever a login shell says."""
-        lines = [f"{digest}  {path}" for path, digest in self.files.items()]
+        lines = [f"{digest}  {name}" for files in self.sets.values() for name, digest in files.items()]
         lines += [f"{path} {state}" for path, state in self.paths.items()]
         return (self.machine + "".join(f"{line}\n" for line in lines)).encode("utf-8", "surrogateescape")
 
@@ -78,7 +83,7 @@ class Memory:
     def __init__(self, path: Path, folders: Sequence[FrameworkFolder]) -> None:
         self.path = path
         self._folders = folders
-        self._files = {payload_path(n, digest): digest for each in folders for n, digest in each.payload_digests.items()}
+        self._sets = {folder.payload_digest: folder.payload_digests for folder in folders}
         self._all: dict[str, Any] = {}
         try:
             self._all = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
@@ -91,13 +96,13 @@ class Memory:
             found = Deployed(**self._all[host.name])
         except (KeyError, TypeError):
             return None
-        return found if found.key == self._key(host) and dict(found.files) == self._files else None
+        return found if found.key == self._key(host) and found.sets == self._sets else None
 
     def note(self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]) -> None:
         """Remember a host after a whole deploy: its ``facts`` by framework, and what they rest on."""
         root = str(next(iter(facts.values()))["workdir"])
         machine, paths = str(standing["machine"]), dict(standing["paths"])
-        self._all[host.name] = asdict(Deployed(self._key(host), root, self._files, machine, paths, facts, time.time()))
+        self._all[host.name] = asdict(Deployed(self._key(host), root, self._sets, machine, paths, facts, time.time()))
 
     def save(self) -> None:
         """Write it down. Raises ConfigError where the project cannot be written."""
@@ -141,7 +146,18 @@ def deploy(
 
 
 def stage_payload(node: Node, folder: FrameworkFolder) -> int:
-    """Bring the runner and the framework's payload to a node, named by digest. Returns the bytes that had to be sent."""
-    digests = folder.payload_digests
-    files = [Upload(payload_path(name, digests[name]), content) for name, content in folder.payload.items()]
+    """Bring the wrapper of ranks and the framework's payload to a node as one set, named by its digest.
+
+    Returns the bytes that had to be sent: what the node holds of it in another set is copied there.
+    """
+    digest = folder.payload_digest
+    files = [
+        Upload(payload_path(name, digest), content, elsewhere=payload_path(name, "*"))
+        for name, content in folder.payload.items()
+    ]
     return node.put(files, timeout_s=60)
+
+
+def _words(texts: Iterable[str]) -> str:
+    """Return texts as words of a shell's command."""
+    return " ".join(map(shlex.quote, texts))

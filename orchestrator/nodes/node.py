@@ -45,16 +45,26 @@ Sink = Callable[[str, int], Callable[[memoryview], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file for a node: ``path`` is relative to the node's work directory."""
+    """A file for a node: ``path`` is relative to the node's work directory.
+
+    ``elsewhere`` is a shell pattern, relative to it as well, of other files there that may have the same content.
+    """
 
     path: str
     content: bytes
     mode: int = 0o600
+    elsewhere: str = ""
 
     @property
     def sha256(self) -> str:
         """Digest of the content as hexadecimal text."""
         return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def announcement(self) -> dict[str, Any]:
+        """What a node is told of it before its bytes."""
+        fields = {"path": self.path, "bytes": len(self.content), "sha256": self.sha256, "mode": self.mode}
+        return {**fields, "elsewhere": self.elsewhere} if self.elsewhere else fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ class Node:
             return call.line()
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
-        """Bring files to the node; those already there with this digest are not sent. Returns the number of bytes sent.
+        """Bring files to the node; what is already there with this digest is not sent. Returns the number of bytes sent.
 
         ``timeout_s`` bounds every wait for the node, not the whole transfer. What arrives altered is sent once more; raises
         TransportError transfer_corrupt where that is no better.
@@ -104,7 +114,7 @@ class Node:
         return self._put(files, timeout_s)
 
     def _put(self, files: Sequence[Upload], timeout_s: float) -> int:
-        listing = [{"path": file.path, "bytes": len(file.content), "sha256": file.sha256, "mode": file.mode} for file in files]
+        listing = [file.announcement for file in files]
         with self._call("put", {"files": listing}, timeout_s) as call:
             missing = call.line()["missing"]
             for index in missing:

@@ -7,7 +7,9 @@ Folders and payloads are found beside the package when it is installed, above it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import nearest
 from orchestrator.plan.bundle import bundle
-from orchestrator.plan.framework import Framework
+from orchestrator.plan.framework import Framework, payload_digest
 
 __all__ = [
     "FrameworkFolder",
@@ -32,9 +34,18 @@ USUAL = "pytorch"
 """The framework of a model that it has, where nobody names one."""
 
 
+_COMPILED = "__pycache__"
+# As the node runner takes them, and few enough that one line of a node's shell can name them all.
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+_MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
+
+
 @dataclass(frozen=True, slots=True)
 class FrameworkFolder:
-    """A framework with the texts of its templates by file name and the bytes of its payload, ``rank_wrapper.py`` included."""
+    """A framework with the texts of its templates by file name and the bytes of its payload by name in the set.
+
+    ``rank_wrapper.py`` is among them.
+    """
 
     framework: Framework
     sources: Mapping[str, str]
@@ -44,6 +55,11 @@ class FrameworkFolder:
     def payload_digests(self) -> dict[str, str]:
         """SHA-256 of each payload file."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.payload.items()}
+
+    @property
+    def payload_digest(self) -> str:
+        """The digest that names the payload as one set."""
+        return payload_digest(self.payload_digests)
 
 
 def frameworks(extra: Path | None = None) -> dict[str, Path]:
@@ -72,7 +88,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     document = yamlfile.load(folder / "framework.yaml")
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and _COMPILED not in path.parts:
             digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
     framework = schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
     try:
@@ -83,7 +99,7 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     for file in framework.files:
         if file.template not in sources:
             raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
-    payload = {each: payload_bytes(each, folder) for each in framework.payload}
+    payload = _payload_files(framework.payload, folder)
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
@@ -106,13 +122,72 @@ def framework_for(model: str, extra: Path | None = None) -> str:
     )
 
 
-def payload_bytes(name: str, folder: Path | None = None) -> bytes:
-    """Return a payload file: from the framework's own folder, or from ``remote/``."""
-    remote = _beside("remote")
-    for path in (folder or remote) / name, remote / name:
-        if path.is_file():
-            return path.read_bytes()
-    raise ConfigError(f"expected a payload file {name}, there is none", where=f"{folder or remote}")
+def payload_bytes(name: str) -> bytes:
+    """Return a file of ``remote/``."""
+    return (_beside("remote") / name).read_bytes()
+
+
+def _payload_files(names: Sequence[str], folder: Path) -> dict[str, bytes]:
+    """Return the files that ``payload:`` of a framework folder names, by name in the set.
+
+    Each is looked up in the folder, then in ``remote/``; a name that ends with a slash stands for all files below a folder.
+    Raises ConfigError naming what cannot be sent: what is missing or unreadable, a link, an odd name, too much.
+    """
+    files: dict[str, bytes] = {}
+    room = _MOST_BYTES
+    try:
+        for name, path in _payload_paths(names, folder):
+            room -= path.stat().st_size
+            if room < 0 or len(files) == _MOST_FILES:
+                message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} is beyond that"
+                hint = "send programs only; data belongs in vars.data_dir of each host"
+                raise ConfigError(message, where=f"{folder}/framework.yaml: payload", hint=hint)
+            files[name] = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(error.filename or folder)) from error
+    return files
+
+
+def _payload_paths(names: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name in the set and the path of every file; see `_payload_files`."""
+    for name in names:
+        path, shipped = folder / name, _beside("remote") / name
+        if not os.path.lexists(path) and shipped.is_file():
+            yield name, shipped
+            continue
+        for parent in path.relative_to(folder).parents:
+            if parent.parts:
+                _refuse_link(folder / parent)
+        kind = "folder" if name.endswith("/") else "file"
+        if not os.path.lexists(path):
+            raise ConfigError(f"expected a payload {kind} {name}, there is none", where=str(folder))
+        if path.is_dir() != (kind == "folder"):
+            hint = "write its name without the slash" if kind == "folder" else f"write {name}/ for all files below it"
+            raise ConfigError(f"expected a {kind} for {name} of payload", where=str(path), hint=hint)
+        yield from _files_at(path, name.rstrip("/"))
+
+
+def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of a file, or of every file below a folder but for what Python has compiled."""
+    _refuse_link(path)
+    if not _PART.match(path.name) or len(name) > _MOST_NAME:
+        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no name beginning with a dot or dash"
+        hint = "rename it, or keep it elsewhere"
+        raise ConfigError(f"expected a path of {expected}, got {name!r}", where=str(path), hint=hint)
+    if path.is_file():
+        yield name, path
+    elif not path.is_dir():
+        raise ConfigError("expected a file or a folder, got a pipe, socket or device", where=str(path))
+    else:
+        for child in sorted(path.iterdir()):
+            if child.name != _COMPILED:
+                yield from _files_at(child, f"{name}/{child.name}")
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        hint = "a payload is what lies in the folder itself: put the file there"
+        raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
 
 
 @cache

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from orchestrator.inventory.hostset import nearest
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 
-__all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_path"]
+__all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "payload_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class Framework:
     ``distributions`` are names of which one, as installed, tells without starting it whether the framework is there.
     ``dtype_reasons`` says for a device why its table of types is short,
     ``caveats`` what qualifies every number that the program prints on it. ``measures`` is a name of `measures.MEASURES`.
-    ``tunes`` is what `orch tune` may turn, what is likely to matter most first.
+    ``tunes`` is what `orch tune` may turn, what is likely to matter most first. ``payload`` names the files, and folders such
+    as ``models/``, that are sent to nodes as one set.
     """
 
     name: str
@@ -166,6 +168,21 @@ class Framework:
         return table[dtype]
 
 
+def payload_digest(files: Mapping[str, str]) -> str:
+    """Return the digest that names a set of payload files, from the SHA-256 of each by its name in the set.
+
+    It is the SHA-256 of what ``sha256sum`` prints of the files in order of their names, so that a node's shell can check a set.
+
+    >>> payload_digest({"train.py": "ab" * 32, "models/vgg.py": "cd" * 32})[:12]
+    'cfe0a19ec0ae'
+    """
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 def payload_path(name: str, digest: str) -> str:
-    """Return where a payload file lies in a node's work directory: under its digest, so it is sent once and never stale."""
+    """Return where a file of a set lies in a node's work directory: all of them in one folder, so that they import each other.
+
+    The set's ``digest`` names the folder: what a node has is never sent again and never stale.
+    """
     return f"payload/{digest}/{name}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, secret_values
-from orchestrator.plan.framework import Framework, payload_path
+from orchestrator.plan.framework import Framework, payload_digest, payload_path
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.spec import RunSpec
 
@@ -145,6 +145,7 @@ def _context(
     payload: Mapping[str, str],
 ) -> dict[str, Any]:
     variables = _Variables(host.name, _paths(host.vars))
+    payload_set = payload_digest(payload)
     return {
         "run_id": run_id,
         "spec": _fields(
@@ -164,8 +165,8 @@ def _context(
         "env_names": [*_environment(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
         # Relative, because a launch script runs in runs/<run id> of the work directory, wherever a node has that.
-        "payload": {name: f"../../{payload_path(name, digest)}" for name, digest in payload.items()},
-        "rank_wrapper": f"../../{payload_path('rank_wrapper.py', payload['rank_wrapper.py'])}",
+        "payload": {name: f"../../{payload_path(name, payload_set)}" for name in payload},
+        "rank_wrapper": f"../../{payload_path('rank_wrapper.py', payload_set)}",
     }
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.values import PLACED
@@ -21,7 +21,17 @@ Scalar = bool | int | float | str
 Launch = Literal["every_node", "first_node"]
 Scope = Literal["global", "node", "process"]
 Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
+# No part begins with a dot, so none leads out of the folder.
+_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?\Z")
 _VALUES = {"timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
+
+
+def _payload_name(name: str) -> str:
+    if not _PAYLOAD_NAME.match(name):
+        raise ValueError("expected a file such as train.py, or a folder such as models/, relative to the framework's folder")
+    if name == "rank_wrapper.py":
+        raise ValueError("expected another name, the wrapper of ranks is called so")
+    return name
 
 
 class _Strict(BaseModel):
@@ -106,7 +116,7 @@ class _Framework(_Strict):
     options: dict[str, _Option] = {}
     env: dict[str, str] = {}
     files: list[_File]
-    payload: list[str] = []
+    payload: list[Annotated[str, AfterValidator(_payload_name)]] = []
     requires: dict[str, str] = {}
     ports: dict[Literal["first_node", "every_node"], Count] = {"first_node": 1}
     probe: str

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -31,10 +32,10 @@ def op_put(request):
     missing = []
     for index, item in enumerate(request["files"]):
         path = inside(root, item["path"])
-        try:
-            if digest_of(path) != item["sha256"]:
-                missing.append(index)
-        except OSError:
+        with contextlib.suppress(OSError):
+            if digest_of(path) == item["sha256"]:
+                continue
+        if not (item.get("elsewhere") and copied(root, item, path)):
             missing.append(index)
     reply(root=root, missing=missing)
     for index in missing:
@@ -51,6 +52,21 @@ def op_put(request):
             os.unlink(path)
             raise Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
     reply(done=True)
+
+
+def copied(root, item, path):
+    """Write a file that another set on this node holds too, and tell whether one did: sets of payload files share most."""
+    for place in glob.glob(os.path.join(glob.escape(root), item["elsewhere"])):
+        with contextlib.suppress(OSError):  # whatever it is, the bytes can still be sent
+            if not os.path.isfile(place) or os.path.getsize(place) != item["bytes"]:
+                continue
+            with open(place, "rb") as file:
+                content = file.read()
+            if hashlib.sha256(content).hexdigest() == item["sha256"]:
+                os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+                write_whole(path, [content], item["mode"])
+                return True
+    return False
 
 
 def deflated(data):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RunError, TransportError
+from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import Call, KeeperLine
+from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
-from orchestrator.plan.folders import runner_source
+from orchestrator.plan.folders import FrameworkFolder, open_framework, runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
 from tests import judge
@@ -125,6 +129,85 @@ def test_one_runner_answers_request_after_request(node: Node) -> None:
     assert node.put(files, timeout_s=20) == 0
     assert answers(node)
     assert len(first) == 1 and runners(node) == first
+
+
+PROGRAM = {"train.py": b"import models.net\n" * 9000, "models/net.py": b"a" * 70_000, "noderun.py": b"b" * 5000}
+
+
+def stage(node: Node, files: Mapping[str, bytes]) -> tuple[int, Deployed]:
+    """Bring a set to a node as a deploy does; return the bytes that were sent, and what a deploy would remember."""
+    payload = dict(files)
+    framework = replace(open_framework("simulated").framework, payload=tuple(payload))
+    folder = FrameworkFolder(framework, {}, payload)
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text()
+    driver = Path("/proc/driver/nvidia/version")
+    machine = boot_id + (driver.read_text() if driver.exists() else "")
+    state = os.stat("/")
+    paths = {"/": f"{state.st_ino} {state.st_size} {int(state.st_mtime)} {int(state.st_ctime)}"}
+    known = Deployed("", node.root, {folder.payload_digest: folder.payload_digests}, machine, paths, {}, 0.0)
+    return stage_payload(node, folder), known
+
+
+def folder_of(node: Node, deployed: Deployed) -> Path:
+    (digest,) = deployed.sets
+    return Path(node.root) / "payload" / digest
+
+
+def test_a_set_is_one_folder_whose_files_import_each_other_and_is_sent_once(node: Node) -> None:
+    source = b"import sys\nimport beside, models.net\nprint(sys.path[0], beside.ANSWER, models.net.ANSWER)\n"
+    files = {"train.py": source, "beside.py": b"ANSWER = 1\n", "models/net.py": b"import beside\nANSWER = beside.ANSWER + 1\n"}
+    sent, deployed = stage(node, files)
+    assert sent == sum(map(len, files.values())) and deployed.holds(node)
+    folder = folder_of(node, deployed)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(files)
+    argv = [sys.executable, "-s", "-E", "-S", str(folder / "train.py")]
+    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == (f"{folder} 1 2\n", "")
+    assert stage(node, files)[0] == 0 and deployed.holds(node), "what Python compiled beside it is no part of a set"
+
+
+def test_of_a_set_that_differs_in_one_file_only_that_file_is_sent(node: Node) -> None:
+    sent, before = stage(node, PROGRAM)
+    assert sent == sum(map(len, PROGRAM.values()))
+    changed = PROGRAM | {"models/net.py": b"c" * 70_000}
+    sent, after = stage(node, changed)
+    assert sent == 70_000 and after.holds(node) and before.holds(node)
+    assert [(folder_of(node, after) / name).read_bytes() for name in changed] == list(changed.values())
+    (folder_of(node, before) / "train.py").write_bytes(b"x" * len(PROGRAM["train.py"]))
+    assert stage(node, changed)[0] == 0 and after.holds(node) and not before.holds(node), "the sets share no bytes"
+    sent, _ = stage(node, changed | {"models/net.py": b"d"})
+    assert sent == 1, "one of the copies is as it was"
+
+
+def test_half_a_set_is_never_taken_for_a_whole_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, deployed = stage(node, PROGRAM)
+    folder = folder_of(node, deployed)
+    shutil.rmtree(folder)
+    send = Call.send
+
+    def send_and_kill(call: Call, data: bytes) -> None:
+        if data == PROGRAM["models/net.py"]:
+            judge.wait_for(lambda: (folder / "train.py").exists(), 5, "the first file does not arrive")
+            for pid in runners(node):
+                os.kill(pid, signal.SIGKILL)
+        send(call, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "send", send_and_kill)
+        with pytest.raises(OrchError):  # the runner is missed on sending, or in its answer
+            stage(node, PROGRAM)
+    assert [path.name for path in folder.iterdir() if path.suffix == ".py"] == ["train.py"]
+    assert not deployed.holds(node)
+    assert stage(node, PROGRAM)[0] == 75_000 and deployed.holds(node)
+
+
+def test_controllers_that_stage_a_set_at_once_leave_it_whole(node: Node) -> None:
+    results, errors = each(range(6), lambda _: stage(node, PROGRAM))
+    assert not errors
+    _, deployed = results[0]
+    assert deployed.holds(node) and stage(node, PROGRAM)[0] == 0
+    folder = folder_of(node, deployed)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(PROGRAM)
 
 
 def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:

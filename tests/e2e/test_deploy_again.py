@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from orchestrator.lab import faults
-from tests.e2e.rig import Controller
+from tests.e2e.rig import QUICK, REPOSITORY, Controller
 
 
 def payload(controller: Controller, node: str) -> dict[str, tuple[bytes, int]]:
@@ -45,6 +45,34 @@ def test_only_what_has_changed_is_deployed_again(controller: Controller) -> None
         name: content for name, (content, _) in before["node2"].items()
     }
     assert "node[1-4]: same boot" in controller.orch("deploy", "--framework", "simulated").out
+
+
+def test_a_program_with_a_package_travels_as_one_set_and_a_change_of_it_alone(controller: Controller) -> None:
+    mine = controller.project / "templates" / "packaged"
+    shutil.copytree(REPOSITORY / "templates" / "simulated", mine)
+    description = (mine / "framework.yaml").read_text()
+    description, count = re.subn(r"payload: \[train_simulated.py", "payload: [main.py, words/, train_simulated.py", description)
+    assert count == 1
+    (mine / "framework.yaml").write_text(description)
+    script = (mine / "launch.sh.j2").read_text()
+    (mine / "launch.sh.j2").write_text(script.replace('payload["train_simulated.py"]', 'payload["main.py"]'))
+    (mine / "words").mkdir()
+    (mine / "words" / "__init__.py").write_text("from words.spoken import SPOKEN\n")
+    (mine / "words" / "spoken.py").write_text("SPOKEN = 'one'\n")
+    main = "import train_simulated, words\nprint('words', words.SPOKEN, flush=True)\ntrain_simulated.main()\n"
+    (mine / "main.py").write_text(main)
+    words = ("--templates", str(mine.parent), "--framework", "packaged")
+    assert controller.orch("deploy", *words).code == 0
+    assert "already on node[1-4]" in controller.orch("deploy", *words).out
+    (mine / "words" / "spoken.py").write_text("SPOKEN = 'another'\n")
+    done = controller.orch("deploy", *words, "--json")
+    assert done.json["sent_bytes"]["packaged"] == dict.fromkeys(
+        ("node1", "node2", "node3", "node4"), len("SPOKEN = 'another'\n")
+    )
+    done = controller.orch("bench", "resnet50", *words, *QUICK[3:], "--nodes", "2")
+    assert done.code == 0, done
+    logs = [path.read_text() for path in (controller.runs[-1] / "logs").rglob("rank-*.out")]
+    assert len(logs) == 4 and all("words another\n" in text for text in logs)
 
 
 def test_another_framework_or_inventory_is_a_deploy_of_its_own(controller: Controller, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from orchestrator.results.run import RunResult
 __all__ = ["Comparison", "compare"]
 
 _DIGITS = 12
+_RUNNERS = ("rank_wrapper.py", "noderun.py")
+"""What a set of payload files holds of the node runner; the second name is that of earlier versions."""
 _Manifest = dict[str, Any]
 
 
@@ -121,7 +123,8 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, _Manifest]]) -> dict[st
     for _, manifest in runs:
         framework = manifest["framework"]
         found[f"template.{framework.get('name')}"] = str(framework.get("digest"))[:_DIGITS]
-        found |= {f"payload.{name}": str(digest)[:_DIGITS] for name, digest in manifest["payload"].items()}
+        for name, digest in manifest["payload"].items():
+            found["node_runner" if name in _RUNNERS else f"payload.{name}"] = str(digest)[:_DIGITS]
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.analysis.compare.cells import spec_fields
 from orchestrator.checks.differences import differences
 from orchestrator.inventory.hostset import fold
+from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written
 from orchestrator.results.cells import Cell
 
@@ -25,7 +26,7 @@ RANKING = (
     # Other work was asked for: each of these changes what a step computes, moves or waits for.
     "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader", "nodes", "gpus",
     # Other code did it.
-    "payload.train*", "template.*", "program.output_dtype",
+    "payload.*", "template.*", "program.output_dtype",
     # On another machine, or over another network: factors, where versions are percents.
     "program.devices", "node.gpus.name", "node.number of gpus", "node.cpu", "node.cores", "program.networks", "program.backend",
     # With other libraries, from those that hold the kernels to those that hold the loop.
@@ -35,7 +36,7 @@ RANKING = (
     # Which copies of like machines, and how long: like should be like, and a window past its warm-up long enough.
     "hosts", "steps", "warmup_steps", "program.python", "node.*",
     # What conducts a run takes no part in its steps.
-    "payload.*", "orch", "inventory", "timeout_s", "command",
+    "node_runner", "orch", "inventory", "timeout_s", "command",
 )  # fmt: skip
 """Names in order of likely weight; the first that fits counts."""
 _OBSERVED = ("devices", "networks", "backend", "framework_version", "nccl", "cudnn", "cuda", "python", "output_dtype")
@@ -78,7 +79,7 @@ def neutral(text: str, manifest: Mapping[str, Any]) -> str:
     """Return a rendered file of a run with names in place of what is another in every run, on all hosts, or told elsewhere."""
     placement = manifest["placement"]
     names = {manifest["run_id"]: "<run>", manifest["bench_id"]: "<bench>"}
-    names |= {digest: f"<{name}>" for name, digest in manifest["payload"].items()}
+    names |= {payload_digest(manifest["payload"]): "<payload>"}
     for slot in placement["slots"]:
         names |= {slot["address"]: f"<address {slot['node_rank']}>", slot["host"]: f"<host {slot['node_rank']}>"}
     port = placement["master_port"]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.lab import faults
+from orchestrator.plan.folders import open_framework
 from tests import judge
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
@@ -25,16 +26,17 @@ def temporaries(trial: Trial, node: str) -> list[str]:
 @row("S1", "a node's disk is full at push, and in mid-run", limit_s=120)
 def full_node(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
-    on_node(trial.lab, node, "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=32k,mode=0700 none ~/small")
+    on_node(trial.lab, node, "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=48k,mode=0700 none ~/small")
     try:
         small = inventory(controller, variables={"workdir": "~/small"})
         text = refused(controller, "deploy", "-f", "simulated", "--hosts", small, code=1)
         assert text.startswith(f"orch: {node}: ") and "No space left on device" in text, text
         assert "needed " in text and "free " in text and "/root/small/payload/" in text, text
         assert not temporaries(trial, node)
+        whole = open_framework("simulated").payload_digests
         for line in on_node(trial.lab, node, "find ~/small/payload -type f -exec sha256sum {} +").splitlines():
             digest, path = line.split()
-            assert Path(path).parent.name == digest, f"{path} is there in part"
+            assert whole[Path(path).name] == digest, f"{path} is there in part"
         text = refused(controller, "bench", *QUICK, "--nodes", "4", "--hosts", small, code=1)
         assert f"{node}: disk: expected 256 MiB" in text, text
     finally:
@@ -168,7 +170,8 @@ def altered_bytes(trial: Trial) -> None:
             assert not there, "an altered file has its final name"
             assert int((home / "flips").read_text()) == flips - 2, "expected one retry"
         else:
-            assert [judge.sha256(path) for path in there] == [path.parent.name for path in there] and there
+            whole = open_framework("simulated").payload_digests["train_simulated.py"]
+            assert [judge.sha256(path) for path in there] == [whole]
     refused(controller, "bench", *QUICK, "--nodes", "4", "--hosts", own, code=3)
     assert judge.ours(trial.lab) == []
     for name in ("flips", "flipping"):

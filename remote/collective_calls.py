@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
-from torchranks import World, settle
+from torch_ranks import World, settle
 from trainer import Identity
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast")

@@ -1,6 +1,6 @@
 """What programs of PyTorch have in common that run as ranks: who they are, how they meet, report and leave.
 
-PyTorch 1.13 or newer, Python 3.8 or newer. The launch script puts this file's folder on PYTHONPATH.
+PyTorch 1.13 or newer, Python 3.8 or newer.
 """
 
 from __future__ import annotations

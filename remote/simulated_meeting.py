@@ -1,0 +1,208 @@
+"""How the ranks of train_simulated.py find each other: a meeting at rank 0, and a table of where each one listens.
+
+Python 3.6 or newer, standard library only. A value travels as JSON behind its length.
+"""
+
+import json
+import os
+import socket
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+RETRY_S = 0.05
+HELLO = "orch-simulated-1"
+
+
+class PeerError(Exception):
+    """A rank that cannot be met, went silent, left, or computed a wrong sum."""
+
+
+class Identity(NamedTuple):
+    """Who this process is among all."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    node_rank: int
+
+
+def identity() -> Identity:
+    """Read the environment. Raises SystemExit naming what is missing or impossible."""
+    env = os.environ
+    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    if missing:
+        raise SystemExit("environment: expected {} to be set".format(", ".join(missing)))
+    me = Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(env.get("NODE_RANK", "0")))
+    if not 0 <= me.rank < me.world_size:
+        raise SystemExit(f"RANK: expected 0 to {me.world_size - 1}, got {me.rank}")
+    return me
+
+
+class Peer:
+    """The other end of a connection, and what it is called when it fails."""
+
+    def __init__(self, link: socket.socket, rank: int, host: str) -> None:
+        self.link, self.rank, self.host = link, rank, host
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def lost(self, error: Optional[OSError] = None) -> PeerError:
+        """Return the error of a peer that left."""
+        why = f" ({error.strerror or error})" if error else ""
+        return PeerError(f"peer rank {self.rank} ({self.host}) closed the connection{why}")
+
+    def silent(self, timeout_s: float) -> PeerError:
+        """Return the error of a peer that says nothing."""
+        return PeerError(f"peer rank {self.rank} ({self.host}) said nothing for {timeout_s:g} s")
+
+
+def send_value(link: socket.socket, value: Any) -> None:
+    """Send a JSON value behind its length."""
+    text = json.dumps(value).encode()
+    link.sendall(len(text).to_bytes(4, "big") + text)
+
+
+def receive_value(link: socket.socket) -> Any:
+    """Return the next JSON value. Raises EOFError at the end, ValueError for anything that is none of ours."""
+    size = int.from_bytes(receive_exactly(link, 4), "big")
+    if size > 1 << 24:
+        raise ValueError("length")
+    return json.loads(receive_exactly(link, size).decode())
+
+
+def receive_exactly(link: socket.socket, size: int) -> bytes:
+    """Return that many bytes and leave what follows: behind the greeting on a ring connection come gradients."""
+    data = b""
+    while len(data) < size:
+        piece = link.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def listener(address: str, port: int) -> socket.socket:
+    """Return a listening socket on this one address. Raises OSError."""
+    family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    link = socket.socket(family, kind, protocol)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        link.bind(where)
+    except OSError as error:
+        raise PeerError(f"cannot listen on {address} port {port} ({error.strerror})") from error
+    link.listen(1024)
+    return link
+
+
+def connect(address: str, port: int, deadline: float, what: str) -> socket.socket:
+    """Connect, trying again until the deadline: the other side may not have started yet."""
+    reason = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            return socket.create_connection((address, port), timeout=max(deadline - time.monotonic(), 0.001))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            time.sleep(min(RETRY_S, max(deadline - time.monotonic(), 0)))
+    raise PeerError(f"{what} at {address} port {port} cannot be reached ({reason})")
+
+
+def accept(listening: socket.socket, deadline: float) -> Tuple[Optional[socket.socket], Any]:
+    """Return the next connection and its greeting, or None and None where it is a stranger's or the deadline passed."""
+    listening.settimeout(max(deadline - time.monotonic(), 0.001))
+    try:
+        link = listening.accept()[0]
+    except socket.timeout:  # another class than TimeoutError before Python 3.10
+        return None, None
+    try:
+        link.settimeout(min(2.0, max(deadline - time.monotonic(), 0.001)))
+        greeting = receive_value(link)
+        if isinstance(greeting, dict) and greeting.get("hello") == HELLO:
+            link.settimeout(None)
+            return link, greeting
+    except (OSError, EOFError, ValueError):
+        pass  # a port scan or another program: not ours, and no reason to stop
+    link.close()
+    return None, None
+
+
+class Rendezvous(NamedTuple):
+    """What came of the meeting.
+
+    ``table``: where each rank is to be found. ``controls``: rank 0's connections to all others, another rank's to rank 0.
+    ``listening``: where the rank before this one in the ring connects.
+    """
+
+    table: List[Dict[str, Any]]
+    controls: Dict[int, Peer]
+    listening: socket.socket
+
+
+def rendezvous(me: Identity, timeout_s: float) -> Rendezvous:
+    """Meet all ranks at MASTER_ADDR:MASTER_PORT. Raises PeerError naming who did not come."""
+    deadline = time.monotonic() + timeout_s
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    mine: Dict[str, Any] = {"hello": HELLO, "host": socket.gethostname(), "device": "simulated"}
+    mine.update(me._asdict())
+    return invite(me, mine, address, port, deadline) if me.rank == 0 else report(me, mine, address, port, deadline)
+
+
+def invite(me: Identity, mine: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+    """Be rank 0: wait for all others, hand everyone the table."""
+    door = listener(address, port)
+    listening = listener(door.getsockname()[0], 0)
+    mine.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
+    entries, controls = {0: mine}, {}  # type: Dict[int, Dict[str, Any]], Dict[int, Peer]
+    while len(entries) < me.world_size:
+        link, entry = accept(door, deadline)
+        if link is None:
+            if time.monotonic() >= deadline:
+                missing = ", ".join(str(rank) for rank in range(me.world_size) if rank not in entries)
+                raise PeerError(f"rendezvous: expected {me.world_size} ranks, came {len(entries)}. missing: {missing}")
+            continue
+        if entry["world_size"] != me.world_size or entry["rank"] in entries:
+            theirs = "rank {rank} of {world_size} ({host})".format(**entry)
+            raise PeerError(f"rendezvous: expected each of {me.world_size} ranks once, came {theirs}")
+        entries[entry["rank"]] = entry
+        controls[entry["rank"]] = Peer(link, entry["rank"], entry["host"])
+    door.close()
+    table = [entries[rank] for rank in range(me.world_size)]
+    for peer in controls.values():
+        send_value(peer.link, table)
+    return Rendezvous(table, controls, listening)
+
+
+def report(me: Identity, mine: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+    """Be another rank: tell rank 0 where to be found, get the table."""
+    link = connect(address, port, deadline, "rank 0")
+    # The address of the interface that reaches the master is the one the others can reach, too.
+    listening = listener(link.getsockname()[0], 0)
+    mine.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
+    try:
+        link.settimeout(max(deadline - time.monotonic(), 0.001))
+        send_value(link, mine)
+        table = receive_value(link)
+    except (OSError, EOFError, ValueError) as error:
+        raise PeerError(f"rendezvous: rank 0 at {address} port {port} gave no table ({error or 'it closed'})") from error
+    link.settimeout(None)
+    return Rendezvous(table, {0: Peer(link, 0, table[0]["host"])}, listening)
+
+
+def farewell(meeting: Rendezvous, mine: Dict[str, Any], timeout_s: float) -> List[Dict[str, Any]]:
+    """Bring every rank's facts to rank 0; nobody leaves before all have told theirs."""
+    told = [mine]
+    for peer in meeting.controls.values():
+        peer.link.settimeout(timeout_s)
+    try:
+        for peer in meeting.controls.values():
+            if mine["rank"] == 0:
+                told.append(receive_value(peer.link))
+            else:
+                send_value(peer.link, mine)
+                receive_value(peer.link)
+        if mine["rank"] == 0:
+            for peer in meeting.controls.values():
+                send_value(peer.link, "bye")
+    except socket.timeout as error:  # another class than TimeoutError before Python 3.10
+        raise peer.silent(timeout_s) from error
+    except (OSError, EOFError) as error:
+        raise peer.lost() from error
+    return sorted(told, key=lambda one: one["rank"])
