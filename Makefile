@@ -8,17 +8,23 @@ BIN    := $(CURDIR)/$(VENV)/bin
 DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
+# Tests wait more than they compute: for leases, timeouts and programs that sleep. Two workers for each of two cores.
+WORKERS ?= 4
+# The tests start some thousand interpreters; each compiles what it imports where nothing keeps that.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
-.PHONY: help demo test frameworks scaling screenshots faults check lint format types unit clean
+.PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
 
 help:
 	@echo "make demo     set up, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
 	@echo "make test     set up, lint, check types, run every test"
+	@echo "make unit     in a minute: the tests that need no root, no lab and no long process, without setting anything up"
 	@echo "make frameworks  install TensorFlow, Paddle and DALI (4 GB) beside PyTorch, and run the tests that train with them"
 	@echo "make scaling  install the same, and print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
 	@echo "make faults   break a lab in every way of docs/reliability.md, as often as it says (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
-	@echo "make check    lint, types and tests, without setting anything up"
+	@echo "make check    lint, types and every test, without setting anything up"
 	@echo "make clean    remove .venv, the demo and what builds left"
 
 demo: $(VENV)/.demo
@@ -71,7 +77,8 @@ screenshots: $(VENV)/.test
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
 
-check: lint types unit
+check: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 
 lint:
 	$(BIN)/ruff check .
@@ -85,7 +92,7 @@ types:
 	$(BIN)/mypy
 
 unit:
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q
+	$(BIN)/python -m pytest --unit -n $(JOBS) --dist loadgroup -q
 
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.

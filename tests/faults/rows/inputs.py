@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import judge
 from tests.commands import Commands
 from tests.e2e.rig import outer_environment
 from tests.faults.suite import Trial, row
@@ -72,7 +73,7 @@ class Inputs:
             wrong.append(f"status {ended.returncode}")
         if "Traceback" in text or out:
             wrong.append(f"traceback or output: {out[:200]}")
-        if seconds > case.within_s:
+        if not judge.in_time(seconds, case.within_s):
             wrong.append(f"took {seconds:.1f} s")
         if len(text) > 60_000 or any(ord(character) < 32 and character not in "\n\t" for character in text):
             wrong.append("the answer is too long, or has control characters")
