@@ -10,9 +10,6 @@ ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
 # Tests wait more than they compute: for leases, timeouts and programs that sleep. Two workers for each of two cores.
 WORKERS ?= 4
-# The tests start some thousand interpreters; each compiles what it imports where nothing keeps that.
-export PYTHONDONTWRITEBYTECODE :=
-export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
 
@@ -77,8 +74,11 @@ screenshots: $(VENV)/.test
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
 
+# The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
+check unit: export PYTHONDONTWRITEBYTECODE :=
+
 check: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+	$(BIN)/python -m pytest -n $(WORKERS) -q
 
 lint:
 	$(BIN)/ruff check .
@@ -92,7 +92,7 @@ types:
 	$(BIN)/mypy
 
 unit:
-	$(BIN)/python -m pytest --unit -n $(JOBS) --dist loadgroup -q
+	$(BIN)/python -m pytest --unit -n $(JOBS) -q
 
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
@@ -127,4 +127,5 @@ $(VENV)/.test: $(VENV)/.demo
 
 clean:
 	-@$(ORCH) lab down 2>/dev/null; $(SHOTS) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
+	find orchestrator remote tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
