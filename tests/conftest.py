@@ -18,8 +18,11 @@ from tests.faultlab import four_nodes
 judge.patience = 4.0
 
 TESTS = Path(__file__).parent
-LONG = ("contract", "e2e", "faults", "lab", "test_noderun.py", "test_pairs_program.py", "test_trainers.py", "test_wheel.py")
-"""Folders and files whose tests need root, servers, a lab, or processes that take their time: `--unit` leaves them out."""
+LONG = (
+    *("contract", "e2e", "faults", "lab"),
+    *("test_cli.py", "test_compare.py", "test_noderun.py", "test_pairs_program.py", "test_trainers.py", "test_wheel.py"),
+)
+"""Folders and files whose tests need root, servers or a lab, or run programs all along: `--unit` leaves them out."""
 LONG_TESTS = (
     *("test_collectives.py::test_every_size", "test_collectives.py::test_gloo", "test_collectives.py::test_half_types"),
     *("test_collectives.py::test_a_wrong_result", "test_loaders.py::test_pytorch_trains", "test_loaders.py::test_what_pytorch"),
