@@ -8,17 +8,20 @@ BIN    := $(CURDIR)/$(VENV)/bin
 DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
+# Tests wait more than they compute: for leases, timeouts and programs that sleep. Two workers for each of two cores.
+WORKERS ?= 4
 
-.PHONY: help demo test frameworks scaling screenshots faults check lint format types unit clean
+.PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
 	@echo "make test     install, lint, check types, run every test"
+	@echo "make unit     the tests that need no root, lab or long process, in a minute, without installing anything"
 	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
 	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
 	@echo "make faults   break a lab in every way listed in docs/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
-	@echo "make check    lint, types and tests, without installing anything"
+	@echo "make check    lint, types and every test, without installing anything"
 	@echo "make clean    remove .venv, the demo and build output"
 
 demo: $(VENV)/.demo
@@ -71,7 +74,11 @@ screenshots: $(VENV)/.test
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
 
-check: lint types unit
+# The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
+check unit: export PYTHONDONTWRITEBYTECODE :=
+
+check: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) -q
 
 lint:
 	$(BIN)/ruff check .
@@ -85,7 +92,7 @@ types:
 	$(BIN)/mypy
 
 unit:
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -q
+	$(BIN)/python -m pytest --unit -n $(JOBS) -q
 
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
@@ -120,4 +127,5 @@ $(VENV)/.test: $(VENV)/.demo
 
 clean:
 	-@$(ORCH) lab down 2>/dev/null; $(SHOTS) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
+	find orchestrator remote tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

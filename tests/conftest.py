@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""What holds for all tests: which of them need more than a minute has, which of them share a worker, and the lab they share."""
 
 from __future__ import annotations
 
@@ -7,13 +7,87 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
-from tests import judge
+from orchestrator import lab as labs
+from orchestrator.lab import Lab
+from tests import examples, judge
+from tests.faultlab import four_nodes
 from tests.machine import Machine
 
 judge.patience = 4.0
+
+TESTS = Path(__file__).parent
+LONG = (
+    *("contract", "e2e", "faults", "lab"),
+    *("test_cli.py", "test_compare.py", "test_pairs_program.py", "test_trainers.py", "test_wheel.py"),
+)
+"""Folders and files whose tests need root, servers or a lab, or run programs all along: `--unit` leaves them out."""
+LONG_TESTS = (
+    *("test_collectives.py::test_every_size", "test_collectives.py::test_gloo", "test_collectives.py::test_half_types"),
+    *("test_collectives.py::test_a_wrong_result", "test_loaders.py::test_pytorch_trains", "test_loaders.py::test_what_pytorch"),
+    "test_loaders.py::test_dali_on_a_gpu",
+)
+"""How ids of such tests in other files begin."""
+WORKERS = {
+    "test_trainers.py": "torch",
+    "test_collectives.py": "torch",
+    "test_pairs_program.py": "torch",
+    "test_loaders.py": "torch",
+    "test_wheel.py": "wheel",
+    "e2e/test_page.py": "page",
+}
+"""Files whose tests share something that is expensive to make, and run in one worker of xdist for it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unit", action="store_true", help="leave out what needs root, servers, a lab, or minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--unit"):
+        examples.share = 0.2
+        settings.register_profile("unit", max_examples=examples.examples(100))
+        settings.load_profile("unit")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.getoption("--unit") and collection_path.is_relative_to(TESTS):
+        return collection_path.relative_to(TESTS).parts[:1] in {(name,) for name in LONG} or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--unit"):
+        items[:] = [item for item in items if not item.nodeid.removeprefix("tests/").startswith(LONG_TESTS)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out files of one group together, the largest group first, and all other tests one by one.
+
+    `--dist loadgroup` does so by a suffix of test ids that xdist 3.8 cannot give them with pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return WORKERS.get(nodeid.partition("::")[0].removeprefix("tests/"), nodeid)
+
+    return Groups(config, log)
+
+
+@pytest.fixture(scope="session")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The worker's lab of four nodes. Who takes it leaves it as it was."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    directory = tmp_path_factory.mktemp("shared") / "lab"
+    yield four_nodes(directory)
+    labs.down(directory)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers import tempo as tempo_module
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.read import read_run
+from tests.examples import examples
 from tests.test_results import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
 
 HOSTS = {f"node{i + 1}": {"started_mono_s": 1.0, "offset_s": -0.25 * i, "bound_s": 0.001} for i in range(NODES)}
@@ -118,7 +119,7 @@ def test_step_times_of_each_rank_are_read_where_every_rank_logs_them(tmp_path: P
     }  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     times=st.lists(st.floats(0.001, 10), min_size=3, max_size=900),
     warmup=st.integers(0, 2),

@@ -28,6 +28,7 @@ from orchestrator.record.archive import RECORD, SUMS, seal, verify
 from orchestrator.record.ownership import owned
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed import unsealed
+from tests.examples import examples
 from tests.flips import refused, regions
 from tests.test_results import build
 
@@ -176,7 +177,7 @@ def test_200_of_200_changed_bytes_are_refused(archive: Path) -> None:
     assert (dict(found), passed) == ({"content": 50, "end": 50, "header": 50, "padding": 50}, [])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_bytes_can_be_cut_out_added_or_put_in_place_of_others(archive: Path, tmp_path: Path, data: st.DataObject) -> None:
     whole = archive.read_bytes()
@@ -283,7 +284,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(inner, (*place, key))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_forged_records_with_true_digests_are_read_or_refused(unpacked: Path, tmp_path: Path, data: st.DataObject) -> None:
     path = unpacked / data.draw(st.sampled_from([RECORD, "bench.json", "r1/manifest.json", "r2/logs/node1/exit.json"]))

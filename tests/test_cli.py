@@ -15,12 +15,11 @@ import pytest
 
 from orchestrator import __version__
 from orchestrator.plan.folders import frameworks
+from tests import commands
+from tests.commands import REPOSITORY
 from tests.test_history import bench
 
-REPOSITORY = Path(__file__).parents[1]
 ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
-# A network namespace without any interface that is up: whatever would contact somebody fails at once, and shows.
-ALONE = ("unshare", "--net") if os.geteuid() == 0 else ()
 
 INVENTORY = """\
 schema: 1
@@ -38,12 +37,7 @@ class Project:
     path: Path
 
     def orch(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_"))}
-        variables = kept | {"HOME": str(self.path), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
-        done = subprocess.run(
-            [*ALONE, *ORCH, *words], cwd=self.path, env=variables | environment, capture_output=True, text=True, timeout=60,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        done = commands.orch(self.path, *words, environment=environment)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         return done
 
@@ -230,7 +224,9 @@ def test_a_command_line_that_is_none_is_explained_with_status_2(project: Project
 
 
 def test_the_version_and_help_go_to_stdout(project: Project) -> None:
-    assert project.orch("--version").stdout == f"orch {__version__}\n"
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    started = subprocess.run([*ORCH, "--version"], env=variables, capture_output=True, text=True, timeout=60, check=True)
+    assert (started.stdout, started.stderr) == (project.orch("--version").stdout, "") == (f"orch {__version__}\n", "")
     helped = project.orch("--help")
     assert helped.returncode == 0 and helped.stderr == "" and "Exit status: 0 good" in helped.stdout
     assert project.orch("-h").stdout == helped.stdout
@@ -265,10 +261,10 @@ def test_a_project_that_cannot_be_written_is_named_with_what_to_do(
 
 
 def test_what_lies_where_a_projects_folder_should_be_is_named(project: Project) -> None:
-    for name, commands in ((".orch", COMMANDS[:2]), ("runs", COMMANDS[2:])):
+    for name, refused in ((".orch", COMMANDS[:2]), ("runs", COMMANDS[2:])):
         path = project.path / name
         path.touch()
-        for words in commands:
+        for words in refused:
             assert f"orch: {path}: cannot be written: it is not a folder. " in project.refused(*words)
         path.unlink()
 

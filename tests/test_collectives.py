@@ -28,8 +28,9 @@ from orchestrator.results.links.collectives import (
 )
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
+from tests.ranks import ranks
 from tests.test_results import build
-from tests.trainers import needs, torchrun
+from tests.trainers import ROOT, needs, torchrun
 
 FRAMEWORK = open_framework("collectives").framework
 
@@ -44,11 +45,16 @@ def spec_of(collective: str, nodes: int = 1, gpus: int = 2, **sets: Any) -> RunS
 SMALL = {"max_bytes": 16384, "factor": 4, "size_seconds": 0.05}
 
 
+PROGRAM = ROOT / "remote" / "collectives.py"
+
+
 def ran(folder: Path, collective: str, nproc: int, *more: str) -> tuple[list[str], RunSpec]:
-    """Run the program as its launch script does; return what each rank printed, and the spec of that run."""
+    """Run the program; return what each rank printed, and the spec of that run. One is under torchrun, as in a lab."""
     needs("torch")
     flags = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    out = torchrun(["--collective", collective, "--device", "cpu", *flags, *more], folder, nproc, "collectives.py")
+    arguments = ["--collective", collective, "--device", "cpu", *flags, *more]
+    started_by_torchrun = (collective, nproc) == ("allreduce", 4)
+    out = torchrun(arguments, folder, nproc, PROGRAM.name) if started_by_torchrun else ranks(PROGRAM, arguments, folder, nproc)
     return out, spec_of(collective, gpus=nproc, **SMALL)
 
 
@@ -83,8 +89,8 @@ def test_gloo_has_no_call_into_another_buffer_and_that_is_said_not_hidden(tmp_pa
 
 def _with_form_out(folder: Path, spec: RunSpec) -> None:
     """Measure out of place alone, which leaves nothing; the analysis is what refuses it."""
-    out = torchrun(["--collective", "allreduce", "--device", "cpu", "--max-bytes", "1024", "--in-place", "out"],
-                   folder, 2, "collectives.py")  # fmt: skip
+    arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "1024", "--in-place", "out"]
+    out = ranks(PROGRAM, arguments, folder, 2)
     said = parse(out[0].encode(), FRAMEWORK.log)
     try:
         points(replace(spec, options={**spec.options, "in_place": "out"}), said.readings, said.closing or {})
@@ -113,7 +119,7 @@ def test_a_wrong_result_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(
         AssertionError, match=r"wrong result: allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"
     ):
-        torchrun(arguments, tmp_path, 2, str(program))
+        ranks(program, arguments, tmp_path, 2)
 
 
 # --- what its lines say ---------------------------------------------------------------------------------------------------

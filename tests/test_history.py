@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from orchestrator.report import history as report
 from orchestrator.report.trend import svg
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
+from tests import commands
 from tests.test_results import build
 
 SPEED = 64
@@ -46,10 +45,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()"
-    variables = os.environ | {"ORCH_PROJECT": str(project), "PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "150"}
-    argv = [sys.executable, "-c", code, "history", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=variables)
+    return commands.orch(project.parent, "history", *words, environment={"ORCH_PROJECT": str(project), "COLUMNS": "150"})
 
 
 def read(project: Path) -> tuple[PastCell, ...]:

@@ -22,6 +22,7 @@ from orchestrator.inventory.hostset import (
     nearest,
     same_machine_key,
 )
+from tests.examples import examples
 
 GROUPS = {"lab": ["node[1-2]", "@old"], "old": ["gpu[01-02],node2"], "empty": [], "a": ["@b"], "b": ["@c"], "c": ["x,@a"]}
 
@@ -144,7 +145,7 @@ def test_brackets_mean_what_clustershell_says_they_mean(head: str, spans: list[t
     assert set(expand(expression)) == set(NodeSet(expression, resolver=RESOLVER_NOGROUP))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.text(alphabet="abn019[]-,/@:. ", max_size=25))
 def test_any_text_expands_or_is_refused(expression: str) -> None:
     try:

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
-from orchestrator.inventory import formats as inventory_formats
 from orchestrator.inventory.formats import from_expression, parse_text, recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
+from orchestrator.inventory.hosts import formats as inventory_formats
 from orchestrator.inventory.hostset import expand
 from orchestrator.inventory.schema import parse
+from tests.examples import examples
 
 DATA = Path(__file__).parent / "data" / "inventories"
 GOOD = sorted(path.name for path in (DATA / "good").iterdir() if path.suffix != ".json")
@@ -385,7 +386,7 @@ ODDITIES = ["{{ x }}", "=", "\t", "\0", "é", "..", "/", "\u202e"]
 PIECES = st.sampled_from(OURS + ANSIBLE + OTHERS + ODDITIES)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 @given(st.one_of(st.lists(PIECES, max_size=25).map("".join), st.text(max_size=50)))
 def test_any_text_is_an_inventory_or_refused_with_its_source(text: str) -> None:
     try:
@@ -399,7 +400,7 @@ def test_any_text_is_an_inventory_or_refused_with_its_source(text: str) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", host.name) for host in inventory.hosts)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.binary(max_size=50))
 def test_any_bytes_are_an_inventory_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz-inventory"
@@ -418,7 +419,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(JSON)
 def test_any_document_is_an_inventory_or_refused(value: Any) -> None:
     try:

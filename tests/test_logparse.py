@@ -27,6 +27,7 @@ from orchestrator.logs.patterns import columns, compiled
 from orchestrator.logs.steps import VALUES, RankAggregate, StepSample
 from orchestrator.plan import folders as library
 from orchestrator.strictjson import strict_json
+from tests.examples import examples
 
 OURS = LogGrammar(
     files=("rank-0.out",),
@@ -105,7 +106,7 @@ def test_a_log_cut_at_any_byte_says_what_its_whole_lines_say() -> None:
             assert replace(cut_short, said=cut_short.samples) == replace(ended, said=ended.samples)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.sampled_from([*LOG.splitlines(keepends=True), b"\xf0\x9f", b"\r", b"\x1b[3", b"[1,1]<stdout>:", b"\n"])),
     st.data(),
@@ -117,7 +118,7 @@ def test_a_cut_never_adds_a_sample(pieces: list[bytes], data: st.DataObject) -> 
     assert parse(log[:cut], OURS).samples == parse(log[:whole], OURS).samples
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=400))
 def test_no_bytes_make_it_raise(noise: bytes) -> None:
     parsed = parse(noise + b"\n" + LOG, OURS)
@@ -310,7 +311,7 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
     return collector.parsed()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(RULES), st.lists(st.sampled_from(PIECES) | st.binary(max_size=6), max_size=60), st.data())
 def test_blocks_say_what_their_lines_say_one_by_one(rules: LogGrammar, pieces: list[bytes], data: st.DataObject) -> None:
     log = b"".join(pieces)
@@ -318,7 +319,7 @@ def test_blocks_say_what_their_lines_say_one_by_one(rules: LogGrammar, pieces: l
     assert in_words(parse(log, rules)) == in_words(line_by_line(log, rules))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(RULES), st.randoms(use_true_random=False), st.lists(st.sampled_from(PIECES), max_size=3))
 def test_long_logs_of_step_lines_say_the_same_in_blocks(rules: LogGrammar, chance: random.Random, odd: list[bytes]) -> None:
     lines = [line for line in SAMPLES.splitlines(keepends=True) if chance.random() < 0.3] * chance.randrange(1, 30)
@@ -343,7 +344,7 @@ EVENTS = ["step {} begins", "step {} ends at 12:00:01.5", "step {} ends at 7.5",
 ODD_EVENTS = ["step {} fails", "rate 2.5.1/s", "took 1 s, clock 25.5", "rate 2/s step {} begins", "step {} begins\x1b[0m", ""]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["", "[1,0]<stdout>:", "[1,3]<stdout>:"]), st.sampled_from(EVENTS)), max_size=6),
     st.lists(st.tuples(st.integers(0, 1000), st.sampled_from([*EVENTS, *ODD_EVENTS]), st.integers(0, 2)), max_size=3),
@@ -411,7 +412,7 @@ def test_a_flood_of_steps_is_refused_and_not_kept() -> None:
         parse(log + line % 0, OURS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from([text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]), st.data())
 def test_the_literal_of_a_pattern_is_in_each_of_its_matches(pattern: str, data: st.DataObject) -> None:
     reader = compiled("x", pattern, tuple(re.compile(pattern).groupindex))
@@ -502,7 +503,7 @@ def test_a_step_of_thousands_of_digits_is_no_step() -> None:
     assert parse(b"orch step=" + b"9" * 5000 + b" t=1 step_time_s=1 samples=1\n", OURS).samples == ()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.integers(0, 70_000),
     st.integers(-2, 40),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
+from tests import commands
 from tests.test_results import build
 
 FOLDER = """\
@@ -91,10 +90,7 @@ def test_choices_that_mean_nothing_are_refused(templates: Path, axis: dict[str, 
 
 
 def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()"
-    variables = os.environ | {"ORCH_PROJECT": str(project), "PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "150"}
-    argv = [sys.executable, "-c", code, *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=variables, cwd=project)
+    return commands.orch(project, *words, environment={"ORCH_PROJECT": str(project), "COLUMNS": "150"})
 
 
 def pings(times: list[str]) -> Any:

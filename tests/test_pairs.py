@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.results.links.culprits import Culprits, diagnosis
+from tests.examples import examples
 from tests.pairworlds import WORLDS, Pair, Truth, World, times
 
 SWEEPS = 20
@@ -168,7 +169,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
 # --- properties
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(3, 9), st.sampled_from(sorted(WORLDS)))
 def test_other_names_for_the_nodes_permute_the_scores(chance: random.Random, count: int, name: str) -> None:
     seen = times(WORLDS[name], count, 5, random.Random(chance.random()), Truth(nodes={0: 3.0}))
@@ -186,7 +187,7 @@ def test_other_names_for_the_nodes_permute_the_scores(chance: random.Random, cou
         assert (again.slower, again.named) == (pytest.approx(link.slower), link.named)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-6, 1e6), st.sampled_from(sorted(WORLDS)))
 def test_a_cluster_twice_as_fast_gets_the_same_verdict(seed: int, factor: float, name: str) -> None:
     seen = times(WORLDS[name], 6, 6, random.Random(seed), Truth(nodes={2: 2.0}))

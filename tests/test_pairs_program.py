@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections import Counter
@@ -16,15 +15,11 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results.links.pair_times import pair_times
+from tests.ranks import ENVIRONMENT, ranks
 from tests.trainers import PYTHON, ROOT, free_port, needs
 
 FRAMEWORK = open_framework("pairs").framework
-ENVIRONMENT = {
-    "PATH": os.environ["PATH"],
-    "GLOO_SOCKET_IFNAME": "lo",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": str(ROOT / "remote"),
-}
+PROGRAM = ROOT / "remote" / "pairs.py"
 
 
 def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:
@@ -43,7 +38,7 @@ def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:
             assert len(company) > len(sweeps[0]), "the same pairs share every round"
 
 
-def ran(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
+def by_torchrun(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
     """Run the program under a torchrun for each node, and return what each rank printed, in order."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
@@ -54,7 +49,7 @@ def ran(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
         command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(gpus)]
         command += ["--node_rank", str(node), "--rdzv_backend", "static", "--master_addr", "127.0.0.1"]
         command += ["--master_port", str(port), "--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
-        command += [PYTHON, "-u", str(ROOT / "remote" / "pairs.py"), "--device", "cpu", *flags]
+        command += [PYTHON, "-u", str(PROGRAM), *flags]
         started.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     said = [process.communicate(timeout=120)[0] for process in started]
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
@@ -79,7 +74,10 @@ def test_the_lead_of_each_pair_prints_every_time_once(
 ) -> None:
     needs("torch")
     flags = [word for name, value in sets.items() for word in (f"--{name.replace('_', '-')}", value)]
-    out = ran(tmp_path, nodes, gpus, "--steps", "3", "--iterations", "2", *flags)
+    arguments = ["--device", "cpu", "--steps", "3", "--iterations", "2", *flags]
+    out = (
+        ranks(PROGRAM, arguments, tmp_path, gpus, nodes=nodes) if gpus == 1 else by_torchrun(tmp_path, nodes, gpus, *arguments)
+    )
     parsed = [parse(text.encode(), FRAMEWORK.log) for text in out]
     assert [one.ranks for one in parsed] == [((rank, nodes * gpus),) for rank in range(nodes * gpus)]
     for rank, one in enumerate(parsed):
@@ -104,7 +102,8 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
     for size in (4096, 33554432):
         folder = tmp_path / str(size)
         folder.mkdir()
-        out = ran(folder, 2, 1, "--steps", "6", "--iterations", "1", "--size-bytes", str(size))
+        words = ["--device", "cpu", "--steps", "6", "--iterations", "1", "--size-bytes", str(size)]
+        out = ranks(PROGRAM, words, folder, 1, nodes=2)
         for way in ("a-to-b", "b-to-a", "both"):
             fastest[way, size] = min(float(text) for text in re.findall(rf"direction={way} .* time_s=(\S+)", out[0]))
     for way in ("a-to-b", "b-to-a", "both"):
@@ -121,6 +120,6 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_measured_is_refused_in_words(flags: list[str], said: str) -> None:
     needs("torch")
-    command = [PYTHON, str(ROOT / "remote" / "pairs.py"), "--device", "cpu", *flags]
+    command = [PYTHON, str(PROGRAM), "--device", "cpu", *flags]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

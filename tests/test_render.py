@@ -26,12 +26,13 @@ from orchestrator.plan.framework import ConfigFile, Framework, payload_path
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, env_file, folded, render
 from orchestrator.plan.spec import RunSpec
+from tests.examples import examples
 
 # What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
 TEXTS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs",)), max_size=60)
 ODD = ["", " ", "-n", "a b", "$HOME", "$(id)", "`id`", "';id;'", '"', "\\", "a\nb", "a\n", "*", "~", "ünï", "!!", "\x1b[2J"]
 ODD += ["x" * 4096, "~/", "~/a b"]
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 FRAMEWORK = Framework(
     name="echo", title="echo", folder="templates/echo", digest="0" * 64, launch="every_node", batch_size_is="device",

@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.ranks import ranks
 from tests.trainers import DONE_KEYS, ROOT, SHARED, closing, flags, free_port, rank_lines, samples
 
 PYTORCH = ROOT / "remote" / "train_pytorch.py"
@@ -601,8 +602,8 @@ def test_ranks_come_from_the_environment_only(trainer: ModuleType, monkeypatch: 
     assert tuple(trainer.identity()) == (5, 1, 8, 1)
 
 
-def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: Path = PYTORCH) -> Path:
-    """Run the PyTorch trainer, or another program, under torchrun, each rank with its own files; return their folder."""
+def torchrun(arguments: Sequence[str], folder: Path, nproc: int) -> Path:
+    """Run the PyTorch trainer under torchrun, each rank with its own files; return their folder."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
@@ -610,7 +611,7 @@ def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: Path =
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
-    command += [sys.executable, "-u", str(program), *arguments]
+    command += [sys.executable, "-u", str(PYTORCH), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors
@@ -718,8 +719,8 @@ def test_packed_gradients_are_those_of_ddp_bit_for_bit(tmp_path: Path, device: s
     program = program_of(tmp_path, f"{inspect.getsource(gradients_compared)}\ntrainer.leave_after(gradients_compared)")
     arguments = ["--device", device, "--image-size", "32", "--batch-size", "4", "--steps", "20", "--dtype", "fp32"]
     arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--cudnn-benchmark", "false"]
-    folder = torchrun(arguments, tmp_path, 2, program)
-    said = [re.findall("^differ (.*)", path.read_text(), re.MULTILINE) for path in sorted(folder.glob("*.out"))]
+    texts = ranks(program, arguments, tmp_path, 2)
+    said = [re.findall("^differ (.*)", text, re.MULTILINE) for text in texts]
     (of,) = {line.split()[-1] for (line,) in said}
     assert int(of) == 8 and said == [[f"0 0 {of} of {of}"]] * 2
 
@@ -734,9 +735,8 @@ def test_a_run_whose_gradients_are_packed_has_the_losses_of_ddp(tmp_path: Path) 
         folder.mkdir()
         arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "4", "--steps", "20", "--learning-rate", "0.0005"]
         arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--reduce", reduce]
-        torchrun(arguments, folder, 2, program)
+        text = ranks(program, arguments, folder, 2)[0]
         assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
-        text = next(folder.glob("*-0.out")).read_text()
         found[reduce] = [float(loss) for loss in re.findall(r"orch step=[1-9].* loss=([0-9.]+)", text)]
         facts = closing("pytorch", text)
         assert facts["reduce"] == reduce and len(facts["gradient_buckets_bytes"]) > 1
@@ -763,8 +763,8 @@ def test_each_rank_measures_a_step_that_waits_for_nobody(two_ranks: list[str]) -
 def test_pytorch_computes_half_types_on_a_cpu(tmp_path: Path, dtype: str, output: str) -> None:
     pytest.importorskip("torch")
     arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "2", "--num-classes", "10"]
-    folder = torchrun([*arguments, "--dtype", dtype, "--solo-steps", "0"], tmp_path, nproc=1)
-    facts = closing("pytorch", next(folder.glob("*.out")).read_text())
+    (text,) = ranks(PYTORCH, [*arguments, "--dtype", dtype, "--solo-steps", "0"], tmp_path, nproc=1)
+    facts = closing("pytorch", text)
     assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, output == "bfloat16")
     assert (facts["solo_step_s"], facts["beside_reduce_s"], facts["gradient_ready_s"]) == ([None], [None], [])
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
+from tests import commands
 from tests.test_results import build, manifest
 
 KNOB = {"env": ["NCCL_ALGO"], "option": "", "values": [["Ring"], ["Tree"], ["PAT"]], "networks": [], "numerics": False,
@@ -81,10 +79,9 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     bench(tmp_path, [FIRST, LAST])
 
     def summarize(form: str) -> str:
-        code = "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()"
-        variables = os.environ | {"ORCH_PROJECT": str(tmp_path), "COLUMNS": "150"}
-        argv = [sys.executable, "-c", code, "summarize", "b1", "--format", form]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
+        done = commands.orch(tmp_path, "summarize", "b1", "--format", form, environment={"COLUMNS": "150"})
+        assert done.returncode == 0, done
+        return done.stdout
 
     shown = " ".join(summarize("table").split())
     assert shown.count("case n ") == 2 and "NCCL_ALGO=Tree" in shown and "NCCL_ALGO=Ring" not in shown

@@ -19,7 +19,7 @@ from orchestrator.lab import Lab
 from tests import judge
 
 REPOSITORY = Path(__file__).parents[1]
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.timeout(180)
 
 
 def run(argv: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
 from orchestrator.yamlfile import load, loads, read_text
+from tests.examples import examples
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
@@ -247,7 +248,7 @@ TOKENS = ["- ", "\n", "  ", "[", "]", "{", "}", ",", "? ", ": ", "'", '"', "|\n"
 YAMLISH = st.lists(st.sampled_from([*TOKENS, "a", "b: ", "&x ", "*x", "!t ", "1e3", "<<"]), max_size=40).map("".join)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.one_of(YAMLISH, st.text(max_size=60)))
 def test_any_text_is_a_document_or_refused_with_its_source(text: str) -> None:
     try:
@@ -256,7 +257,7 @@ def test_any_text_is_a_document_or_refused_with_its_source(text: str) -> None:
         assert error.where.startswith("fuzz.yaml")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_document_or_refused_with_their_source(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"

@@ -151,11 +151,12 @@ def test_the_first_command_of_a_line_waits_for_no_delayed_acknowledgement(rig: R
 def test_a_command_does_not_wait_for_polls(line: Transport) -> None:
     line.run(["true"], timeout_s=10)
     times = []
-    for _ in range(20):
+    for _ in range(60):
         started = time.perf_counter()
         line.run(["true"], timeout_s=10)
         times.append(time.perf_counter() - started)
-    assert sorted(times)[5] < 0.035, times  # one poll of paramiko's takes 0.1
+    # One poll of paramiko's takes 0.1. A busy machine makes many wait, and leaves a few alone.
+    assert sorted(times)[5] < 0.035, times
 
 
 def test_no_terminal_and_no_forwarding_is_asked_for(rig: Rig) -> None:

@@ -1,27 +1,15 @@
-"""A lab of four nodes for each worker, mended and found clean after every test."""
+"""A controller beside the lab of the worker, which is mended and found clean after every test."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.e2e.rig import Controller
-from tests.faultlab import four_nodes, mend
-
-
-@pytest.fixture(scope="session")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The worker's lab. Use `controller`, which leaves it as it was."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    directory = tmp_path_factory.mktemp("e2e") / "lab"
-    yield four_nodes(directory)
-    labs.down(directory)
+from tests.faultlab import mend
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def test_the_others_wait_and_end_with_the_first(controller: Controller, template
 
 
 def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(controller: Controller, templates: Path) -> None:
-    process = controller.start(*bench(templates, "--set", "pause_s=3"))
+    process = controller.start(*bench(templates, "--set", "pause_s=6"))  # in which ssh gets there, on a busy machine too
     waiting = "node2", "launch.sh"
 
     def launched() -> set[tuple[str, str]]:

@@ -14,6 +14,7 @@ import pytest
 from tests import judge
 from tests.e2e.rig import ORCH, QUICK, SMALL, Controller, outer_environment
 from tests.flips import program_refuses, refused
+from tests.trainers import needs
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,7 +144,7 @@ def test_everything_we_write_is_private(controller: Controller) -> None:
 
 
 def test_a_real_network_on_two_nodes_with_torch(controller: Controller) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     controller.environment["OMP_NUM_THREADS"] = "1"
     done = controller.orch(
         "bench", "resnet50", "--nodes", "2", "--gpus", "1", "--steps", "3", "--warmup-steps", "1", "--repeats", "1",
@@ -159,7 +160,7 @@ def test_a_real_network_on_two_nodes_with_torch(controller: Controller) -> None:
 
 def test_collectives_on_two_nodes_are_a_table_of_bandwidths(controller: Controller) -> None:
     """No framework is named and no baseline made; JSON, table and evidence agree."""
-    pytest.importorskip("torch")
+    needs("torch")
     done = controller.orch(
         "bench", "allreduce", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--set", "sizes=1024,65536",
         "--set", "size_seconds=0.1", timeout_s=110,

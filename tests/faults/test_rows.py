@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests.faultlab import four_nodes
 from tests.faults import rows  # noqa: F401 - importing them enters the rows
 from tests.faults.suite import ROWS, run_trial
 
 
-@pytest.fixture(scope="module")
-def fault_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    directory = tmp_path_factory.mktemp("faults") / "lab"
-    yield four_nodes(directory)
-    labs.down(directory)
-
-
 @pytest.mark.parametrize("name", [one.name for one in ROWS.values() if one.short])
 @pytest.mark.timeout(900)
-def test_row(fault_lab: Lab, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+def test_row(shared_lab: Lab, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     if reason := ROWS[name].skip():
         pytest.skip(reason)
-    result = run_trial(name, 1, 1, fault_lab, tmp_path / "trial", full=False)
+    result = run_trial(name, 1, 1, shared_lab, tmp_path / "trial", full=False)
     assert result.passed, f"{ROWS[name].fault}: {result.text}"

@@ -9,47 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import judge
+from tests.commands import Commands
 from tests.e2e.rig import outer_environment
 from tests.faults.suite import Trial, row
-
-DRIVER = """
-import io, json, os, sys, time
-from orchestrator.cli.main import main
-import orchestrator.plan.folders, orchestrator.inventory.formats, orchestrator.yamlfile, orchestrator.plan.schema
-import orchestrator.plan.render, orchestrator.plan.bench, orchestrator.cli.controller
-for line in sys.stdin:
-    case = json.loads(line)
-    began = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(case["folder"])
-        for name, number in (("out", 1), ("err", 2)):
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.update(case["environment"])
-        sys.argv = ["orch", *case["words"]]
-        code = 1
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            code = 99
-        sys.stdout.flush(), sys.stderr.flush()
-        os._exit(code)
-    status = os.waitpid(pid, 0)[1]
-    print(json.dumps({"code": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - began}), flush=True)
-"""
 
 HOSTS = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  no1: {address: no1.invalid}\n  no2: {address: no2.invalid}\n"
 PLAN = ("bench", "resnet50", "-f", "simulated", "--dry-run")
@@ -71,13 +39,8 @@ class Inputs:
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
-        self.process = subprocess.Popen(
-            ["unshare", "--net", sys.executable, "-c", DRIVER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=outer_environment(scratch) | {"COLUMNS": "200"},
-        )
+        self.commands = Commands()
+        self.environment = outer_environment(scratch) | {"COLUMNS": "200"}
         self.failures: list[str] = []
         self.count = 0
 
@@ -85,10 +48,7 @@ class Inputs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(10)
+        self.commands.close()
 
     def project(self) -> Path:
         """Make the folder of the next case."""
@@ -105,20 +65,16 @@ class Inputs:
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
-        order = {"folder": str(folder), "words": list(case.words), "environment": dict(case.environment)}
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        ended = json.loads(self.process.stdout.readline())
-        out, err = ((folder / stream).read_text(errors="replace") for stream in ("out", "err"))
+        ended, seconds = self.commands.run(case.words, folder, self.environment | case.environment)
+        out, err = ended.stdout, ended.stderr
         text = "\n".join(line for line in err.splitlines() if not line.startswith("inventory: "))
         wrong = [f"{words!r} is not said" for words in case.said if words not in text]
-        if ended["code"] != 2:
-            wrong.append(f"status {ended['code']}")
+        if ended.returncode != 2:
+            wrong.append(f"status {ended.returncode}")
         if "Traceback" in text or out:
             wrong.append(f"traceback or output: {out[:200]}")
-        if ended["seconds"] > case.within_s:
-            wrong.append(f"took {ended['seconds']:.1f} s")
+        if not judge.in_time(seconds, case.within_s):
+            wrong.append(f"took {seconds:.1f} s")
         if len(text) > 60_000 or any(ord(character) < 32 and character not in "\n\t" for character in text):
             wrong.append("the answer is too long, or has control characters")
         if list(folder.glob("runs/*/*/manifest.json")):
