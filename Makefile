@@ -54,7 +54,7 @@ $(VENV)/.frameworks: $(VENV)/.demo
 
 frameworks: $(VENV)/.test $(INSTALLED)
 	ORCH_TEST_PYTHON=$(TRAINER) $(BIN)/python -m pytest -q \
-		tests/test_trainers_paddle.py tests/test_trainers_tensorflow.py tests/test_loaders.py
+		tests/remote/test_trainers_paddle.py tests/remote/test_trainers_tensorflow.py tests/remote/test_loaders.py
 
 scaling: $(VENV)/.demo $(INSTALLED)
 	@benchmarks/scaling.sh $(BIN)/orch $(TRAINER) $(DEMO)/scaling

@@ -14,29 +14,31 @@ from hypothesis import settings
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests import examples, judge
-from tests.faultlab import four_nodes
-from tests.machine import Machine
+from tests.support import examples, judge
+from tests.support.faultlab import four_nodes
+from tests.support.machine import Machine
 
 judge.patience = 4.0
 
 TESTS = Path(__file__).parent
 LONG = (
     *("contract", "e2e", "faults", "lab"),
-    *("test_cli.py", "test_compare.py", "test_pairs_program.py", "test_trainers.py", "test_wheel.py"),
+    *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", "remote/test_trainers.py"),
+    "test_wheel.py",
 )
 """Folders and files whose tests need root, servers or a lab, or run programs all along: `--unit` leaves them out."""
 LONG_TESTS = (
-    *("test_collectives.py::test_every_size", "test_collectives.py::test_gloo", "test_collectives.py::test_half_types"),
-    *("test_collectives.py::test_a_wrong_result", "test_loaders.py::test_pytorch_trains", "test_loaders.py::test_what_pytorch"),
-    "test_loaders.py::test_dali_on_a_gpu",
+    *("results/links/test_collectives.py::test_every_size", "results/links/test_collectives.py::test_gloo"),
+    *("results/links/test_collectives.py::test_half_types", "results/links/test_collectives.py::test_a_wrong_result"),
+    *("remote/test_loaders.py::test_pytorch_trains", "remote/test_loaders.py::test_what_pytorch"),
+    "remote/test_loaders.py::test_dali_on_a_gpu",
 )
 """How ids of such tests in other files begin."""
 WORKERS = {
-    "test_trainers.py": "torch",
-    "test_collectives.py": "torch",
-    "test_pairs_program.py": "torch",
-    "test_loaders.py": "torch",
+    "remote/test_trainers.py": "torch",
+    "results/links/test_collectives.py": "torch",
+    "remote/test_pairs_program.py": "torch",
+    "remote/test_loaders.py": "torch",
     "test_wheel.py": "wheel",
     "e2e/test_page.py": "page",
 }
@@ -56,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if config.getoption("--unit") and collection_path.is_relative_to(TESTS):
-        return collection_path.relative_to(TESTS).parts[:1] in {(name,) for name in LONG} or None
+        return collection_path.relative_to(TESTS).as_posix() in LONG or None
     return None
 
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator import __version__
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests import judge
+from tests.support import judge
 
 REPOSITORY = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(180)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
 from orchestrator.yamlfile import load, loads, read_text
-from tests.examples import examples
+from tests.support.examples import examples
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:

@@ -24,8 +24,8 @@ from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder, open_framework, runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
-from tests import judge
 from tests.contract.rig import Rig
+from tests.support import judge
 
 
 def runners(node: Node) -> set[int]:

@@ -24,9 +24,9 @@ from orchestrator.transport.ssh import Transport
 from orchestrator.transport.ssh import channel as channel_module
 from orchestrator.transport.ssh.streams import Taker
 from orchestrator.transport.ssh.wire import Wire
-from tests import judge
 from tests.contract.rig import Rig
-from tests.test_render import rendered
+from tests.support import judge
+from tests.support.rendering import rendered
 
 EVERY_BYTE = bytes(range(256))
 

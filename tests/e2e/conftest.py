@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.lab import Lab
 from tests.e2e.rig import Controller
-from tests.faultlab import mend
+from tests.support.faultlab import mend
 
 
 @pytest.fixture

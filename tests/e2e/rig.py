@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, machine
-from tests import judge
-from tests.judge import Proc
+from tests.support import judge
+from tests.support.judge import Proc
 
 REPOSITORY = Path(__file__).parents[2]
 ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")

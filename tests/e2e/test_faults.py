@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
-from tests import judge
 from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller, running
-from tests.faultlab import listener
+from tests.support import judge
+from tests.support.faultlab import listener
 
 pytestmark = pytest.mark.timeout(120)
 LEASE_S = 3.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import judge
 from tests.e2e.rig import Controller
-from tests.faultlab import ssh
+from tests.support import judge
+from tests.support.faultlab import ssh
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from orchestrator.lab import faults
-from tests import judge
 from tests.e2e.rig import LONG, SMALL, Controller
+from tests.support import judge
 
 SLOW = ("--set", "compute_ms=200", "--steps", "20", "--warmup-steps", "1", "--set", "peer_timeout_s=30")
 

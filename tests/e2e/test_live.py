@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import judge
 from tests.e2e.rig import LONG, QUICK, Controller
+from tests.support import judge
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import judge
 from tests.e2e.rig import ORCH, QUICK, SMALL, Controller, outer_environment
-from tests.flips import program_refuses, refused
-from tests.trainers import needs
+from tests.support import judge
+from tests.support.flips import program_refuses, refused
+from tests.support.trainers import needs
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.lab import faults
 from tests.e2e.rig import Controller
-from tests.trainers import needs
+from tests.support.trainers import needs
 
 SHORT = ("bench", "pairs", "--steps", "13")
 

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.inventory.read import open_inventory
 from orchestrator.lab import faults
-from tests import judge
 from tests.e2e.rig import REPOSITORY, Controller
+from tests.support import judge
 
 WORDS = ("resnet50", "-f", "tunable", "--shape", "2n1g", "--set", "gradient_mb=0.1", "--steps", "7", "--warmup-steps", "2")
 QUIETLY = ("--stop-grace", "0.5", "--seed", "7")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import judge
 from tests.e2e.rig import QUICK, SMALL, Controller
+from tests.support import judge
 
 STEADY = (*SMALL, "--set", "compute_ms=50", "--steps", "4", "--warmup-steps", "1")
 

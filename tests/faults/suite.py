@@ -19,9 +19,9 @@ from types import FrameType
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests import judge
 from tests.e2e.rig import Controller
-from tests.faultlab import mend
+from tests.support import judge
+from tests.support.faultlab import mend
 
 __all__ = ["ROWS", "Result", "Row", "Trial", "row", "run_trial"]
 

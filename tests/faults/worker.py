@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from orchestrator.lab import Lab
-from tests.faultlab import four_nodes
 from tests.faults import rows  # noqa: F401 - importing them enters the rows
 from tests.faults.suite import Result, run_trial
+from tests.support.faultlab import four_nodes
 
 _lab: Lab | None = None
 

@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests import faultlab
-from tests.faultlab import AsUser, MakeLab, Ssh
+from tests.support import faultlab
+from tests.support.faultlab import AsUser, MakeLab, Ssh
 
 REPOSITORY = Path(__file__).parents[2]
 USER_ID = 1000

@@ -16,7 +16,7 @@ from orchestrator.lab import Lab, LabNode, machine
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
 from orchestrator.plan import folders as library
-from tests.faultlab import MakeLab, Ssh
+from tests.support.faultlab import MakeLab, Ssh
 
 
 def _lab(directory: Path) -> Lab:

@@ -13,8 +13,8 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
 from orchestrator.lab import Lab, cgroups, faults
-from tests import judge
-from tests.faultlab import MakeLab, Ssh, answers, held_line, let_go
+from tests.support import judge
+from tests.support.faultlab import MakeLab, Ssh, answers, held_line, let_go
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

@@ -14,8 +14,8 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError, OrchError, RunError
 from orchestrator.lab import Lab
-from tests import judge
-from tests.faultlab import MakeLab, Ssh
+from tests.support import judge
+from tests.support.faultlab import MakeLab, Ssh
 
 KINDS = [
     pytest.param("namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")),

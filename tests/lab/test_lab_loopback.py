@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, faults
-from tests import judge
-from tests.faultlab import AsUser, MakeLab, Ssh
+from tests.support import judge
+from tests.support.faultlab import AsUser, MakeLab, Ssh
 
 USER_ID = 1000
 

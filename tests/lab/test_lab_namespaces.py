@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from tests.faultlab import MakeLab, Ssh
+from tests.support.faultlab import MakeLab, Ssh
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from orchestrator.procs import held_namespaces, namespace
-from tests import judge
+from tests.support import judge
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make namespaces")
 

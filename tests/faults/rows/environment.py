@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.lab import faults
-from tests import judge
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import QUICK, running
 from tests.faults.rows.network import CHATTER, serving, stopping
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 DAY_S = 86400.0
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import lab as labs
-from tests import judge
 from tests.e2e.rig import Controller, outer_environment
 from tests.faults.rows.setup import messages, on_node, refused
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 STEERING = r"""
 EVIL = ("\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x1b]52;c;b3duZWQ=\x07", "\x1b[31;1mred", "\x9b2J", "\x1bc", "\r overwritten",

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests import judge
-from tests.commands import Commands
 from tests.e2e.rig import outer_environment
 from tests.faults.suite import Trial, row
+from tests.support import judge
+from tests.support.commands import Commands
 
 HOSTS = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  no1: {address: no1.invalid}\n  no2: {address: no2.invalid}\n"
 PLAN = ("bench", "resnet50", "-f", "simulated", "--dry-run")

@@ -14,11 +14,11 @@ from pathlib import Path
 from orchestrator import lab as labs
 from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
-from tests import judge
 from tests.e2e.rig import SMALL, Controller
-from tests.faultlab import listener
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, QUICK, running
 from tests.faults.suite import Trial, row
+from tests.support import judge
+from tests.support.faultlab import listener
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from orchestrator import lab as labs
 from orchestrator.lab import cgroups, faults
-from tests import judge
 from tests.e2e.rig import Controller, Done, outer_environment
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG, QUICK, running
 from tests.faults.rows.network import CHATTER, spread, stopping
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 RANK_S = 0.5
 """At most so many seconds after its end is a rank known to be gone."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
-from tests import judge
 from tests.e2e.rig import Controller, Done
+from tests.support import judge
 
 __all__ = ["Server", "inventory", "messages", "on_node", "refused", "server", "wanted"]
 

@@ -10,12 +10,12 @@ import sys
 import time
 
 from orchestrator import lab as labs
-from tests import judge
 from tests.e2e.rig import QUICK, SMALL, Controller
-from tests.faultlab import listener
 from tests.faults.rows.common import GRACE_S, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
 from tests.faults.suite import Trial, row
+from tests.support import judge
+from tests.support.faultlab import listener
 
 _LEASE_S = 15.0  # so long that a second controller comes as far as the nodes meanwhile, however busy the machine is
 

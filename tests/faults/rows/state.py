@@ -16,11 +16,11 @@ from orchestrator.errors import OrchError
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed import KEY
 from orchestrator.results.read import read_run
-from tests import judge
 from tests.e2e.rig import ORCH, Controller
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import messages, refused
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 Reading = Callable[[], Any]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from orchestrator.lab import faults
 from orchestrator.plan.folders import open_framework
-from tests import judge
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 
 def temporaries(trial: Trial, node: str) -> list[str]:

@@ -1,0 +1,209 @@
+"""`orch compare` and `orch gate` on run directories: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.record.rundir import BenchDir
+from tests.support.cli_project import Project
+from tests.support.run_folders import build
+
+SCATTER = (0.997, 1.002, 1.0, 0.999, 1.003)
+Made = Callable[..., BenchDir]
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def made(project: Project) -> Made:
+    """Make a bench of one cell: its name, the seconds of a step in each repeat, and what is changed in its plan."""
+
+    def make(name: str, seconds: float, repeats: int = 5, change: Change = lambda plan: None) -> BenchDir:
+        names = [f"{name}.{n}" for n in range(1, repeats + 1)]
+        record = {"bench_id": name, "runs": names, "argv": ["orch", "bench"], "created": name}
+        bench = BenchDir.create(project.path / "runs", record)
+
+        def planned(plan: dict[str, Any], logs: Any) -> None:
+            plan["bench_id"] = name
+            change(plan)
+
+        for repeat, (run, noise) in enumerate(zip(names, cycle(SCATTER), strict=False), start=1):
+            build(bench, run, planned, repeat=repeat, seconds=seconds * noise)
+            bench.run(run).write_rendered("node1", "launch.sh", f"run {run} --master-port 29500\n".encode())
+        return bench
+
+    return make
+
+
+def options(**values: Any) -> Change:
+    return lambda plan: plan["spec"].update(options=values)
+
+
+def test_two_benches_alike_do_not_differ_and_a_copy_is_no_comparison(project: Project, made: Made) -> None:
+    one = made("a", 0.5)
+    made("b", 0.5005)
+    done = project.orch("compare", "a", "b")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no difference" in done.stdout and "nothing known differs but the speeds" in done.stdout
+    shutil.copytree(one.path, project.path / "copy")
+    copy = project.orch("compare", "a", "copy", "--json")
+    (pair,) = json.loads(copy.stdout)["pairs"]
+    assert (pair["verdict"], pair["ratio"], pair["p"]) == ("same runs", 1.0, None)
+
+
+def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project, made: Made) -> None:
+    made("a", 0.5, change=options(compile=True))
+    made("b", 0.55, change=lambda plan: (options(compile=False)(plan), plan["facts"]["node2"].update(kernel="6.8")))
+    done = project.orch("compare", "a", "b", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 1, "a", "b")
+    (pair,) = found["pairs"]
+    assert (pair["case"], pair["verdict"], pair["differing"]) == ("2n2g", "slower", ["options.compile"])
+    assert pair["ratio"] == pytest.approx(0.5 / 0.55) and pair["interval"]["low"] < 0.5 / 0.55 < pair["interval"]["high"]
+    assert pair["permutation_p"] == pytest.approx(2 / 252)
+    assert [(each["name"], each["before"], each["after"]) for each in found["distinctions"]] == [
+        ("options.compile", "true", "false"),
+        ("node.kernel", "6.1", "6.1, 6.8"),
+    ]
+    assert found["files"] == []  # the run's name, its only difference, is none
+    shown = project.orch("compare", "a", "b").stdout.splitlines()
+    assert shown[2].split()[:5] == ["2n2g", "128.00", "5", "116.36", "5"] and shown[2].split()[-1] == "slower"
+    assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8"]
+
+
+def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Made) -> None:
+    made("a", 0.5, 10, lambda plan: plan["spec"].update(options={"compile": plan["repeat"] > 5}))
+    done = project.orch("compare", "a", "--by", "compile=true,false", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["before"], found["after"]) == (0, "a compile=true", "a compile=false")
+    assert [(each["n"], each["run_ids"][0]) for each in (found["pairs"][0]["before"], found["pairs"][0]["after"])] == [
+        (5, "a.6"),
+        (5, "a.1"),
+    ]
+    assert found["pairs"][0]["verdict"] == "no difference" and found["pairs"][0]["ratio"] == pytest.approx(1)
+    assert [each["name"] for each in found["distinctions"]] == ["options.compile"]
+
+
+def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    made("b", 0.5, repeats=0)
+    for words in (("a", "b"), ("a", "b", "--by", "dtype=fp16,bf16")):
+        done = project.orch("compare", *words)
+        assert done.returncode == 0 and "no cell is in both" in done.stdout and "differs" not in done.stdout
+
+
+def test_lines_of_rendered_files_that_differ_are_shown_harmless(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    bench = made("b", 0.5)
+    bench.run("b.1").write_rendered("node1", "launch.sh", b"run b.1 --master-port 29500 \x1b[2J\n")
+    shown = project.orch("compare", "a", "b").stdout
+    assert "-run <run> --master-port <port +0>\n+run <run> --master-port <port +0> \\x1b[2J\n" in shown
+
+
+def test_a_gate_lets_pass_what_is_not_slower_than_allowed(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    made("b", 0.51)
+    done = project.orch("gate", "--baseline", "a", "--max-regression", "3%")
+    assert done.returncode == 0 and done.stderr == "no cell is surely more than 3% slower than in a\n"
+    made("c", 0.515)
+    close = project.orch("gate", "--baseline", "a", "c")
+    assert close.returncode == 0 and close.stderr.startswith(
+        "2n2g: -2.9%, -3.3% to -2.6%: a larger regression is not ruled out"
+    )
+    strict = project.orch("gate", "--baseline", "a", "b", "--max-regression", "1%")
+    assert strict.returncode == 5 and "-2.0%" in strict.stdout
+
+
+def test_a_gate_ends_with_5_on_a_regression_larger_than_allowed(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    made("b", 0.55, change=lambda plan: plan["framework"].update(digest="01"))
+    done = project.orch("gate", "--baseline", "a", "b")
+    assert done.returncode == 5
+    assert done.stderr.startswith("orch: b: 2n2g: expected at most 3% slower than a, got -9.1%, -9.4% to -8.8%")
+    assert " 1 template.pytorch: 00 → 01" in done.stdout
+    assert project.orch("gate", "--baseline", "b", "a").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("repeats", "change", "said"),
+    [
+        (2, lambda plan: None, "2n2g: no verdict: too few repeats, 5 and 2; 4 of each can end in one"),
+        (5, options(compile=False), "2n2g: no verdict: its spec differs in options.compile"),
+        (5, lambda plan: plan["framework"].update(simulated=True), "2n2g: no verdict: its spec differs in simulated"),
+        (5, lambda plan: plan["spec"].update(batch_size=8), "expected batch_size 8 as planned"),
+        (5, lambda plan: plan["outcome"].update(state="failed"), "2n2g: no verdict: 5 of its runs failed"),
+    ],
+    ids=["few", "option", "simulated", "damaged", "failed"],
+)
+def test_a_gate_ends_with_4_where_nothing_can_be_told(
+    project: Project, made: Made, repeats: int, change: Change, said: str
+) -> None:
+    made("a", 0.5)
+    made("b", 0.55, repeats, change)
+    done = project.orch("gate", "--baseline", "a", "b")
+    assert done.returncode == 4 and said in done.stderr, done
+
+
+def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(project: Project, made: Made) -> None:
+    one = made("a", 0.5)
+    other = made("b", 0.5)
+    made("c", 0.5, change=lambda plan: plan["spec"].update(steps=24))
+    for run in other.runs():
+        shutil.rmtree(run.path)
+    done = project.orch("gate", "--baseline", "a", "b")
+    assert (done.returncode, done.stderr) == (4, "orch: b: no verdict: it has no runs\n")
+    log = one.path / "a.2" / "logs" / "node1" / "rank-0.out"
+    log.write_bytes(log.read_bytes().replace(b"t=901", b"t=801"))
+    damaged = project.orch("gate", "--baseline", "a", "c")
+    assert damaged.returncode == 4 and "SHA-256" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("gate", "b"), "--baseline: expected a bench's name or directory, got none"),
+        (("gate", "--baseline", "nix"), "no bench 'nix'"),
+        (("gate", "--baseline", "b", "--max-regression", "0.03"), "--max-regression: expected a percentage"),
+        (("gate", "--baseline", "b", "--max-regression", "nan%"), "--max-regression: expected a percentage"),
+        (("compare", "b", "nix"), "no bench 'nix'"),
+        (("compare", "b"), "B: expected a second bench, got none"),
+        (("compare", "b", "--by", "dtype=fp16"), "--by: expected a field and two values"),
+        (
+            ("compare", "b", "--by", "foo=1,2"),
+            "--by: b: expected a field of its cells, got 'foo'. they have simulated, framework,",
+        ),
+        (("compare", "b", "--by", "shape=1n1g,2n1g"), "--by: b: expected a field of its cells, got 'shape'"),
+        (("compare", "b", "--by", "dtyp=fp32,fp16"), "did you mean 'dtype'?"),
+        (
+            ("compare", "b", "--by", "dtype=fp32,fp16"),
+            "--by: b: expected a value of dtype that its cells have, got 'fp32'. they have fp16",
+        ),
+        (
+            ("compare", "b", "b", "--by", "nodes=4,2"),
+            "--by: b: expected a value of nodes that its cells have, got '4'. they have 2",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(project: Project, made: Made, words: tuple[str, ...], said: str) -> None:
+    made("b", 0.5, repeats=1)
+    done = project.orch(*words)
+    assert (done.returncode, done.stdout) == (2, "") and said in done.stderr
+
+
+def test_a_bench_that_cannot_be_read_is_named(project: Project, made: Made) -> None:
+    made("a", 0.5, repeats=1)
+    made("b", 0.5, repeats=1)
+    (project.path / "runs" / "b" / "bench.json").write_text("{")
+    done = project.orch("compare", "a", "b")
+    assert (done.returncode, done.stdout) == (4, "") and "runs/b/bench.json" in done.stderr

@@ -1,0 +1,142 @@
+"""A bench on disk explained: what its logs tell, beside the all-reduces of another bench on the same hosts."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.analysis.explain.bench import explain_bench
+from orchestrator.analysis.explain.curves import newest_curve, settings_of
+from orchestrator.analysis.explain.prediction import Explanation
+from orchestrator.cli.main import program
+from orchestrator.errors import ConfigError
+from orchestrator.record.rundir import BenchDir
+from orchestrator.results.account import account_of
+from orchestrator.results.bench import read_bench
+from orchestrator.results.summary import summarize
+from tests.support.explained_benches import TIMES, all_reduces, bench_of, several
+from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WARMUP, WORLD, build
+
+TO_2_MIB = "--set max_bytes=2097152"
+
+
+def explained(bench: BenchDir) -> list[Explanation]:
+    results = read_bench(bench)
+    return list(explain_bench(bench, summarize(results), results, account_of(bench, results)))
+
+
+def test_a_bench_is_explained_by_its_logs_and_the_all_reduces_of_another(tmp_path: Path) -> None:
+    one, four = explained(bench_of(tmp_path))
+    assert (one.case, one.predicted) == ("1n1g", pytest.approx(BATCH / 0.40))
+    seconds = {part.name: part.seconds for part in four.parts}
+    # 500 ms a step, ideal 400. Solo 420 on the average, 450 at most, 400 alone. 0.1 s of waits in 10 steps. One bucket, 20 ms.
+    expected = {"communication": 0.020, "input": 0.010, "straggler": 0.030, "contention": 0.020, "unexplained": 0.020}
+    assert (four.step_s, four.ideal_s) == (pytest.approx(0.5), pytest.approx(0.4)) and STEPS - WARMUP == 10
+    assert seconds == {name: pytest.approx(value) for name, value in expected.items()}
+    assert four.predicted == pytest.approx(BATCH * WORLD / 0.470) and four.case == f"{NODES}n{GPUS}g"
+    assert "all-reduced in 20.00 ms by b0" in four.parts[0].behind and four.missing == ()
+    # Step 0 at 900 s of a clock by which the node started at 898 s, two steps of warm-up, and the end at 908 s.
+    assert four.startup and (four.startup.until_window_s, four.startup.run_s) == (pytest.approx(3.0), pytest.approx(10.0))
+
+
+def test_without_all_reduces_there_is_the_command_that_measures_them(tmp_path: Path) -> None:
+    _, four = explained(bench_of(tmp_path, measured=False))
+    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
+    assert four.parts[-1].seconds == pytest.approx(0.04)
+
+
+def test_all_reduces_of_one_size_are_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(TIMES, 1_000_000)
+    _, four = explained(bench_of(tmp_path))
+    assert four.predicted is None and four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
+
+
+def test_all_reduces_that_end_far_below_the_buckets_foretell_nothing_and_say_what_does(tmp_path: Path) -> None:
+    # A bucket of 2 MB. Small all-reduces are latency: carried on to it, these would take 4.9 s of a step of 0.5 s.
+    small = {1_024: 0.010, 4_096: 0.010}
+    bench = bench_of(tmp_path, measured=False)
+    short = BenchDir.create(tmp_path, {"bench_id": "b2", "runs": ["small"]})
+    build(short, "small", partial(all_reduces, measured=small))
+    _, four = explained(bench)
+    assert (four.predicted, four.from_baseline, four.parts[0].seconds) == (None, None, None)
+    assert four.parts[0].behind.startswith("the all-reduces of b2 end at 4096 bytes, and the largest bucket has 2000000, 488")
+    assert four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
+    # What that command makes is taken, also where it is not the newest.
+    build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", all_reduces)
+    _, four = explained(bench)
+    assert four.predicted == pytest.approx(BATCH * WORLD / 0.470) and four.missing == ()
+    assert "all-reduced in 20.00 ms by b0, as the sizes of b2 end too far below, beside" in four.parts[0].behind
+
+
+def test_repeats_of_all_reduces_tell_how_far_their_times_may_be_off(tmp_path: Path) -> None:
+    other = BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["r1", "r2", "r3"]})
+    for repeat, times in enumerate((0.99, 1.0, 1.01), start=1):
+        build(other, f"r{repeat}", partial(all_reduces, times=times), repeat=repeat)
+    found = newest_curve(tmp_path, f"{NODES}n{GPUS}g", {"node1": {}, "node2": {}})
+    # Student's t of three, 4.303, times a deviation of 1 %, over the square root of three, 2.48 %, as a ratio.
+    assert found and found.times_s == TIMES and found.uncertain == pytest.approx(math.expm1(0.0248), abs=0.0002)
+
+
+def test_all_reduces_with_other_settings_of_nccl_count_for_nothing(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    four, sizes = bench.run("four"), BenchDir.open(tmp_path / "b0").run("sizes")
+    for host in ("node1", "node2"):
+        text = "export LC_ALL=C\nexport NCCL_DEBUG=INFO\nexport NCCL_ALGO='Ring Tree'\nexport TORCH_NCCL_HIGH_PRIORITY=1\n"
+        four.write_rendered(host, "env.sh", text.encode(), 0o600)
+    assert settings_of(four)["node2"] == {"NCCL_ALGO": "Ring Tree", "TORCH_NCCL_HIGH_PRIORITY": "1"}
+    assert explained(bench)[1].predicted is None
+    for host in ("node1", "node2"):
+        text = "export NCCL_ALGO='Ring Tree'\nexport TORCH_NCCL_HIGH_PRIORITY=1\nexport NCCL_DEBUG=WARN\n"
+        sizes.write_rendered(host, "env.sh", text.encode(), 0o600)
+    assert explained(bench)[1].predicted == pytest.approx(BATCH * WORLD / 0.470)
+
+
+def test_all_reduces_on_other_hosts_count_for_nothing(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, measured=False)
+
+    def elsewhere(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        all_reduces(planned, logs)
+        planned["placement"]["slots"][1]["host"] = "node9"
+
+    other = build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", elsewhere)
+    (other.path / "logs" / "node2").rename(other.path / "logs" / "node9")
+    assert explained(bench)[1].predicted is None
+
+
+def test_a_bench_without_a_baseline_is_not_explained(tmp_path: Path) -> None:
+    bench = BenchDir.create(tmp_path, {"bench_id": "b1", "runs": ["four"]})
+    build(bench, "four", several)
+    assert explained(bench) == []
+
+
+def orch(*words: str) -> str:
+    return CliRunner().invoke(program(), ["summarize", *words], catch_exceptions=False).stdout
+
+
+def test_table_page_and_json_tell_the_same(tmp_path: Path) -> None:
+    bench = str(bench_of(tmp_path).path)
+    document = json.loads(orch(bench, "--explain", "--json"))
+    assert [each["case"] for each in document["explained"]] == ["1n1g", "2n2g"]
+    predicted = document["explained"][1]["predicted"]
+    assert f"{predicted:.2f}" in orch(bench, "--explain") and "why it scales as it does" in orch(bench, "--explain")
+    page = orch(bench, "--explain", "--format", "html")
+    assert (
+        f"<td>{predicted:.2f}</td>" in page and "Why it scales as it does" in page and "all-reduced in 20.00 ms by b0" in page
+    )
+    for form in ("table", "html", "json"):
+        assert "explained" not in orch(bench, "--format", form) and "Why it scales" not in orch(bench, "--format", form)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--format", "csv"], "expected table, html or json"), (["--rule", "dlperf"], "it explains a bench, by its own window")],
+)
+def test_what_has_no_room_for_it_refuses(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        orch("--explain", *words)

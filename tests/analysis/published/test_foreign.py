@@ -1,0 +1,527 @@
+"""Logs that this tool did not write: the published rule of each system on whole and on faulty logs, and whole trees of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
+from orchestrator.analysis.published.reference import beside
+from orchestrator.analysis.published.rules import RULES, Case, check_epoch_length
+from orchestrator.analysis.published.tables import PublishedTable
+from orchestrator.cli.main import program
+from orchestrator.errors import ConfigError, DataError
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.framework import Framework
+from orchestrator.record.rundir import BenchDir
+from orchestrator.results.bench import read_bench
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.summary import Summary, summarize
+from tests.support import systemlogs
+from tests.support.run_folders import build
+
+FILES = published_files()
+FRAMEWORKS = {name: open_framework(name).framework for name in FILES}
+TABLES = [pytest.param(name, table, id=table.name) for name, file in FILES.items() for table in file.tables]
+C8 = Case(nodes=1, gpus=8, batch_size=128)
+SPEED = {"tensorflow_official": 2458.74, "paddle_models": 2617.84, "oneflow": 2942.32, "pytorch_examples": 2244.24}
+SPEED |= {"fleetx": 1888.2, "tensorpack": 1612.0, "tf_cnn_benchmarks": 1580.58}
+SYSTEMS = [pytest.param(name, id=name) for name in SPEED]
+
+
+def rule(name: str) -> Callable[[bytes, Case], float]:
+    return lambda log, case: rule_of(FRAMEWORKS[name]).speed(log, case).samples_per_s
+
+
+def written(name: str) -> bytes:
+    return systemlogs.WRITERS[name](SPEED[name], C8)
+
+
+def refused(name: str, log: bytes, case: Case = C8) -> str:
+    with pytest.raises(DataError) as caught:
+        rule(name)(log, case)
+    assert caught.value.kind == "result_invalid"
+    return str(caught.value)
+
+
+# One log
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_published_window_gives_the_speed(name: str) -> None:
+    assert rule(name)(written(name), C8) == pytest.approx(SPEED[name], abs=0.005)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_log_cut_anywhere_gives_what_its_whole_lines_give(name: str) -> None:
+    log = written(name)
+    whole = [match.end() for match in re.finditer(rb"[\r\n]", log)]
+
+    def outcome(data: bytes) -> str:
+        try:
+            return repr(rule(name)(data, C8))
+        except DataError as error:
+            return str(error)
+
+    spots = random.Random(3)
+    for cut in [*(spots.randrange(len(log)) for _ in range(120)), *range(len(log) - 40, len(log))]:
+        lines = max((end for end in whole if end <= cut), default=0)
+        assert outcome(log[:cut]) == outcome(log[:lines])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_too_short_a_log_is_an_error_and_never_a_speed(name: str) -> None:
+    log = written(name)
+    for share in (0, 0.3, 0.7):
+        assert "expected" in refused(name, log[: int(len(log) * share)])
+
+
+@pytest.mark.parametrize("name", [name for name in SPEED if name not in ("pytorch_examples", "tf_cnn_benchmarks")])
+def test_a_second_run_in_the_file_is_told_and_the_last_whole_one_counts(name: str) -> None:
+    slower = systemlogs.WRITERS[name](SPEED[name] / 2 if name != "paddle_models" else 1352.04, C8)
+    found = rule_of(FRAMEWORKS[name]).speed(slower + written(name), C8)
+    assert found.samples_per_s == pytest.approx(SPEED[name], abs=0.005)
+    assert found.warnings == ("the step goes back in the log, 1 times: the last run that is whole counts",)
+    broken_off = written(name) + slower[: len(slower) * 2 // 3]
+    assert rule(name)(broken_off, C8) == pytest.approx(SPEED[name], abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["pytorch_examples", "tf_cnn_benchmarks"])
+def test_a_second_run_in_the_file_is_refused_where_it_cannot_be_told_apart(name: str) -> None:
+    slower = systemlogs.WRITERS[name](2185.75, C8)
+    assert "several runs" in refused(name, slower + written(name))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_colour_and_rank_tags_and_carriage_returns_do_no_harm(name: str) -> None:
+    lines = written(name).splitlines(keepends=True)
+    dressed = b"".join(b"[1,0]<stdout>:\x1b[32m" + line.rstrip(b"\r\n") + b"\x1b[0m\r\n" for line in lines)
+    assert rule(name)(dressed, C8) == pytest.approx(SPEED[name], abs=0.005)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_run_of_the_usual_length_on_one_gpu_has_the_published_number(first: int) -> None:
+    """Its rule drops the lines of the first steps and counts 120 more; lines were numbered from 0 and now are from 1."""
+    steps = int(FRAMEWORKS["pytorch_examples"].default("steps", "cuda")[0])
+    log = "".join(systemlogs.iteration(step, 10009, 400) for step in range(first, steps + first)).encode()
+    assert rule("pytorch_examples")(log, Case(1, 1, 128)) == 320.0
+
+
+def test_timehistory_names_how_many_lines_were_found() -> None:
+    log = written("tensorflow_official")
+    three = b"".join(line for line in log.splitlines(keepends=True) if b"TimeHistory" in line).splitlines(keepends=True)[:3]
+    message = refused("tensorflow_official", b"".join(three))
+    assert message == ("expected 6 TimeHistory lines for steps 0-600, found 3 of 6, without 400; the log goes from 100 to 300")
+
+
+def test_the_clock_of_timehistory_may_pass_midnight() -> None:
+    clock = RULES["tf_timehistory_clock"]
+    noon = clock.speed(systemlogs.tensorflow(2458.74, C8), C8).samples_per_s
+    midnight = clock.speed(systemlogs.tensorflow(2458.74, C8, start=datetime(2020, 8, 23, 23, 57, 30)), C8).samples_per_s
+    assert noon == midnight == 2458.74
+
+
+def test_a_clock_is_taken_from_its_own_line_alone() -> None:
+    bare = re.sub(rb"I\d{4} [0-9:.]+ \d+ [a-z_.:0-9]+\] ", b"", written("tensorflow_official"))
+    with pytest.raises(DataError, match="expected a clock before TimeHistory, the line has none"):
+        RULES["tf_timehistory_clock"].speed(b"15:04:05.123 restored\n" + bare, C8)
+
+
+def test_every_worker_may_print_the_global_rate_and_it_counts_once() -> None:
+    twice = b"".join(line * 2 for line in written("tensorflow_official").splitlines(keepends=True))
+    assert rule("tensorflow_official")(twice, C8) == 2458.74
+
+
+def test_batch_20_is_not_batch_200() -> None:
+    log = written("paddle_models")
+    line = re.search(rb"[^\n]*train batch 20\][^\n]*\n", log)
+    assert line
+    later = b"".join(line[0].replace(b"batch 20]", b"batch %d]" % batch).replace(b"21:1", b"22:5") for batch in range(200, 210))
+    assert rule("paddle_models")(log + later, C8) == 2617.84
+    without = log.replace(line[0], b"") + later
+    assert "without 20" in refused("paddle_models", without)
+
+
+@pytest.mark.parametrize("prefix", ["module", "nothing"])
+def test_paddle_without_a_clock_is_measured_by_its_elapse(prefix: str) -> None:
+    found = RULES["paddle_lines_20_119"].speed(systemlogs.paddle(2617.84, C8, prefix), C8)
+    assert found.samples_per_s == 2617.84
+    assert found.warnings == ("the lines have no clock: the elapse of batches 21-119 was summed instead",)
+
+
+def test_the_later_paddle_rule_is_a_mean_of_rates() -> None:
+    line = "[Pass 0, train batch {}] \tloss 6.9, acc1 0.0, acc5 0.0, lr 0.0, elapse {:2.4f} sec\n"
+    log = "".join(line.format(batch, 0.5 if batch % 2 else 0.25) for batch in range(121)).encode()
+    assert RULES["paddle_elapse_20_120"].speed(log, C8).samples_per_s == 3072.0
+    assert RULES["paddle_lines_20_119"].speed(log, C8).samples_per_s != 3072.0
+
+
+def test_oneflow_refuses_a_log_of_another_size_and_one_without_times() -> None:
+    log = written("oneflow")
+    assert refused("oneflow", log, replace(C8, nodes=2)) == "expected num_nodes 2, the log says 1"
+    assert "unix time" in refused("oneflow", re.sub(rb" 15\d+\.\d+\n", b"\n", log))
+
+
+def test_two_digit_seconds_are_seconds() -> None:
+    case = Case(nodes=1, gpus=1, batch_size=128)
+    slow = systemlogs.pytorch(11.0, case)
+    assert b"Time 11.6" in slow
+    assert rule("pytorch_examples")(slow, case) == 11.0
+
+
+SAMPLE = "Epoch: [0][{:2d}/{}]\tTime  0.403 ( 2.123)\tData  0.106 ( 0.077)\tLoss 1.1e+01 (1.8e+01)\tAcc@1   1.56 (  2.23)\n"
+
+
+def test_the_two_node_sample_of_source_002_is_rejected() -> None:
+    log = "".join(SAMPLE.format(step, 53) * 8 for step in range(54)).encode()
+    case = Case(nodes=2, gpus=8, batch_size=128, images=54289)
+    assert refused("pytorch_examples", log, case).startswith(
+        "expected 26 iterations in an epoch of 54289 images, 2n8g, the log has 53, which implies 8 ranks, not 16"
+    )
+    assert rule("pytorch_examples")(log, replace(case, nodes=1)) > 0
+
+
+def test_the_four_node_sample_of_source_002_is_too_short_not_slow() -> None:
+    appended = "".join(SAMPLE.format(step, 13) for _ in range(8) for step in range(14)).encode()
+    case = Case(nodes=4, gpus=8, batch_size=128, images=54289)
+    assert refused("pytorch_examples", appended, case) == "expected 120 lines with an iteration above 5, found 64"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "lengths"), [(1, 1, (424, 425)), (1, 8, (53, 54)), (2, 8, (26, 27)), (4, 8, (13, 14))]
+)
+def test_an_epoch_may_drop_its_last_batch_or_keep_it(nodes: int, gpus: int, lengths: tuple[int, int]) -> None:
+    case = Case(nodes, gpus, 128, images=54289)
+    for length in lengths:
+        check_epoch_length(length, case)
+    with pytest.raises(DataError, match="implies"):
+        check_epoch_length(lengths[1] + 1, case)
+
+
+def test_trainers_that_speak_at_once_are_averaged_and_that_is_said() -> None:
+    lines = written("fleetx").splitlines(keepends=True)
+    together = lines[0] + b"".join(line * 8 for line in lines[1:])
+    found = rule_of(FRAMEWORKS["fleetx"]).speed(together, C8)
+    assert found.samples_per_s == pytest.approx(1888.2, abs=0.005)
+    assert found.warnings == ("8 trainers speak in one log without a name: the mean of their clocks is taken",)
+    assert "expected steps 20 and 120 once, or from each of 8" in refused(
+        "fleetx", lines[0] + b"".join(x * 3 for x in lines[1:])
+    )
+
+
+def test_eight_horovod_totals_are_one_speed() -> None:
+    log = written("tf_cnn_benchmarks")
+    found = rule_of(FRAMEWORKS["tf_cnn_benchmarks"]).speed(log * 8, C8)
+    assert found.samples_per_s == 1580.58
+    assert found.warnings == ("8 ranks print the total; one is taken, not the sum",)
+    assert "at most 8 ranks, found 9 totals" in refused("tf_cnn_benchmarks", log * 9)
+    assert refused("tf_cnn_benchmarks", log.replace(b"1580.58", b"0.00")) == "expected a speed above 0, found 0 samples/s"
+
+
+def test_the_first_epoch_of_tensorpack_does_not_count() -> None:
+    log = written("tensorpack")
+    assert b"(samples/sec): 537.33" in log
+    assert rule("tensorpack")(log.replace(b"(samples/sec): 537.33", b"(samples/sec): 9"), C8) == pytest.approx(1612.0)
+
+
+# Trees
+
+
+def plant(root: Path, framework: str, table: PublishedTable, seed: int = 1) -> None:
+    """Write the runs of a published table as a tree, in any order; a table without runs as one run of each case."""
+    places = []
+    for cell in table.cells:
+        nodes, gpus = map(int, cell.case[:-1].split("n"))
+        case = Case(nodes, gpus, table.batch_size)
+        unprinted = systemlogs.pytorch_runs if framework == "pytorch_examples" else lambda speed, _: [speed]
+        places += [(case, *run) for run in cell.runs or enumerate(unprinted(cell.speed, case), start=1)]
+    random.Random(seed).shuffle(places)
+    for case, run_id, speed in places:
+        folder = root / "logs" / "any" / str(case)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"rn50_b{table.batch_size}_{table.dtype}_{run_id}.log"
+        # The bytes of two runs are never the same, even where two speeds are.
+        log = systemlogs.WRITERS[framework](speed, case) + f"run {run_id}\n".encode()
+        (folder / name).write_bytes(log)
+
+
+def rows(summary: Summary) -> dict[str, Any]:
+    return {row.shape: row for row in summary.rows}
+
+
+@pytest.mark.parametrize(("name", "table"), TABLES)
+def test_every_published_table_comes_out_of_a_tree_of_its_logs(name: str, table: PublishedTable, tmp_path: Path) -> None:
+    plant(tmp_path, name, table)
+    found = rows(summary_of_tree(tmp_path, FRAMEWORKS[name], images=0))
+    assert set(found) == {cell.case for cell in table.cells}
+    for cell in table.cells:
+        row = found[cell.case]
+        middle, average = row.median_speed, row.average_speed
+        assert abs((average if table.statistic == "mean" else middle) - cell.speed) <= 0.00501
+        assert cell.average is None or abs(average - cell.average) <= 0.00501
+        if cell.speedup is not None and table.divisor != "mean/latch":
+            assert published(row.speedup) == cell.speedup
+
+
+def table_of(framework: str, name: str) -> PublishedTable:
+    return next(table for table in FILES[framework].tables if table.name == name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_source_004_has_our_speedups_in_any_file_order(seed: int, tmp_path: Path) -> None:
+    plant(tmp_path, "paddle_models", table_of("paddle_models", "paddle_rn50_fp32_b128"), seed)
+    found = rows(summary_of_tree(tmp_path, FRAMEWORKS["paddle_models"]))
+    assert {case: published(row.speedup) for case, row in found.items()} == {
+        "1n1g": 1.0, "1n2g": 1.8, "1n4g": 3.86, "1n8g": 7.44, "2n8g": 13.88, "4n8g": 26.51,
+    }  # fmt: skip
+
+
+def test_source_002_has_24_88_and_a_warning_of_uneven_repeats(tmp_path: Path) -> None:
+    plant(tmp_path, "pytorch_examples", table_of("pytorch_examples", "pytorch_rn50_dali_j8"))
+    summary = summary_of_tree(tmp_path, FRAMEWORKS["pytorch_examples"], images=1281167)
+    row = rows(summary)["4n8g"]
+    assert (row.n, published(row.median_speed), published(row.speedup)) == (10, 8816.70, 24.88)
+    assert "10 repeats where other cells have 5" in row.qualifications
+    assert "the published procedure has 5 runs of each case; 4n8g has 10" in summary.notes
+
+
+def test_the_data_set_of_the_published_runs_is_the_measure_unless_another_is_named(tmp_path: Path) -> None:
+    plant(tmp_path, "pytorch_examples", table_of("pytorch_examples", "pytorch_rn50_dali_j8"))
+    found = rows(summary_of_tree(tmp_path, FRAMEWORKS["pytorch_examples"]))
+    assert all(row.n == 0 and row.failed for row in found.values())
+    assert "images, 1n1g, the log has 10009, which implies another data set" in found["1n1g"].failures[0]
+
+
+def put(path: Path, framework: str = "tensorflow_official", speed: float = 2458.74, case: Case = C8, end: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(systemlogs.WRITERS[framework](speed, case) + end.encode())
+
+
+TF = "tensorflow_official"
+
+
+def test_more_than_nine_nodes_and_gpus_are_read_whole(tmp_path: Path) -> None:
+    put(tmp_path / "12n16g" / "rn50_b128_fp32_1.log", "oneflow", 60000.0, Case(12, 16, 128))
+    (row,) = summary_of_tree(tmp_path, FRAMEWORKS["oneflow"]).rows
+    assert (row.nodes, row.gpus, row.world_size, published(row.median_speed)) == (12, 16, 192, 60000.0)
+
+
+def test_types_sizes_and_folders_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    for number, name in enumerate(("bz128/1n8g/rn50_b128_fp32_1", "bz128/1n8g/rn50_b128_fp16_1", "old/1n8g/rn50_b128_fp32_1")):
+        put(tmp_path / f"{name}.log", speed=2000.0 + number)
+    found = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
+    assert sorted(published(row.median_speed or 0) for row in found) == [2000.0, 2001.0, 2002.0]
+    assert {(row.dtype, row.options["folder"]) for row in found} == {("fp32", "bz128"), ("fp16", "bz128"), ("fp32", "old")}
+
+
+def test_the_table_says_that_it_came_from_names_and_by_which_rule(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
+    notes = summary_of_tree(tmp_path, FRAMEWORKS[TF]).notes
+    assert "case, batch size and type come from the names of folders and files: such a tree has no manifest" in notes
+    assert (
+        "rule tf_timehistory_1_6: mean of the 5 rates printed for steps 100-600; the median of 5 runs was published; "
+        "speedup is median over median of 1n1g"
+    ) in notes
+    assert any(note.endswith("no speedup, as there is no good 1n1g run") for note in notes)
+
+
+def test_a_copied_log_is_no_second_run(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_2.log")
+    summary = summary_of_tree(tmp_path, FRAMEWORKS[TF])
+    assert summary.rows[0].n == 1
+    assert "1n8g/rn50_b128_fp32_2.log has the same bytes as 1n8g/rn50_b128_fp32_1.log and is left out" in summary.notes
+
+
+def test_a_run_id_that_is_there_twice_is_told(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log", speed=2458.74)
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_01.log", speed=2441.07)
+    (row,) = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
+    assert row.n == 2 and "run id 1 is there more than once, with other content" in row.qualifications
+
+
+def test_strange_names_are_named_and_not_guessed(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
+    for name in ("1n8g/rn50.log", "4x8/rn50_b128_fp32_1.log", "0n8g/rn50_b128_fp32_1.log", "1n8g/rn50_b0_fp32_1.log"):
+        put(tmp_path / name)
+    summary = summary_of_tree(tmp_path, FRAMEWORKS[TF])
+    (row,) = summary.rows
+    assert row.n == 1 and row.failed == 0
+    (note,) = [note for note in summary.notes if note.startswith("not read")]
+    assert note.endswith("0n8g/rn50_b128_fp32_1.log, 1n8g/rn50.log, 1n8g/rn50_b0_fp32_1.log, 4x8/rn50_b128_fp32_1.log")
+
+
+def test_a_bad_log_fails_alone(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
+    (tmp_path / "1n8g" / "rn50_b128_fp32_2.log").write_bytes(b"Killed\n")
+    (tmp_path / "1n8g" / "rn50_b128_fp32_3.log").symlink_to("/dev/zero")
+    (row,) = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
+    assert (row.n, row.failed) == (1, 2)
+    assert "found 0 of 6" in row.failures[0] and "cannot be read" in row.failures[1]
+
+
+def test_an_empty_tree_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected logs such as 4n8g/rn50_b128_fp32_1.log, found none"):
+        summary_of_tree(tmp_path, FRAMEWORKS[TF])
+    with pytest.raises(ConfigError, match="expected a folder of logs"):
+        summary_of_tree(tmp_path / "nowhere", FRAMEWORKS[TF])
+
+
+def test_a_framework_without_a_rule_reads_no_tree(tmp_path: Path) -> None:
+    own: Framework = open_framework("pytorch").framework
+    with pytest.raises(ConfigError, match="pytorch is no published system"):
+        summary_of_tree(tmp_path, own)
+
+
+# Runs of our own
+
+
+def bench_of(tmp_path: Path, log: str, steps: int = 600) -> BenchDir:
+    """Return a bench of one 2n2g run of the TensorFlow program, as collection leaves it."""
+    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]})
+
+    def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["spec"] |= {"framework": TF, "dtype": "fp32", "batch_size": 128, "steps": steps, "warmup_steps": 100}
+        planned["framework"] |= {"name": TF, "log": asdict(FRAMEWORKS[TF].log)}
+        for files in logs:
+            files.clear()
+            files["node.out"] = log
+            files["node.err"] = ""
+
+    build(bench, "r1", before)
+    return bench
+
+
+def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) -> None:
+    case = Case(2, 2, 128)
+    # Five rates of 100 steps each: their mean is the published speed, their combination by time is ours.
+    text = systemlogs.tensorflow(1000.0, case).decode().replace("1000.00 examples", "500.00 examples", 1)
+    bench = bench_of(tmp_path, text)
+    results = read_bench(bench)
+    (ours,), (theirs,) = summarize(results).rows, by_rule(bench, results).rows
+    assert published(theirs.median_speed or 0) == 900.0
+    assert published(ours.median_speed or 0) == pytest.approx(833.33)
+    output = orch(str(bench.path), "--rule", "dlperf")
+    assert "900.00" in output and "rule tf_timehistory_1_6" in output
+
+
+def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rule(tmp_path: Path) -> None:
+    lines = systemlogs.tensorflow(1000.0, Case(2, 2, 128)).decode().splitlines(keepends=True)
+    bench = bench_of(tmp_path, "".join(lines[:5]), steps=400)
+    results = read_bench(bench)
+    assert summarize(results).rows[0].n == 1
+    (row,) = by_rule(bench, results).rows
+    assert (row.n, row.failed) == (0, 1)
+    assert "expected 6 TimeHistory lines for steps 0-600, found 4 of 6" in row.failures[0]
+
+
+def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) -> None:
+    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]})
+    build(bench, "r1")
+    with pytest.raises(ConfigError, match="pytorch is no published system"):
+        by_rule(bench, read_bench(bench))
+
+
+# The command line
+
+
+def orch(*words: str) -> str:
+    result = CliRunner().invoke(program(), ["summarize", *words], env={"COLUMNS": "160"}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    plant(tmp_path, TF, table_of(TF, "tf2_rn50_fp32_b128"))
+    return tmp_path
+
+
+RESULT = {"average_speed": 9412.91, "batch_size_per_device": 128, "median_speed": 9418.44, "speedup": 29.27}
+
+
+def test_the_command_prints_the_table_and_the_result_in_dlperfs_shape(tree: Path) -> None:
+    output = orch("--from-logs", str(tree), "--framework", TF)
+    interval = r"\d+\.\d\d to \d+\.\d\d"
+    row = rf"4n8g +5 +9412\.91 +9418\.44 +{interval} +9369\.06 +9454\.31 +29\.27 +{interval} +91\.5%"
+    assert re.search(row, output)
+    assert "come from the names of folders and files" in output
+    result = json.loads(output[output.index("\n{") :])
+    assert result["rn50"]["4n8g"] == RESULT
+    assert list(result["rn50"]) == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
+    assert json.loads(orch("--from-logs", str(tree), "--framework", TF, "--format", "dlperf")) == result
+
+
+def test_a_result_without_a_baseline_has_null_and_not_one(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
+    put(tmp_path / "1n8g" / "rn50_b128_fp16_1.log", speed=5000.0)
+    result = json.loads(orch("--from-logs", str(tmp_path), "-f", TF, "--format", "dlperf"))
+    assert {name: cases["1n8g"]["speedup"] for name, cases in result.items()} == {
+        f"{TF} rn50 fp16 b128 unstated": None,
+        f"{TF} rn50 fp32 b128 unstated": None,
+    }
+
+
+def test_against_published_sets_both_and_both_kinds_of_hardware(tree: Path) -> None:
+    output = orch("--from-logs", str(tree), "--framework", TF, "--against", "published")
+    assert "ours:      not recorded" in output
+    assert "published: 1 to 4 nodes of 8 × V100-SXM2-16GB, 100 Gb/s InfiniBand, NCCL 2.7.3, CUDA 10.2" in output
+    assert re.search(r"4n8g +9418\.44 +9418\.44 +1\.00 +29\.27 +29\.27", output)
+    document = json.loads(orch("--from-logs", str(tree), "--framework", TF, "--against", "published", "--json"))
+    (beside,) = document["published"]
+    assert beside["pairs"][0]["case"] == "1n1g" and beside["pairs"][0]["ratio"] == pytest.approx(1.0)
+
+
+def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree: Path) -> None:
+    summary = summary_of_tree(tree, FRAMEWORKS[TF])
+    own = tuple(replace(row, framework="pytorch", model="resnet50", hardware="8 × H200", series="own") for row in summary.rows)
+    found, notes = beside(replace(summary, rows=own), FILES.values())
+    assert [each.title.partition(",")[2].partition("(")[0].strip() for each in found] == [
+        "native DataLoader, --workers 8 per node",
+        "native DataLoader, --workers 48 per node",
+        "DALI, --workers 8 per node",
+        "DALI, --workers 48 per node",
+    ]
+    assert {(each.our_hardware, each.published_hardware[:33]) for each in found} == {
+        ("8 × H200", "1 to 4 nodes of 8 × V100-SXM2-16G")
+    }
+    largest = found[2].pairs[-1]
+    assert (largest.case, largest.ours, largest.published) == ("4n8g", 9418.44, 8816.70)
+    assert largest.ratio == pytest.approx(1.068, abs=5e-4)
+    assert found[2].pairs[1].published is None and notes == ()
+
+
+def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path) -> None:
+    put(tmp_path / "1n8g" / "rn50_b64_fp32_1.log")
+    output = orch("--from-logs", str(tmp_path), "-f", TF, "--against", "published")
+    assert (
+        "nothing published fits; there is resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16 b320, resnet50 fp32" in output
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from-logs", "."], "--from-logs and --framework go together"),
+        (["--framework", TF], "--from-logs and --framework go together"),
+        (["--from-logs", ".", "--framework", TF, "b1"], "got both"),
+        (["--rule", "mlperf"], "expected dlperf"),
+        (["--against", "memory"], "expected published"),
+        (["--against", "published", "--format", "csv"], "expected table, html or json"),
+        (["--images", "5"], "it belongs to --from-logs"),
+        (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
+        (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CliRunner().invoke(program(), ["summarize", *words], catch_exceptions=False)

@@ -1,0 +1,173 @@
+"""The history of a project: every cell of every bench, from run directories as collection leaves them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+from rich.console import Console
+
+from orchestrator.analysis.history import PastCell, chosen, history
+from orchestrator.record.rundir import BenchDir
+from orchestrator.report import history as report
+from orchestrator.report.trend import svg
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
+from tests.support import commands
+from tests.support.benches import bench
+
+SPEED = 64
+"""Samples of a step in these benches; at one step a second that is samples/s."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two benches of one cell, a month apart; the later one is half as fast, and has the lower name."""
+    bench(tmp_path / "runs", "a", "2026-10-02T08:00:00Z", [1.0, 1.01, 0.99])
+    bench(tmp_path / "runs", "b", "2026-09-01T08:00:00Z", [0.5, 0.5, 0.5])
+    return tmp_path
+
+
+def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return commands.orch(project.parent, "history", *words, environment={"ORCH_PROJECT": str(project), "COLUMNS": "150"})
+
+
+def read(project: Path) -> tuple[PastCell, ...]:
+    return history(project / "runs", project / ".orch-cache.json").cells
+
+
+def test_cells_come_oldest_first_with_the_numbers_that_their_summary_has(project: Path) -> None:
+    old, new = read(project)
+    assert [(cell.created, cell.bench_id, cell.shape, cell.n) for cell in (old, new)] == [
+        ("2026-09-01T08:00:00Z", "b", "2n2g", 3),
+        ("2026-10-02T08:00:00Z", "a", "2n2g", 3),
+    ]
+    assert (old.median_speed, new.median_speed) == (pytest.approx(SPEED / 0.5), pytest.approx(SPEED / 1.0))
+    (row,) = summarize([read_run(run) for run in BenchDir.open(project / "runs" / "a").runs()]).rows
+    assert (new.interval, new.qualifications, new.hardware) == (row.speed_interval, row.qualifications, row.hardware)
+    assert old.spec == new.spec
+
+
+def test_a_borrowed_baseline_is_listed_where_it_was_measured_only(project: Path) -> None:
+    record = {"borrowed": {"c-1": "a", "c-2": "a"}}
+    bench(project / "runs", "c", "2026-11-01T08:00:00Z", [1.0, 1.0], **record)
+    assert [cell.bench_id for cell in read(project)] == ["b", "a"]
+
+
+def test_what_was_kept_is_what_is_read_anew_and_any_change_of_a_file_is_seen(project: Path) -> None:
+    cache, first = project / ".orch-cache.json", read(project)
+    assert read(project) == first and cache.stat().st_mode & 0o077 == 0
+    cache.unlink()
+    assert read(project) == first
+
+    shutil.rmtree(project / "runs" / "a" / "a-3")
+    assert [cell.n for cell in read(project)] == [3, 2]
+    log = project / "runs" / "b" / "b-1" / "logs" / "node1" / "rank-0.out"
+    log.write_bytes(log.read_bytes().replace(b"step=7", b"step=9", 1))
+    whole = history(project / "runs", cache)
+    assert [(cell.n, cell.failed) for cell in whole.cells] == [(2, 1), (2, 0)] and list(whole.damaged) == ["b-1"]
+    shutil.rmtree(project / "runs" / "b")
+    assert [cell.bench_id for cell in read(project)] == ["a"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"schema": 1, "orch": "0.1.0", "benches": {}}', b"\x00" * 100])
+def test_a_cache_that_is_none_is_made_anew(project: Path, content: bytes) -> None:
+    first = read(project)
+    (project / ".orch-cache.json").write_bytes(content)
+    assert read(project) == first
+
+
+def test_a_cache_with_a_changed_number_is_not_believed(project: Path) -> None:
+    first, cache = read(project), project / ".orch-cache.json"
+    text = cache.read_text()
+    assert text.count('"median_speed": 128.0') == 1
+    cache.write_text(text.replace('"median_speed": 128.0', '"median_speed": 129.0'))
+    assert read(project) == first
+
+
+def test_a_project_that_cannot_be_written_is_listed_all_the_same(project: Path) -> None:
+    assert history(project / "runs", project / "no" / "such" / "cache.json").cells == read(project)
+
+
+def test_a_damaged_bench_is_named_with_its_reason_and_the_others_are_listed(project: Path) -> None:
+    broken = bench(project / "runs", "c", "2026-11-01T08:00:00Z", [1.0])
+    (broken.path / "bench.json").write_bytes((broken.path / "bench.json").read_bytes()[:40])
+    (project / "runs" / "d").mkdir()
+    manifest = project / "runs" / "a" / "a-2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"repeat": 2', '"repeat": 3'))
+    done = orch(project, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 4 and "bench.json" in done.stderr and "seal" in done.stderr
+    assert sorted(document["damaged"]) == ["a-2", "c"]
+    assert [(cell["bench_id"], cell["n"]) for cell in document["cells"]] == [("b", 3), ("a", 2)]
+    assert (project / ".orch" / "history.json").is_file()
+    table = orch(project)
+    assert table.returncode == 4 and "2026-10-02 08:00  a" in table.stdout and "128.00" in table.stdout
+
+
+def test_filters_leave_what_was_asked_for(project: Path) -> None:
+    cells = read(project)
+    assert chosen(cells, since="2026-10-01") == cells[1:]
+    assert chosen(cells, model="resnet50", dtype="fp16", shape="2n2g") == cells
+    assert chosen(cells, shape="1n1g") == chosen(cells, dtype="fp32") == chosen(cells, model="vgg16") == ()
+    assert json.loads(orch(project, "--since", "2026-10-02", "--json").stdout)["cells"][0]["bench_id"] == "a"
+    none = orch(project, "--since", "1d", "--shape", "4n8g")
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "no bench is as wanted\n")
+    by_shape = [json.loads(orch(project, "--shape", shape, "--json").stdout) for shape in ("2n2g", "2x2", "2n1g")]
+    assert [len(found["cells"]) for found in by_shape] == [2, 2, 0]
+    assert orch(project / "nowhere").stderr == "no benches\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--since", "yesterday"), ("--since", "2026-13-01"), ("--since", "-1d"), ("--plot", "a.png"),
+        ("--shape", "9x"), ("--shape", "1n1g,2n2g"), ("--shape", ","),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(project: Path, words: tuple[str, str]) -> None:
+    done = orch(project, *words)
+    assert done.returncode == 2 and done.stderr.startswith(f"orch: {words[0]}: expected ") and not done.stdout
+
+
+def test_the_trend_has_one_line_for_a_spec_however_many_benches_ran_it(project: Path) -> None:
+    bench(project / "runs", "c", "2026-11-01T08:00:00Z", [0.7])
+    done = orch(project, "--plot", str(project / "trend.svg"))
+    assert done.returncode == 0 and done.stderr.endswith("trend.svg\n"), done
+    drawn = (project / "trend.svg").read_text()
+    texts = [element.text for element in Xml.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.count("2n2g pytorch resnet50 fp16 b16 synthetic") == 1
+    assert "samples/s, median and 95 % interval" in texts
+    assert svg(read(project)) == drawn.encode()
+
+
+def test_nothing_of_a_node_steers_a_terminal_or_a_browser(project: Path) -> None:
+    hostile = {
+        "bench_id": "\x1b[2Jb",
+        "series": "_se$r^ies\x1b]0;x\x07 <script>alert(1)</script>",
+        "hardware": "\x1b[31mH200\u202e",
+    }
+    cells = [replace(read(project)[0], **hostile)]
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    report.render(cells, console)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown and "\u202e" not in shown and "\\x1b[31mH200" in shown
+    drawn = Xml.fromstring(svg(cells))
+    assert not list(drawn.iter("{http://www.w3.org/2000/svg}script"))
+    assert any("<script>" in (element.text or "") for element in drawn.iter("{http://www.w3.org/2000/svg}text"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 150])
+def test_no_line_of_the_table_is_wider_than_the_terminal_and_the_median_stays(project: Path, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    report.render(read(project), console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines) and any("128.00" in line for line in lines)

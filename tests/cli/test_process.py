@@ -1,0 +1,89 @@
+"""How the program ends as a process: with its own status, and with 1 where what it printed is lost, but for a gone reader."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+HEAD = "import sys\nfrom orchestrator.cli.process import at_once"
+# Without PYTHONUNBUFFERED: what is printed has to wait for the end.
+VARIABLES = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
+
+
+def ended(body: str, stdout: int) -> int:
+    code = f"{HEAD}\ndef main():\n    print('x')\n    {body}\nat_once(main)"
+    return subprocess.run([sys.executable, "-c", code], stdout=stdout, timeout=60, check=False, env=VARIABLES).returncode
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("sys.exit('why')", 1)])
+def test_the_status_is_the_programs_own(body: str, status: int) -> None:
+    assert ended(body, subprocess.DEVNULL) == status
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit(5)", 5)])
+def test_a_reader_that_has_gone_changes_no_status(body: str, status: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert ended(body, writer) == status
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize(("body", "status"), [("pass", 1), ("sys.exit(5)", 5)])
+def test_text_that_a_full_disk_does_not_take_is_no_success(body: str, status: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert ended(body, full.fileno()) == status
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit(5)", 5), ("open('f', 'w').write('y'); print('x')", 0)])
+def test_a_stream_that_is_closed_is_output_that_nobody_takes(tmp_path: Path, body: str, status: int, closed: str) -> None:
+    code = f"{HEAD}\ndef main():\n    print('x', flush=True)\n    print('x', file=sys.stderr)\n    {body}\nat_once(main)"
+    argv = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["y"] * ("open" in body)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("ascii", b"a \\xb7 \\u2013\n"),
+        ("latin-1", b"a \xb7 \\u2013\n"),
+        ("utf-8", "a \xb7 \u2013\n".encode()),
+        ("ascii:replace", b"a ? ?\n"),
+    ],
+)
+def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, shown: bytes) -> None:
+    code = f"{HEAD}\ndef main():\n    print('a \\xb7 \\u2013')\n    print('a \\xb7 \\u2013', file=sys.stderr)\nat_once(main)"
+    variables = VARIABLES | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False, env=variables)
+    assert (done.returncode, done.stdout) == (0, shown), done
+    assert encoding == "ascii:replace" or done.stderr == shown
+
+
+def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
+    argv = [sys.executable, "-u", "-m", "orchestrator", "published"]
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=variables)
+    assert done.returncode == 1
+    assert done.stderr == "orch: expected room for all that is printed, got: No space left on device\n"
+
+
+def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: Path) -> None:
+    left, threaded = tmp_path / "left", tmp_path / "threaded"
+    body = (
+        f"import atexit, pathlib, threading, time; atexit.register(pathlib.Path({str(left)!r}).touch); "
+        f"threading.Thread(target=lambda: (time.sleep(0.3), pathlib.Path({str(threaded)!r}).touch())).start()"
+    )
+    assert ended(body, subprocess.DEVNULL) == 0
+    assert left.exists() and threaded.exists()

@@ -1,0 +1,130 @@
+"""The programs that travel to nodes: one text each, of parts that each stand on their own, for any Python from 3.6 on."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from orchestrator.nodes.node import _BOOT, _LEADER
+from orchestrator.plan.bundle import bundle, parts
+from orchestrator.plan.folders import rank_source, runner_source
+from tests.support.machine import old_interpreters, python_name
+
+FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
+BUNDLES = {"serve": runner_source, "rank": rank_source}
+
+
+def names_defined(path: Path) -> list[str]:
+    """The names that a part adds to the namespace of its bundle, modules of the standard library left out."""
+    names: list[str] = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    return names
+
+
+def imports_of_parts(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+    """Every import of a part, wherever in a text it stands and however it is written."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module if node.module and not node.level else "noderun"]
+        else:
+            continue
+        if any(module.split(".")[0] == "noderun" for module in modules):
+            found.append(node)
+    return found
+
+
+def test_every_part_travels_in_one_of_the_bundles() -> None:
+    travelling = {name for entry in BUNDLES for name in parts(FOLDER, entry)}
+    assert travelling == {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+
+
+def test_no_name_is_defined_in_two_parts() -> None:
+    counts = Counter(name for path in FOLDER.glob("*.py") for name in names_defined(path))
+    assert len(counts) > 100 and [name for name, count in counts.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("entry", BUNDLES)
+def test_a_part_comes_after_all_that_it_imports(entry: str) -> None:
+    earlier: set[str] = set()
+    for name in parts(FOLDER, entry):
+        tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+        for node in imports_of_parts(tree):
+            assert isinstance(node, ast.ImportFrom) and node in tree.body and node.module, f"{name}.py:{node.lineno}"
+            assert node.module.removeprefix("noderun.") in earlier, f"{name}.py:{node.lineno}"
+            assert not [alias for alias in node.names if alias.asname or alias.name == "*"], f"{name}.py:{node.lineno}"
+        earlier.add(name)
+
+
+@pytest.mark.parametrize("entry", BUNDLES)
+def test_a_bundle_is_python_3_6_and_imports_nothing_of_ours(entry: str) -> None:
+    tree = ast.parse(BUNDLES[entry](), feature_version=(3, 6))
+    assert imports_of_parts(tree) == []
+    defined = Counter(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    assert defined == Counter(
+        node.name
+        for name in parts(FOLDER, entry)
+        for node in ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    )
+
+
+def test_a_rank_waits_for_few_modules() -> None:
+    imported = {alias.name for node in ast.parse(rank_source()).body if isinstance(node, ast.Import) for alias in node.names}
+    assert imported <= {"errno", "json", "os", "signal", "sys", "time"}
+    assert len(rank_source()) * 5 < len(runner_source())
+
+
+def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('FIRST, SECOND = 1, "from noderun.b import x"\n')
+    (tmp_path / "b.py").write_text(
+        '"""About b."""\n\nfrom noderun.a import (\n    FIRST,\n    SECOND,\n)\n\nprint(FIRST, SECOND)'
+    )
+    text = bundle(tmp_path, "b").decode()
+    assert text.splitlines()[0] == "# ---- noderun/a.py" and "# ---- noderun/b.py" in text and '"""About b."""' in text
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "1 from noderun.b import x\n"
+
+
+@pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
+def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
+    request = {"op": "status", "nonce": "n", "root": str(tmp_path / "work")}
+    runner = runner_source()
+    argv = [python, "-I", "-S", "-u", "-c", _BOOT, str(len(runner))]
+    asked = _LEADER + runner + json.dumps(request).encode() + b"\n"
+    done = subprocess.run(argv, input=asked, capture_output=True, timeout=20, check=True)
+    mark, answer = done.stdout.splitlines()
+    assert mark == b"ORCH n" and set(json.loads(answer)) == {"owner", "runs"} and done.stderr == b""
+
+    for name in ("logs", "ranks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
+    argv = [python, "-I", "-S", "rank_wrapper.py", "--", "/bin/sh", "-c", "echo $RANK; exit 3"]
+    variables = {"PATH": os.environ["PATH"], "RANK": "5", "LOCAL_RANK": "1"}
+    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
+    assert (tmp_path / "logs" / "rank-5.out").read_text() == "5\n"
+    record = json.loads((tmp_path / "ranks" / "5.json").read_text())
+    assert (record["rank"], record["local_rank"], record["code"], record["signal"]) == (5, 1, 3, None)
+
+
+@pytest.mark.parametrize("words", [[], ["--"], ["rank", "--", "true"]])
+def test_a_wrapper_without_a_command_says_what_it_expects(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
+    argv = [sys.executable, "-I", "-S", str(tmp_path / "rank_wrapper.py"), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (1, f"rank_wrapper.py: expected -- and the command of a rank, got {words}\n")

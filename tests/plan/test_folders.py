@@ -1,0 +1,263 @@
+"""Every framework folder there is: what it renders to, that it is a script, that values arrive, and that its log is understood.
+
+The folders are found, not listed here. Golden files hold whole plans; after a wanted change write them anew, and read the
+difference before it is committed:
+
+    ORCH_UPDATE_GOLDEN=1 pytest tests/plan/test_folders.py && git diff tests/golden
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory.hosts import Host
+from orchestrator.logs.parse import parse
+from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.framework import Framework
+from orchestrator.plan.placement import place
+from orchestrator.plan.render import Plan, folded, render
+from orchestrator.plan.spec import resolve
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FOLDERS = {name: open_framework(name) for name in frameworks()}
+SHAPES = ((1, 1), (2, 8))
+CASES = [
+    (name, device, dtype, shape)
+    for name, folder in FOLDERS.items()
+    for device, table in folder.framework.dtypes.items()
+    for dtype in table
+    for shape in SHAPES
+]
+ODD = "od d $(touch pwned) 'q\" `x` ünï"
+
+
+def host_of(framework: Framework, device: str, n: int, **variables: str) -> Host:
+    needed = {name: f"/opt/{name}" for name in framework.requires}
+    shown = {"interface": "ib0", "python": "/opt/python/bin/python", "data_dir": "/data/imagenet"} | needed | variables
+    env = {"NCCL_IB_DISABLE": "0"} if device == "cuda" else {}
+    return Host(f"node{n}", f"10.11.0.{n + 1}", gpus=8 if device == "cuda" else 0, slots=8, env=env, vars=shown)
+
+
+def plan_of(name: str, device: str, dtype: str, shape: tuple[int, int], **variables: str) -> Plan:
+    folder = FOLDERS[name]
+    framework = folder.framework
+    choices = {"nodes": shape[0], "gpus": shape[1], "dtype": dtype}
+    spec = resolve(framework, next(iter(framework.models)), device=device, choices=choices)
+    hosts = [host_of(framework, device, n, **variables) for n in range(1, 1 + shape[0])]
+    # Digests of names stand for those of contents, so that a golden file changes with its folder and with nothing else.
+    payload = {file: hashlib.sha256(file.encode()).hexdigest()[:12] for file in folder.payload}
+    placement = place(spec, hosts, 20000)
+    by_name = {host.name: host for host in hosts}
+    return render(framework, folder.sources, spec, placement, by_name, run_id="run-1", repeat=1, payload=payload)
+
+
+def shown(name: str, device: str, dtype: str, shape: tuple[int, int]) -> str:
+    """Return the whole plan as text, or the words in which the folder refuses it."""
+    try:
+        plan = plan_of(name, device, dtype, shape)
+    except ConfigError as error:
+        if error.kind == "template_error":
+            raise
+        return f"refused: {error}\n"
+    files = [f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{file.content}" for hosts, file in folded(plan.nodes)]
+    argv = [f"== {node.slot.host}: argv {list(node.argv)}\n" for node in plan.nodes]
+    return "".join([*files, *argv])
+
+
+def golden_path(name: str, device: str, dtype: str, shape: tuple[int, int]) -> Path:
+    return GOLDEN / name / f"{device}-{dtype}-{shape[0]}x{shape[1]}.txt"
+
+
+@pytest.mark.parametrize(("name", "device", "dtype", "shape"), CASES)
+def test_a_plan_is_to_the_last_byte_what_it_was(name: str, device: str, dtype: str, shape: tuple[int, int]) -> None:
+    path = golden_path(name, device, dtype, shape)
+    text = shown(name, device, dtype, shape)
+    if os.environ.get("ORCH_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), f"write it with ORCH_UPDATE_GOLDEN=1, then read it: {path}"
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_no_golden_file_is_left_over() -> None:
+    expected = {golden_path(*case) for case in CASES}
+    stale = [path for path in GOLDEN.rglob("*") if path.is_file() and path not in expected]
+    if os.environ.get("ORCH_UPDATE_GOLDEN"):
+        for path in stale:
+            path.unlink()
+        stale = []
+    assert stale == []
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_does_not_refuse_everything(name: str) -> None:
+    texts = [shown(*case) for case in CASES if case[0] == name]
+    assert any(not text.startswith("refused") for text in texts) or "expected" in texts[0]
+
+
+@pytest.mark.parametrize(("name", "device", "dtype", "shape"), CASES)
+def test_scripts_are_scripts(name: str, device: str, dtype: str, shape: tuple[int, int]) -> None:
+    if shown(name, device, dtype, shape).startswith("refused"):
+        return
+    for node in plan_of(name, device, dtype, shape).nodes:
+        assert node.argv == ("/bin/bash", "launch.sh")
+        for file in node.files:
+            if file.path.endswith(".sh"):
+                done = subprocess.run(
+                    ["bash", "-n"], input=file.content, capture_output=True, text=True, timeout=30, check=False
+                )
+                assert (done.returncode, done.stderr) == (0, ""), (file.path, done.stderr)
+        scripts = {file.path: file for file in node.files}
+        assert scripts["env.sh"].mode == 0o600 and scripts["launch.sh"].mode == 0o700
+        assert scripts["launch.sh"].content.startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_ranks_and_addresses_are_literal_and_complete(name: str) -> None:
+    case = next(
+        (case for case in CASES if case[0] == name and case[3] == (2, 8) and not shown(*case).startswith("refused")), None
+    )
+    if case is None:
+        assert all(shown(*one).startswith("refused") for one in CASES if one[0] == name and one[3] == (2, 8))
+        return
+    plan = plan_of(*case)
+    first = "".join(file.content for file in plan.nodes[0].files)
+    assert "10.11.0.2" in first and "hostname" not in first
+    # A node is told which one it is, or finds itself in the list of all.
+    assert plan.nodes[0].files != plan.nodes[1].files or "10.11.0.3" in first
+
+
+RECORDER = """\
+#!/bin/bash
+here=$(dirname "$0")
+{ printf '%s\\0' "$@"; printf '\\n\\0'; } >> "$here/said"
+"""
+
+
+def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
+    """Run a node's launch script with a recorder in the place of every program; return the argument lists that it got."""
+    home = folder / ODD
+    home.mkdir()
+    recorder = home / "py thon"
+    recorder.write_text(RECORDER)
+    recorder.chmod(0o700)
+    variables = {key: str(recorder) for key in ("python", "runner_python", "mpirun")}
+    for key, held in FOLDERS[name].framework.requires.items():
+        variables[key] = str(home / key)
+        (home / key / held).parent.mkdir(parents=True)
+        (home / key / held).write_text("dist_strategy = make()\nload(batch_size=32)\n")
+    plan = plan_of(name, device, dtype, (1, 1), **variables, data_dir=str(home / "data"))
+    run = folder / "run"
+    run.mkdir()
+    (run / "logs").mkdir()
+    for file in plan.nodes[0].files:
+        (run / file.path).write_text(file.content)
+        (run / file.path).chmod(file.mode)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    with (run / "logs" / "node.out").open("wb") as out, (run / "logs" / "node.err").open("wb") as err:
+        code = subprocess.call(
+            plan.nodes[0].argv, cwd=run, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=30
+        )
+    assert (code, (run / "logs" / "node.err").read_text()) == (0, "")
+    assert not list(folder.rglob("pwned"))
+    words = (home / "said").read_text().split("\0")[:-1]
+    calls: list[list[str]] = [[]]
+    for word in words:
+        if word == "\n":
+            calls.append([])
+        else:
+            calls[-1].append(word)
+    return calls[:-1]
+
+
+def own_programs(framework: Framework) -> list[str]:
+    """Return the program of a folder that runs one of ours: the first that it sends, what programs share comes after."""
+    return [file for file in framework.payload[:1] if file.startswith("train_") or "trainer.py" in framework.payload]
+
+
+def in_words(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize(("name", "device", "dtype"), sorted({case[:3] for case in CASES if case[3] == (1, 1)}))
+def test_the_launch_script_hands_odd_paths_on_and_every_option_of_our_own_trainers(
+    name: str, device: str, dtype: str, tmp_path: Path
+) -> None:
+    if shown(name, device, dtype, (1, 1)).startswith("refused"):
+        return
+    framework = FOLDERS[name].framework
+    calls = called(name, device, dtype, tmp_path)
+    assert calls, "the program was never started"
+    trainers = own_programs(framework)
+    if not trainers:
+        # A program that has to be changed is copied into the run directory; the copy shows that its odd path was read.
+        copies = list((tmp_path / "run").glob("*.py"))
+        assert copies or any(str(tmp_path / ODD) in word for call in calls for word in call)
+        return
+    words = [word for call in calls for word in call]
+    # A script that the framework's own launcher starts for each rank; the recorder in the launcher's place does not.
+    for script in (tmp_path / "run").glob("*.sh"):
+        if script.name not in ("launch.sh", "env.sh"):
+            words += shlex.split(script.read_text(), comments=True)
+    values = {word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words}
+    spec = resolve(framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1, "dtype": dtype})
+    shown_elsewhere = {"nccl_debug"}  # goes into the environment
+    missing = {
+        key: value for key, value in spec.options.items() if in_words(value) not in values and key not in shown_elsewhere
+    }
+    assert missing == {}
+    assert any(word.endswith(f"/{trainers[0]}") for word in words)
+    assert {spec.model, framework.dtype_flag(dtype, device), str(spec.batch_size), str(spec.steps)} <= values
+    assert str(tmp_path / ODD / "py thon") in words
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_sample_log_is_understood(name: str) -> None:
+    folder = Path(FOLDERS[name].framework.folder)
+    parsed = parse((folder / "sample.log").read_bytes(), FOLDERS[name].framework.log)
+    found: list[Any] = [dict(reading) for reading in parsed.readings] or [
+        {key: value for key in ("step", "timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
+         if (value := getattr(sample, key)) is not None}
+        for sample in parsed.samples
+    ]  # fmt: skip
+    expected = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
+    assert found == expected and found
+    assert parsed.warnings == ()
+    if own_programs(FOLDERS[name].framework):
+        assert parsed.closing and parsed.closing["simulated"] is FOLDERS[name].framework.simulated
+        assert parsed.ranks == ((0, parsed.closing["world_size"]),)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_probe_is_python_that_prints_one_object_or_says_what_is_missing(name: str) -> None:
+    probe = FOLDERS[name].framework.probe
+    compile(probe, f"{name} probe", "exec")
+    done = subprocess.run(
+        ["python3", "-I", "-c", probe], capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    if done.returncode == 0:
+        assert isinstance(json.loads(done.stdout.splitlines()[-1]), dict)
+    else:
+        assert done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_defaults_and_options_agree_with_themselves(name: str) -> None:
+    framework = FOLDERS[name].framework
+    for device in framework.dtypes:
+        for option_name, option in framework.options.items():
+            for value in (option.default, option.device_default.get(device, option.default)):
+                assert option.parse(option_name, in_words(value)) == value
+            assert option.help and option.help[0] != " "
+        spec = resolve(framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1})
+        assert spec.steps > spec.warmup_steps
+        assert isinstance(framework.default("repeats", device)[0], int)

@@ -1,0 +1,195 @@
+"""What the node runner reports of its machine: the kernel's words, the driver's, and those of other programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import resource
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from noderun import told
+from noderun.files import root_directory
+from noderun.installed import program_digest
+from noderun.network import infiniband_ports
+from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
+from tests.support.machine import (
+    NEEDS_ROOT,
+    Machine,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize(
+    ("ports", "gbit"),
+    [
+        (
+            [("4: ACTIVE", "100 Gb/sec (4X EDR)"), ("4: ACTIVE", "400 Gb/sec (4X NDR)"), ("1: DOWN", "10 Gb/sec (4X SDR)")],
+            500.0,
+        ),
+        ([("4: ACTIVE", "2.5 Gb/sec (1X SDR)")], 2.5),
+        ([("1: DOWN", "100 Gb/sec (4X EDR)")], None),
+        ([("4: ACTIVE", "100 Gb/sec (4X EDR)"), ("4: ACTIVE", "")], None),
+        ([], None),
+    ],
+)
+def test_the_rates_of_active_ports_are_added_up(tmp_path: Path, ports: list[tuple[str, str]], gbit: float | None) -> None:
+    for number, (state, rate) in enumerate(ports):
+        folder = tmp_path / f"mlx5_{number}" / "ports" / "1"
+        folder.mkdir(parents=True)
+        (folder / "state").write_text(f"{state}\n")
+        (folder / "rate").write_text(f"{rate}\n")
+    assert infiniband_gbit(ports_of(infiniband_ports(str(tmp_path)))) == gbit
+
+
+def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_path: Path) -> None:
+    base = tmp_path / "mlx5_bond_0"
+    gids = {"0": "fe80:0000:0000:0000:0a00:27ff:fe00:0001", "2": "fe80" + ":0000" * 7, "10": "0000:" * 5 + "ffff:0a0b:0002"}
+    for index, gid in {**gids, "3": ":".join(["0000"] * 8)}.items():
+        for name, text in (("gids", gid), ("gid_attrs/types", "RoCE v2"), ("gid_attrs/ndevs", "bond0")):
+            (base / "ports/1" / name).mkdir(parents=True, exist_ok=True)
+            (base / "ports/1" / name / index).write_text(f"{text}\n")
+    (base / "device/net/bond0").mkdir(parents=True)
+    (base / "fw_ver").write_text("28.39.1002\n")
+    (port,) = infiniband_ports(str(tmp_path))
+    assert port["gids"] == [[0, gids["0"], "RoCE v2", "bond0"], [10, gids["10"], "RoCE v2", "bond0"]]
+    assert (port["device"], port["port"], port["firmware"], port["interfaces"]) == ("mlx5_bond_0", "1", "28.39.1002", ["bond0"])
+
+
+def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts of this machine, and what others told it."""
+    request = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": []}
+    answer = machine.ask("facts", **request, **more)
+    return answer["facts"], unpacked(answer["told"])
+
+
+def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machine) -> None:
+    facts, told = asked_for_facts(machine, peer="127.0.0.1")
+    assert (facts["route"]["interface"], facts["route"]["local"], facts["route"]["mtu"]) == (
+        "lo",
+        True,
+        int(Path("/sys/class/net/lo/mtu").read_text()),
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    assert facts["limits"]["memlock"] == [None if value < 0 else value for value in (soft, hard)]
+    assert facts["shm_bytes"] == os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    assert told["smi"] is None or told["smi"]["code"] is not None
+    assert facts["hostname_addresses"] == [entry[4][0] for entry in socket.getaddrinfo(facts["hostname"], None, type=1)]
+
+
+def test_a_name_that_does_not_resolve_has_no_route(machine: Machine) -> None:
+    assert asked_for_facts(machine, peer="no-such-host.invalid")[0]["route"] is None
+    assert "route" not in asked_for_facts(machine)[0]
+
+
+def with_nvidia_smi(tmp_path: Path, text: str) -> Machine:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvidia-smi").write_text(text)
+    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPATH={tmp_path}/bin:$PATH exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    return Machine(tmp_path / "work", str(wrapper))
+
+
+def test_nvidia_smi_is_told_whole_with_the_owners_of_its_processes(tmp_path: Path) -> None:
+    rest = f"<pid>{os.getpid()}</pid><pid>0</pid></nvidia_smi_log>"
+    clocks = f"<supported_clocks>{'<x>1 MHz</x>' * 30000}</supported_clocks>"  # more than a pipe holds
+    (tmp_path / "answer").write_text(f"<nvidia_smi_log>{clocks}{rest}")
+    machine = with_nvidia_smi(tmp_path, f'#!/bin/sh\n[ "$1" = -q ] && exec cat {tmp_path}/answer\necho "$@"; exit 3\n')
+    told = asked_for_facts(machine)[1]
+    assert told["smi"] == {"code": 0, "text": f"<nvidia_smi_log>{rest}"}
+    assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
+    assert told["topology"] == {"code": 3, "text": "topo -m\n"}
+    machine.close()
+
+
+def test_an_nvidia_smi_that_hangs_is_left_behind_after_ten_seconds(tmp_path: Path) -> None:
+    machine = with_nvidia_smi(tmp_path, "#!/bin/sh\ntrap '' TERM\nexec sleep 1000\n")
+    began = time.monotonic()
+    told = asked_for_facts(machine)[1]
+    assert told["smi"] == {"code": None, "text": ""} and 10 <= time.monotonic() - began < 14
+    machine.close()
+
+
+@pytest.mark.parametrize(
+    ("records", "lines"),
+    [
+        (["6,1,1000000,-;eth0: up", "3,2,2500000,-;NVRM: Xid (PCI:0000:3b:00): 79, x"], ["NVRM: Xid (PCI:0000:3b:00): 79, x"]),
+        ([f"3,{n},1000000,-;NVRM: {n}" for n in range(50)], [f"NVRM: {n}" for n in range(10, 50)]),
+    ],
+)
+def test_the_last_lines_of_the_driver_are_told_with_their_age(
+    monkeypatch: pytest.MonkeyPatch, records: list[str], lines: list[str]
+) -> None:
+    # A record is read whole by each read of the device; a socket that keeps boundaries does the same.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for record in records:
+        ours.send(f"{record}\n SUBSYSTEM=pci\n".encode())
+    ours.close()
+    monkeypatch.setattr(told, "os", SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}))
+    found = told.kernel_log("NVRM: ")
+    assert [text for _, text in found["lines"]] == lines and found["total"] == sum("NVRM: " in one for one in records)
+    assert found["lines"][0][0] == pytest.approx(time.monotonic() - int(records[-1].split(",")[2]) / 1e6, abs=1)
+    theirs.close()
+
+
+def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
+    assert told.kernel_log("NVRM: ", str(tmp_path / "none")) == {"closed": "No such file or directory"}
+
+
+def test_a_home_that_is_not_there_is_refused_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    with pytest.raises(Exception, match=rf"there is no {tmp_path}/none; make it, or set vars.workdir"):
+        root_directory("~/.orch-node")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -> None:
+    digest = program_digest
+    for copy in ("a", "b"):
+        (tmp_path / copy / "pkg").mkdir(parents=True)
+        for name, text in (("main.py", "import pkg"), ("pkg/__init__.py", ""), ("pkg/x.py", "1"), ("notes.txt", copy)):
+            (tmp_path / copy / name).write_text(text)
+    os.mkfifo(tmp_path / "b" / "pipe.py")
+    (tmp_path / "b" / "loop").symlink_to(tmp_path / "b")
+    whole = digest(str(tmp_path / "a"))
+    assert whole == digest(str(tmp_path / "b")) and len(whole) == 64
+    (tmp_path / "b" / "pkg" / "x.py").write_text("2")
+    assert digest(str(tmp_path / "b")) != whole
+    assert digest(str(tmp_path / "a" / "main.py")) == hashlib.sha256(b"import pkg").hexdigest()
+    assert digest(str(tmp_path / "none")) is None
+
+
+@NEEDS_ROOT
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
+def test_a_program_that_cannot_be_read_is_told_with_its_path_among_the_facts(open_home: Path) -> None:
+    node = Machine(open_home / "work", python="/usr/bin/python3", user=65534)
+    program = open_home / "program"
+    program.mkdir()
+    (program / "main.py").write_text("1")
+    (program / "other.py").touch(mode=0o000)
+    facts, _ = asked_for_facts(node, programs=[str(program)])
+    assert facts["programs"] == {str(program): {"error": f"{program}/other.py: Permission denied"}}
+    node.close()
+
+
+@NEEDS_ROOT
+def test_a_work_directory_that_cannot_be_written_is_told_among_the_facts(machine: Machine) -> None:
+    machine.root.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    try:
+        facts, told = asked_for_facts(machine)
+        assert (facts["workdir"], facts["disk_error"]) == (str(machine.root), "Read-only file system")
+        assert "kernel_log" in told
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)

@@ -1,0 +1,125 @@
+"""One run at a time has a node, whatever the work directory and the user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import judge
+from tests.support.machine import (
+    NEEDS_ROOT,
+    RUN,
+    SLEEP,
+    Line,
+    Machine,
+    bearing,
+    keepers,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_keeper(machine: Machine) -> None:
+    first = machine.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+    files = machine.stage(f"{RUN}-b", SLEEP)
+    second = machine.keeper(f"{RUN}-b")
+    machine.arm(second, f"{RUN}-b", files)
+    error = second.wait_for("error")
+    owner = json.loads(error["owner"])
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert json.loads(machine.ask("status")["owner"])["user"] == "alice"
+    judge.wait_for(lambda: not keepers(machine.folder(f"{RUN}-b")), 3, "the refused keeper stays")
+
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGKILL)
+    third = machine.keeper(f"{RUN}-b")
+    machine.arm(third, f"{RUN}-b", files)
+    third.wait_for("armed")
+    third.close()
+    # What the killed keeper left running is ended by its marker.
+    assert len(bearing(f"{RUN}-a")) == 1
+    assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
+    assert bearing(f"{RUN}-a") == []
+    first.close()
+
+
+def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(tmp_path: Path, machine: Machine) -> None:
+    one, other = machine, Machine(tmp_path / "other")
+    early, late = f"{RUN}-1", f"{RUN}-2"
+    held = {}
+    for run, node in ((early, one), (late, other)):
+        files = node.stage(run, SLEEP)
+        held[run] = node.keeper(run)
+        node.arm(held[run], run, files)
+        held[run].wait_for("armed")
+    wanted = {}
+    for run, node in ((early, other), (late, one)):
+        files = node.stage(run, SLEEP)
+        wanted[run] = node.keeper(run)
+        node.arm(wanted[run], run, files)
+    assert wanted[late].wait_for("error")["kind"] == "node_busy"
+    for line in (held[late], wanted[late]):  # as a controller does that was refused
+        line.close()
+    wanted[early].wait_for("armed", 5)
+    for line in (held[early], wanted[early]):
+        line.close()
+    other.close()
+
+
+def armed_beside(first: Machine, second: Machine, run: str = f"{RUN}-b") -> tuple[Line, dict[str, Any]]:
+    """Start a run on the first, want another on the second; return the line of the one and what becomes of the other."""
+    begun = first.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+    files = second.stage(run, SLEEP)
+    line = second.keeper(run)
+    second.arm(line, run, files)
+    return begun, line.wait_for("error")
+
+
+def stop(line: Line) -> None:
+    line.order("stop", reason="now")
+    line.wait_for("ended")
+
+
+def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine: Machine) -> None:
+    other = Machine(tmp_path / "other", mark=str(machine.root))
+    _, error = armed_beside(machine, other)
+    owner = json.loads(error["owner"])
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert json.loads(other.ask("status")["owner"]) == owner
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGKILL)
+    judge.wait_for(lambda: other.ask("status")["owner"] is None, 3, "the node stays held")
+    stop(other.start(f"{RUN}-c", SLEEP))
+    for pid in bearing(f"{RUN}-a"):
+        os.kill(pid, signal.SIGKILL)
+    other.close()
+
+
+@NEEDS_ROOT
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
+def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path) -> None:
+    other = Machine(open_home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534)
+    line, error = armed_beside(machine, other)
+    assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
+    assert json.loads(other.ask("status")["owner"])["user"] == "alice"
+    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        assert other.ask("status")["owner"] == f"process {keeper} of root, which does not answer"
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    stop(line)
+    other.close()
+
+
+def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:
+    other = Machine(tmp_path / "other", mark=str(machine.root))
+    line, error = armed_beside(machine, other, f"{RUN}-a")
+    assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "another node of this run is this machine")
+    stop(line)
+    other.close()

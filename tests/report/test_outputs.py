@@ -1,0 +1,309 @@
+"""What people and programs see of a summary, and that nothing of a node's text acts on either."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from junitparser import JUnitXml
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from orchestrator.report import terminal
+from orchestrator.report import text as text_module
+from orchestrator.report.cells import COLUMNS
+from orchestrator.report.formats import csv as delimited
+from orchestrator.report.formats import json as jsonout
+from orchestrator.report.formats import junit, markdown, prometheus
+from orchestrator.report.text import lines_of, one_line, visible
+from orchestrator.results.summary import Row, Summary, summarize
+from tests.support.summaries import evil, example, runs, with_text
+
+
+def shown(summary: Summary, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    terminal.render(summary, console)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+WIDE = """\
+pytorch resnet50 fp16 b128 synthetic
+baseline 1n1g: median 354.02 samples/s, n=3
+NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
+case             n  average_speed  median_speed           speed 95%      min      max  speedup   speedup 95%  efficiency  notes
+1n1g             3         354.03        354.02    353.01 to 355.05   353.62   354.44     1.00             –      100.0%
+1n8g             3        2244.24       2277.07  2032.24 to 2475.76  2144.24  2311.41     6.43  5.74 to 6.99       80.4%  1
+4n8g  0 (1 failed)              –             –                   –        –        –        –             –           –  2
+ 1 repeats spread over 7.3% of the median
+ 2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
+"""
+
+NARROW = """\
+pytorch resnet50 fp16 b128 synthetic
+baseline 1n1g: median 354.02 samples/s, n=3
+NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3
+case             n  median_speed  speedup   speedup 95%  efficiency  notes
+1n1g             3        354.02     1.00             –      100.0%
+1n8g             3       2277.07     6.43  5.74 to 6.99       80.4%  1
+4n8g  0 (1 failed)             –        –             –           –  2
+hidden at 80 columns: average_speed, speed 95%, min, max; COLUMNS=127 shows
+them, or orch summarize --format markdown, csv or json
+ 1 repeats spread over 7.3% of the median
+ 2 4n8g-1 failed: node2: rank 5 ended with SIGKILL
+"""
+
+
+@pytest.fixture
+def summary() -> Summary:
+    return example()
+
+
+@pytest.mark.parametrize(("width", "expected"), [(130, WIDE), (80, NARROW)])
+def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(summary: Summary, width: int, expected: str) -> None:
+    assert shown(summary, width) == expected
+
+
+@pytest.mark.parametrize("width", range(46, 130, 6))
+def test_no_line_is_wider_than_the_terminal_and_the_median_always_stays(summary: Summary, width: int) -> None:
+    text = shown(summary, width)
+    assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
+    titles = [line for line in text.splitlines() if line.startswith("case ")]
+    there = " ".join(titles)
+    assert "median_speed" in there and "2277.07" in text and "speedup" in there and "SIGKILL" in text
+    assert "average_speed" in there or "min" not in there.split()
+    assert "efficiency" in there or "95%" not in there
+    # A column is in the table, or said to be left out; where all of them are there, nothing is said.
+    hidden = " ".join(text.split()).partition("hidden at")[2].partition("COLUMNS=")[0]
+    missing = [name for name in COLUMNS if not re.search(rf"(?<!\S){name}(?!\S)", there)]
+    assert all(name in hidden for name in missing) and bool(missing) == bool(hidden)
+
+
+def test_a_table_that_is_too_wide_without_them_as_well_goes_on_below_with_its_first_column_again() -> None:
+    wide = list("abcdefgh")
+    rows = [("node1", *(f"{place}11111.11" for place in range(8))), ("node2", *(f"{place}22222.22" for place in range(8)))]
+    console = Console(file=io.StringIO(), width=30, color_system=None, force_terminal=False)
+    console.print(terminal.fitting(("node", *wide), rows, [("h",)], console, "elsewhere"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert [line.split() for line in text.splitlines()] == [
+        ["node", "a", "b"], ["node1", "011111.11", "111111.11"], ["node2", "022222.22", "122222.22"],
+        ["node", "c", "d"], ["node1", "211111.11", "311111.11"], ["node2", "222222.22", "322222.22"],
+        ["node", "e", "f"], ["node1", "411111.11", "511111.11"], ["node2", "422222.22", "522222.22"],
+        ["node", "g"], ["node1", "611111.11"], ["node2", "622222.22"],
+        ["hidden", "at", "30", "columns:", "h;"], ["COLUMNS=93", "shows", "them,", "or"], ["elsewhere"],
+    ]  # fmt: skip
+
+
+def test_simulated_is_stamped_on_its_own_table_only() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [2.0] * 3, simulated=True)]), 120)
+    titles = [line for line in text.splitlines() if line.startswith("pytorch resnet50")]
+    assert titles[0] == "pytorch resnet50 fp16 b128 synthetic"
+    assert titles[1] == "pytorch resnet50 fp16 b128 synthetic simulated   SIMULATED"
+
+
+def test_a_missing_baseline_is_said_with_what_gives_one() -> None:
+    text = shown(summarize(runs("4n8g", [9.0] * 3)), 200)
+    assert "no baseline: no speedup" in text
+    assert "orch bench again, without --no-baseline" in text
+
+
+def test_cells_that_differ_in_length_only_can_be_told_apart() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, spec={"steps": 60})]), 120)
+    assert "1n1g steps=120" in text and "1n2g steps=60" in text
+
+
+def test_hardware_that_differs_between_cells_is_said_for_each() -> None:
+    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, observed={"devices": ["V100"]})]), 120)
+    assert "1n1g: NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3\n1n2g: V100\n" in text
+
+
+def test_nothing_to_show_is_said() -> None:
+    assert shown(Summary((), {}, ()), 80).strip() == "no runs"
+    assert markdown.render(Summary((), {}, ())) == "no runs\n"
+
+
+def test_markdown_is_a_table_with_footnotes(summary: Summary) -> None:
+    assert markdown.render(summary) == (
+        "### pytorch resnet50 fp16 b128 synthetic\n"
+        "\n"
+        "baseline 1n1g: median 354.02 samples/s, n=3  \n"
+        "NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3  \n"
+        "\n"
+        "| case | n | average_speed | median_speed | speed 95% | min | max | speedup | speedup 95% | efficiency | notes |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | :--- |\n"
+        "| 1n1g | 3 | 354.03 | 354.02 | 353.01 to 355.05 | 353.62 | 354.44 | 1.00 | – | 100.0% |  |\n"
+        "| 1n8g | 3 | 2244.24 | 2277.07 | 2032.24 to 2475.76 | 2144.24 | 2311.41 | 6.43 | 5.74 to 6.99 | 80.4% | 1 |\n"
+        "| 4n8g | 0 (1 failed) | – | – | – | – | – | – | – | – | 2 |\n"
+        "\n"
+        "1. repeats spread over 7.3% of the median\n"
+        "2. 4n8g-1 failed: node2: rank 5 ended with SIGKILL\n"
+    )
+
+
+def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(summary: Summary) -> None:
+    lines = list(csv.DictReader(io.StringIO(delimited.render(summary))))
+    assert [(line["nodes"], line["gpus"], line["median_speed"]) for line in lines] == [
+        ("1", "1", "354.02"),
+        ("1", "8", "2277.07"),
+        ("4", "8", ""),
+    ]
+    assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == ("6.43", "0.8040", "1")
+    assert (lines[1]["speedup_interval"], lines[1]["efficiency_interval"]) == ("5.74 to 6.99", "0.7179 to 0.8737")
+    assert lines[0]["speed_interval"] == "353.01 to 355.05" and lines[2]["speed_interval"] == ""
+
+
+def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
+    document = json.loads(jsonout.render(summary))
+    assert document["schema"] == 3 and document["unit"] == "samples/s"
+    assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
+    assert document["rows"][1]["speedup"] == 2277.07 / 354.02
+    assert document["rows"][2]["median_speed"] is None and document["rows"][2]["speed_interval"] is None
+    assert document["rows"][1]["speedup_interval"].keys() == {"low", "high", "level"}
+    assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
+    assert jsonout.render(summary) == jsonout.render(summary)
+
+
+def test_junit_has_a_case_per_cell_that_fails_where_a_run_failed(summary: Summary) -> None:
+    (suite,) = JUnitXml.fromstring(junit.render(summary).encode())
+    assert (suite.name, suite.tests, suite.failures) == ("pytorch resnet50 fp16 b128 synthetic", 3, 1)
+    cases = {case.name: case for case in suite}
+    assert list(cases) == ["1n1g", "1n8g", "4n8g"]
+    assert [case.is_passed for case in cases.values()] == [True, True, False]
+    (failure,) = cases["4n8g"].result
+    assert failure.message == "1 of 1 runs failed" and failure.text == "4n8g-1 failed: node2: rank 5 ended with SIGKILL"
+    said = str(cases["1n8g"].system_out).splitlines()
+    assert {"median_speed: 2277.07", "speedup: 6.43", "speedup 95%: 5.74 to 6.99"} < set(said)
+    assert said[-1] == "repeats spread over 7.3% of the median"
+
+
+def test_prometheus_reads_every_number_and_no_missing_one(summary: Summary) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.render(summary))}
+    assert {family.type for family in families.values()} == {"gauge"} and all(one.documentation for one in families.values())
+    speeds = {sample.labels["case"]: sample.value for sample in families["orch_speed_samples_per_second"].samples}
+    assert speeds == {"1n1g": 354.02, "1n8g": 2277.07}
+    (low,) = families["orch_speedup_low_ratio"].samples
+    assert low.value == summary.rows[1].speedup_interval.low  # type: ignore[union-attr]
+    assert [sample.value for sample in families["orch_failed_repeats"].samples] == [0, 0, 1]
+    assert families["orch_speedup_ratio"].samples[1].labels == {
+        "series": "pytorch resnet50 fp16 b128 synthetic", "case": "1n8g", "framework": "pytorch", "model": "resnet50",
+        "dtype": "fp16", "nodes": "1", "gpus": "8", "simulated": "false",
+    }  # fmt: skip
+
+
+def test_cells_that_differ_in_any_way_are_different_samples() -> None:
+    both = [*runs("1n1g", [1.0] * 3), *runs("1n1g", [2.0] * 3, spec={"steps": 60}), *runs("1n1g", [3.0] * 3, simulated=True)]
+    both = [replace(run, run_id=f"{place}") for place, run in enumerate(both)]
+    for family in text_string_to_metric_families(prometheus.render(summarize(both))):
+        labels = [tuple(sample.labels.items()) for sample in family.samples]
+        assert len(set(labels)) == len(labels)
+
+
+# ------------------------------------------------------------------ hostile text
+
+STEERING = "".join(
+    map(chr, [*range(9), *range(11, 32), *range(127, 160), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F)])
+) + "".join(map(chr, [*range(0x2066, 0x206A), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF]))
+
+
+@evil
+def test_a_terminal_gets_no_control_character_and_reads_no_markup(text: str) -> None:
+    printed = shown(with_text(text), 100)
+    assert not set(printed) & (set(STEERING) - {"\n"})
+    printed.encode("utf-8")
+    if text.startswith("[bold"):
+        assert "[bold red]markup[/]" in printed.replace("\n   ", "")
+
+
+def test_the_only_escapes_sent_to_a_terminal_are_our_own() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
+    terminal.render(with_text("\x1b[31mred\x1b]52;c;AAAA\x07"), console)
+    assert isinstance(console.file, io.StringIO)
+    sent = console.file.getvalue()
+    assert "\x1b[31m" not in sent and "\x1b]" not in sent and "\x07" not in sent
+    assert "\\x1b[31mred\\x1b]52;c;AAAA\\x07" in sent
+
+
+@evil
+def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
+    rendered = markdown.render(with_text(text))
+    assert not set(rendered) & (set(STEERING) - {"\n"})
+    assert "<" not in rendered and "://" not in rendered and "www." not in rendered and "@" not in rendered
+    for line in rendered.splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 12
+    unescaped = re.sub(r"\\.", "", rendered)
+    assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
+
+
+@evil
+def test_junit_and_prometheus_stay_what_they_are(text: str) -> None:
+    rendered = junit.render(with_text(text)), prometheus.render(with_text(text))
+    assert not any(set(one) & (set(STEERING) - {"\n"}) for one in rendered)
+    cases = [case for suite in JUnitXml.fromstring(rendered[0].encode()) for case in suite]
+    assert sorted(case.is_passed for case in cases) == [False, True]
+    found = {family.name: family for family in text_string_to_metric_families(rendered[1])}
+    assert sorted(sample.value for sample in found["orch_good_repeats"].samples) == [0, 2]
+
+
+@evil
+def test_csv_cells_never_begin_a_formula(text: str) -> None:
+    rendered = delimited.render(with_text(text))
+    assert not set(rendered) & (set(STEERING) - {"\n"})
+    lines = list(csv.reader(io.StringIO(rendered)))
+    assert {len(line) for line in lines} == {26}
+    for cell in (cell for line in lines for cell in line):
+        assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_a_formula_that_leads_its_field_is_made_text() -> None:
+    first = runs("1n1g", [1.0] * 3, qualifications=('=HYPERLINK("x")',))
+    assert next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"] == '\'=HYPERLINK("x")'
+
+
+@evil
+def test_json_is_ascii_and_gives_the_text_back(text: str) -> None:
+    rendered = jsonout.render(with_text(text))
+    assert rendered.isascii() and not set(rendered) & (set(STEERING) - {"\n"})
+    assert any(text in row["qualifications"] for row in json.loads(rendered)["rows"])
+
+
+@given(st.text(alphabet=st.one_of(st.characters(), st.sampled_from(STEERING))))
+def test_visible_text_steers_nothing_and_keeps_the_rest(text: str) -> None:
+    assert not set(visible(text)) & set(STEERING)
+    assert not set(one_line(text)) & set(STEERING + "\n\t")
+    plain = "".join(character for character in text if character not in STEERING)
+    assert visible(plain) == plain
+
+
+@given(st.lists(st.sampled_from(["é", "token=s3cret", "\u202e", " ", "\n", "\r\n", "\r"]), max_size=12), st.data())
+def test_a_log_in_pieces_has_the_lines_of_the_log_in_one(parts: list[str], data: st.DataObject) -> None:
+    log = "".join(parts).encode()
+    edges = [0, *sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5))), len(log)]
+    pieces = [log[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert list(lines_of(pieces)) == [line.decode() for line in log.splitlines()]
+
+
+def test_of_bytes_that_are_no_text_each_is_seen_and_a_line_without_end_comes_in_parts() -> None:
+    assert list(lines_of([b"ok\xff", b"\xe6\x97"])) == ["ok\\xff\\xe6\\x97"]
+    assert [len(line) for line in lines_of([b"x" * 700_000] * 4)] == [1_400_000, 1_400_000]
+
+
+@pytest.mark.parametrize("render", [markdown.render, delimited.render, jsonout.render])
+def test_every_number_shown_is_finite(render: Callable[[Summary], str], summary: Summary) -> None:
+    assert not {"nan", "inf", "infinity"} & set(render(summary).lower().replace(",", " ").split())
+    assert all(math.isfinite(row.median_speed) for row in summary.rows if row.median_speed is not None)
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    results = doctest.testmod(text_module)
+    assert results.attempted and not results.failed

@@ -1,0 +1,294 @@
+"""Collectives: the program under real torchrun over gloo, its lines understood, bandwidths by the definitions of nccl-tests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.analysis.explain.curves import newest_curve
+from orchestrator.errors import DataError
+from orchestrator.logs.parse import parse
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.spec import RunSpec, resolve
+from orchestrator.record.rundir import BenchDir
+from orchestrator.results.links.collectives import (
+    CollectivePoint,
+    algorithm_bandwidth,
+    bus_bandwidth,
+    content,
+    factor,
+    planned_sizes,
+    points,
+)
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
+from tests.support.ranks import ranks
+from tests.support.run_folders import build
+from tests.support.trainers import ROOT, needs, torchrun
+
+FRAMEWORK = open_framework("collectives").framework
+
+
+def spec_of(collective: str, nodes: int = 1, gpus: int = 2, **sets: Any) -> RunSpec:
+    texts = {key: str(value) for key, value in sets.items()}
+    return resolve(FRAMEWORK, collective, device="cpu", choices={"nodes": nodes, "gpus": gpus}, sets=texts)
+
+
+# --- the program ----------------------------------------------------------------------------------------------------------
+
+SMALL = {"max_bytes": 16384, "factor": 4, "size_seconds": 0.05}
+
+
+PROGRAM = ROOT / "remote" / "collectives.py"
+
+
+def ran(folder: Path, collective: str, nproc: int, *more: str) -> tuple[list[str], RunSpec]:
+    """Run the program; return what each rank printed, and the spec of that run. One is under torchrun, as in a lab."""
+    needs("torch")
+    flags = [word for key, value in SMALL.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    arguments = ["--collective", collective, "--device", "cpu", *flags, *more]
+    started_by_torchrun = (collective, nproc) == ("allreduce", 4)
+    out = torchrun(arguments, folder, nproc, PROGRAM.name) if started_by_torchrun else ranks(PROGRAM, arguments, folder, nproc)
+    return out, spec_of(collective, gpus=nproc, **SMALL)
+
+
+@pytest.mark.parametrize(("collective", "nproc", "forms"), [
+    ("allreduce", 2, [True]), ("allreduce", 4, [True]), ("reduce_scatter", 2, None),
+    ("all_gather", 4, [False, True]), ("broadcast", 2, [True]),
+])  # fmt: skip
+def test_every_size_is_measured_in_every_form_that_there_is(
+    tmp_path: Path, collective: str, nproc: int, forms: list[bool] | None
+) -> None:
+    """Gloo has no reduce-scatter in old versions (``forms`` None: whatever it says it has)."""
+    out, spec = ran(tmp_path, collective, nproc)
+    said = parse(out[0].encode(), FRAMEWORK.log)
+    assert said.closing and said.closing["world_size"] == nproc and said.closing["backend"] == "gloo"
+    found = points(spec, said.readings, said.closing)
+    lacking = {bool(one["in_place"]) for one in said.closing["unsupported"]}
+    wanted = [form for form in (False, True) if form not in lacking] if forms is None else forms
+    assert [(point.size_bytes, point.in_place) for point in found] == [
+        (size, form) for size in (1024, 4096, 16384) for form in wanted
+    ]
+    assert all(0 < point.time_s <= point.max_time_s + 1e-9 and 2 <= point.iterations <= 20 for point in found)
+    assert [parse(text.encode(), FRAMEWORK.log).ranks for text in out] == [((rank, nproc),) for rank in range(nproc)]
+
+
+def test_gloo_has_no_call_into_another_buffer_and_that_is_said_not_hidden(tmp_path: Path) -> None:
+    out, spec = ran(tmp_path, "allreduce", 2, "--in-place", "both")
+    closing = parse(out[0].encode(), FRAMEWORK.log).closing
+    assert closing and closing["remarks"] == ["out of place was not measured: gloo has no call from one buffer to another"]
+    with pytest.raises(AssertionError, match="expected at least one size in one form"):
+        _with_form_out(tmp_path, spec)
+
+
+def _with_form_out(folder: Path, spec: RunSpec) -> None:
+    """Measure out of place alone, which leaves nothing; the analysis is what refuses it."""
+    arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "1024", "--in-place", "out"]
+    out = ranks(PROGRAM, arguments, folder, 2)
+    said = parse(out[0].encode(), FRAMEWORK.log)
+    try:
+        points(replace(spec, options={**spec.options, "in_place": "out"}), said.readings, said.closing or {})
+    except DataError as error:
+        raise AssertionError(error.message) from error
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
+    out, _ = ran(tmp_path, "allreduce", 3, "--dtype", dtype)
+    assert out[0].count("orch collective=allreduce") == 3
+
+
+def test_a_wrong_result_ends_the_run(tmp_path: Path) -> None:
+    """One rank reduces something else: the check against what must come out sees it, and no line is printed for that size."""
+    needs("torch")
+    remote = Path(__file__).parents[3] / "remote"
+    source = (remote / "collective_calls.py").read_text()
+    telling = "return lambda: dist.all_reduce(receive)"
+    assert source.count(telling) == 1
+    program = tmp_path / "collectives.py"  # the folder of the program comes first where Python looks
+    program.write_text((remote / program.name).read_text())
+    wrong = tmp_path / "collective_calls.py"
+    wrong.write_text(source.replace(telling, "return lambda: dist.all_reduce(receive, op=dist.ReduceOp.MAX)"))
+    arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "4096"]
+    with pytest.raises(
+        AssertionError, match=r"wrong result: allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"
+    ):
+        ranks(program, arguments, tmp_path, 2)
+
+
+# --- what its lines say ---------------------------------------------------------------------------------------------------
+
+
+def test_the_factors_are_those_of_nccl_tests() -> None:
+    """doc/PERFORMANCE.md: 2(n-1)/n, (n-1)/n, (n-1)/n, 1, here for 8 ranks."""
+    assert [factor(name, 8) for name in ("allreduce", "reduce_scatter", "all_gather", "broadcast")] == [1.75, 0.875, 0.875, 1.0]
+
+
+@pytest.mark.parametrize(("ranks", "time_us", "algbw", "busbw"), [
+    (2, 7460.2, 71.97, 71.97), (4, 4131.40, 129.95, 194.92), (8, 4145.6, 129.50, 226.63), (16, 2387.39, 224.88, 421.65),
+])  # fmt: skip
+def test_printed_lines_of_nccl_tests_are_reproduced(ranks: int, time_us: float, algbw: float, busbw: float) -> None:
+    """What all_reduce_perf printed of 512 MiB on other people's machines, in public logs."""
+    point = CollectivePoint("allreduce", 536870912, False, time_s=time_us * 1e-6, iterations=20)
+    assert algorithm_bandwidth(point) == pytest.approx(algbw, abs=0.011)
+    assert bus_bandwidth(point, ranks) == pytest.approx(busbw, abs=0.011)
+
+
+@pytest.mark.parametrize(("collective", "ranks", "asked", "sizes"), [
+    ("allreduce", 3, {"min_bytes": 1000, "max_bytes": 9000, "factor": 3}, [992, 2992, 8992]),
+    ("all_gather", 3, {"sizes": "1,100,1024"}, [48, 96, 1008]),
+    ("reduce_scatter", 8, {"sizes": "1,64,128,256"}, [128, 256]),
+    ("broadcast", 64, {"min_bytes": 1024, "max_bytes": 4 << 30}, [1 << power for power in range(10, 33)]),
+])  # fmt: skip
+def test_sizes_are_rounded_to_16_bytes_for_each_rank(
+    collective: str, ranks: int, asked: dict[str, Any], sizes: list[int]
+) -> None:
+    assert planned_sizes(spec_of(collective, gpus=ranks, **asked)) == sizes
+
+
+SPEC = spec_of("allreduce", nodes=2, gpus=2, min_bytes=1024, max_bytes=4096)
+
+
+def line(size: int, in_place: int = 1, time_s: str = "0.000100000", **changes: str) -> dict[str, str]:
+    told = {"collective": "allreduce", "size_bytes": str(size), "in_place": str(in_place), "iterations": "20"}
+    return told | {"time_s": time_s, "max_time_s": time_s} | changes
+
+
+WHOLE = [line(size, form) for size in (1024, 2048, 4096) for form in (0, 1)]
+
+
+def test_a_whole_log_is_its_points_in_order_of_size() -> None:
+    found = points(SPEC, WHOLE[::-1], {})
+    assert [(point.size_bytes, point.in_place) for point in found] == [
+        (size, form) for size in (1024, 2048, 4096) for form in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(("lines", "observed", "message"), [
+    (WHOLE[:-1], {}, "4096 bytes in place: expected a line, the log has none: 5 of 6 are there"),
+    (WHOLE[1:], {}, "1024 bytes out of place: expected a line"),
+    ([*WHOLE, WHOLE[0]], {}, "1024 bytes out of place: expected one line, got another"),
+    ([*WHOLE, line(8192)], {}, "8192 bytes in place: a size that was not asked for"),
+    ([*WHOLE[:-1], line(4096, collective="broadcast")], {}, "expected lines of allreduce, got one of 'broadcast'"),
+    ([*WHOLE[:-1], line(4096, time_s="0.0")], {}, "4096 bytes: expected times above 0"),
+    ([*WHOLE[:-1], line(4096, time_s="1e9")], {}, "expected size, iterations and times"),
+    ([*WHOLE[:-1], line(4096, max_time_s="0.000050000")], {}, "the slowest rank's the longest"),
+    (WHOLE, {"left_out_bytes": "all"}, "left_out_bytes: expected a list of whole numbers"),
+    (WHOLE, {"unsupported": [{"in_place": 2}]}, "unsupported: expected a list of forms"),
+    ([], {"unsupported": [{"in_place": 0}, {"in_place": 1}]}, "the program could measure none"),
+])  # fmt: skip
+def test_a_log_that_is_not_whole_is_an_error_and_no_smaller_table(
+    lines: list[dict[str, str]], observed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        points(SPEC, lines, observed)
+
+
+def test_what_the_program_left_out_for_a_reason_is_not_missed() -> None:
+    observed = {"left_out_bytes": [4096], "unsupported": [{"in_place": 0, "why": "gloo"}]}
+    found = points(SPEC, [line(1024), line(2048)], observed)
+    assert [point.size_bytes for point in found] == [1024, 2048]
+
+
+@given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: f"orch collective={text}".encode()))
+def test_no_bytes_bring_the_reader_down(noise: bytes) -> None:
+    """Damage makes fewer lines or other ones; then the run is an error, never another number of rows."""
+    times = "iterations=20 time_s=0.1 max_time_s=0.1"
+    whole = "".join(
+        f"orch collective=allreduce size_bytes={one['size_bytes']} in_place={one['in_place']} {times}\n" for one in WHOLE
+    ).encode()
+    for place in (0, len(whole) // 2, len(whole)):
+        said = parse(whole[:place] + noise + b"\n" + whole[place:], FRAMEWORK.log)
+        try:
+            found = points(SPEC, said.readings, said.closing or {})
+        except DataError:
+            continue
+        assert len(found) == 6
+
+
+@settings(deadline=None)  # the first call imports scipy
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=3), st.floats(1e-6, 1.0), st.integers(2, 64))
+def test_bus_bandwidth_of_the_median_is_the_median_of_bus_bandwidths(pairs: list[float], middle: float, ranks: int) -> None:
+    """Of an odd number of repeats: which repeat is in the middle is the same by time and by speed."""
+    times = [*pairs, middle, *(1.0 - time_s / 2 for time_s in pairs)]
+    repeats = [(n, [CollectivePoint("allreduce", 1 << 20, True, time_s, 20, time_s)]) for n, time_s in enumerate(times)]
+    (row,) = content(spec_of("allreduce", gpus=ranks), repeats).grids[0].rows
+    speeds = sorted((1 << 20) / time_s / 1e9 * 2 * (ranks - 1) / ranks for time_s in times)
+    assert row[3] == pytest.approx(speeds[len(pairs)])
+
+
+def test_the_table_has_both_forms_side_by_side_and_dashes_where_one_is_missing() -> None:
+    both = [CollectivePoint("allreduce", 1000000, form, 0.001 * (1 + form), 20, 0.001 * (1 + form)) for form in (False, True)]
+    more = CollectivePoint("allreduce", 2000000, True, 0.004, 2, 0.006)
+    found = content(SPEC, [(1, [*both, more])])
+    assert found.grids[0].columns[:4] == ("size B", "time µs out", "algbw out", "busbw out")
+    first, second = found.grids[0].rows
+    assert (first[0], first[1], first[2], first[3], first[6]) == (1000000, 1000.0, 1.0, 1.5, 1)
+    assert second[:3] == (2000000, None, None) and second[7:10] == (pytest.approx(4000.0), 0.5, 0.75)
+    assert found.doubts == (
+        "one rank took more than 10% longer than the mean of all, at 2000000 bytes",
+        "fewer than 5 calls of some runs were timed, as they take long, at 2000000 bytes",
+    )
+
+
+# --- runs, benches and the curve that others need -------------------------------------------------------------------------
+
+
+def measured(times: dict[int, str], dtype: str = "fp32", **changes: Any) -> Any:
+    """Return what makes a run of `tests.results.test_read.build` one that measured an all-reduce in place."""
+
+    def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        options = {"sizes": ",".join(map(str, times)), "in_place": "in"}
+        planned["spec"] |= {"framework": "collectives", "model": "allreduce", "batch_size": 1, "loader": "none", "steps": 25}
+        planned["spec"] |= {"warmup_steps": 5, "dtype": dtype, "options": options} | changes
+        log = {**planned["framework"]["log"], "patterns": [], "readings": FRAMEWORK.log.readings}
+        planned["framework"] |= {"measures": "collectives", "log": log}
+        lines = [text for text in logs[0]["rank-0.out"].splitlines() if "rank=" in text]
+        lines += [f"orch collective=allreduce size_bytes={size} in_place=1 iterations=20 time_s={time} max_time_s={time}"
+                  for size, time in times.items()]  # fmt: skip
+        lines.append("orch done " + json.dumps({"world_size": 4, "ranks": [0, 1, 2, 3], "simulated": False}))
+        logs[0]["rank-0.out"] = "\n".join(lines) + "\n"
+
+    return change
+
+
+def bench(root: Path, name: str, changes: list[Any]) -> BenchDir:
+    record = {"bench_id": name, "created": "2025-01-01", "runs": [f"{name}-{n}" for n in range(1, len(changes) + 1)]}
+    made = BenchDir.create(root, record)
+    for repeat, change in enumerate(changes, start=1):
+        build(made, f"{name}-{repeat}", change, repeat=repeat)
+    return made
+
+
+def test_a_bench_of_runs_becomes_one_table_with_intervals(tmp_path: Path) -> None:
+    times = ["0.000010000", "0.000011000", "0.000012100"]
+    made = bench(tmp_path, "b", [measured({4096: time}) for time in times])
+    (sheet,) = summarize([read_run(run) for run in made.runs()]).sheets
+    (row,) = sheet.grids[0].rows
+    assert (sheet.n, sheet.failed, sheet.shape) == (3, 0, "2n2g")
+    assert row[:4] == (4096, pytest.approx(11.0), pytest.approx(4096 / 11e-6 / 1e9), pytest.approx(1.5 * 4096 / 11e-6 / 1e9))
+    # Student's t of two degrees of freedom on logarithms that are ln 1.1 apart: exp(± 4.30265 · ln 1.1 / √3).
+    assert row[4] == pytest.approx(row[3] * 1.1 ** (-4.302653 / 3**0.5))
+    assert row[5] == pytest.approx(row[3] * 1.1 ** (4.302653 / 3**0.5))
+
+
+def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> None:
+    bench(tmp_path, "20250101", [measured({1024: "0.1", 2048: "0.2"})])
+    bench(tmp_path, "20250102", [measured({1024: "0.3", 2048: "0.5"}), measured({1024: "0.4", 2048: "0.7"})])
+    bench(tmp_path, "20250103", [lambda planned, logs: None])
+    damaged = bench(tmp_path, "20250104", [measured({1024: "0.9"})])
+    (damaged.run("20250104-1").path / "logs/node1/rank-0.out").write_text("")
+    found = newest_curve(tmp_path, "2n2g", {"node2": {}, "node1": {}})
+    assert found and found.bench_id == "20250102" and found.times_s == {1024: pytest.approx(0.35), 2048: pytest.approx(0.6)}
+    assert (found.dtype, found.in_place, found.repeats) == ("fp32", True, 2)
+    assert newest_curve(tmp_path, "1n4g", {"node1": {}, "node2": {}}) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node3": {}}) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, in_place=False) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, collective="broadcast") is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, device="cpu") is None

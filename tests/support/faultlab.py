@@ -1,0 +1,77 @@
+"""What fault tests share: lines into a lab's nodes through OpenSSH's own client, independent of the tool's transport."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator import lab as labs
+from orchestrator.lab import Lab, faults
+from tests.support import judge
+from tests.support.judge import Proc
+
+Answer = subprocess.CompletedProcess[bytes]
+MakeLab = Callable[..., Lab]
+Ssh = Callable[..., Answer]
+AsUser = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def ssh(lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: float = 30.0) -> Answer:
+    """Run a command on a node as a user would, from the controller's side."""
+    argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, command])
+    return subprocess.run(argv, input=data, capture_output=True, timeout=timeout_s, check=False)
+
+
+def answers(lab: Lab, node: str, *, timeout_s: int = 1) -> bool:
+    """Claim that a node's SSH server lets us in, each step of it within ``timeout_s``."""
+    options = ["-F", str(lab.ssh_config), "-o", f"ConnectTimeout={timeout_s}"]
+    argv = labs.argv_inside(lab, ["timeout", "8", "ssh", *options, node, "true"])
+    return subprocess.run(argv, capture_output=True, timeout=30, check=False).returncode == 0
+
+
+def held_line(lab: Lab, node: str) -> subprocess.Popen[bytes]:
+    """Open an ssh session whose command sleeps, and return it once that runs; end it with `let_go`."""
+    argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, "echo on; exec sleep 1000"])
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout and process.stdout.readline() == b"on\n"
+    return process
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Kill the client of a held line."""
+    process.kill()
+    process.communicate()
+
+
+def mend(lab: Lab) -> list[Proc]:
+    """Make every node of a lab answer again with nothing of ours on it; return the processes that were left, and ended."""
+    faults.heal(lab)
+    for node in lab.nodes:
+        if node.pid:
+            faults.thaw(lab, node.name)
+            faults.link(lab, node.name, up=True)
+        else:
+            faults.boot(lab, node.name)
+    rest = judge.ours(lab)
+    for name in {one.node for one in rest}:
+        faults.kill(lab, name)
+        faults.boot(lab, name)
+    return rest
+
+
+@contextmanager
+def listener(lab: Lab, node: str, port: int) -> Iterator[None]:
+    """Have a server on a node that takes connections and says nothing; it is not ours."""
+    code = f"import socket, sys; s = socket.create_server(('0.0.0.0', {port})); print('on', flush=True); sys.stdin.read()"
+    argv = labs.argv_on(lab, node, [sys.executable, "-c", code])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"on\n"
+        yield
+
+
+def four_nodes(directory: Path) -> Lab:
+    """Start the lab that tests of the whole job share: four nodes in namespaces, each of two CPU slots."""
+    return labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)

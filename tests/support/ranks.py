@@ -1,0 +1,119 @@
+"""Ranks of a PyTorch program as processes of their own, forked from one that has imported PyTorch.
+
+The import takes a second or two of processor time, in every rank and in torchrun besides: most of what such a test costs. A
+rank has the arguments, environment and streams that torchrun gives it. That torchrun does so is held by tests that use
+`tests.support.trainers.torchrun`, and in a lab.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from tests.support.trainers import PYTHON, ROOT, free_port
+
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "GLOO_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT / "remote"),
+}
+SERVER = """
+import json, os, runpy, signal, sys
+import torch, torch.distributed, torch.nn.parallel
+def be(order, rank):
+    for name, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(f"{order['folder']}/rank.sh-{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    node, local = divmod(rank, order["nproc"])
+    identity = {"RANK": rank, "LOCAL_RANK": local, "GROUP_RANK": node, "WORLD_SIZE": order["nodes"] * order["nproc"],
+                "LOCAL_WORLD_SIZE": order["nproc"], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
+    os.environ.update({name: str(value) for name, value in identity.items()})
+    sys.argv = [order["program"], *order["arguments"]]
+    sys.path[0] = os.path.dirname(order["program"])
+    runpy.run_path(order["program"], run_name="__main__")
+for line in sys.stdin:
+    order = json.loads(line)
+    ranks = {}
+    for rank in range(order["nodes"] * order["nproc"]):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                be(order, rank)
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+                if code and end.code != code:
+                    print(end.code, file=sys.stderr)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                sys.stdout.flush(), sys.stderr.flush()
+                os._exit(code)
+        ranks[pid] = rank
+    codes = {}
+    while ranks:
+        pid, status = os.wait()
+        codes[ranks.pop(pid)] = code = os.waitstatus_to_exitcode(status)
+        for other in ranks if code else ():
+            os.kill(other, signal.SIGTERM)
+    print(json.dumps([codes[rank] for rank in sorted(codes)]), flush=True)
+"""
+
+
+class Ranks:
+    """A process that has imported PyTorch and starts ranks."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [PYTHON, "-u", "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+
+    def run(self, order: dict[str, object], timeout_s: float) -> list[int]:
+        """Start all ranks of a run; return their exit codes."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            self.close()
+            server.cache_clear()
+            raise AssertionError(f"the ranks were not over within {timeout_s:g} s: {order}")
+        codes: list[int] = json.loads(self.process.stdout.readline())
+        return codes
+
+    def close(self) -> None:
+        """End the process, and ranks that it waits for."""
+        assert self.process.stdin and self.process.stdout
+        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+            os.kill(int(pid), 9)
+        self.process.kill()
+        self.process.wait(10)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@cache
+def server() -> Ranks:
+    """The one of this process; it ends with it."""
+    made = Ranks()
+    atexit.register(made.close)
+    return made
+
+
+def ranks(program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, nodes: int = 1) -> list[str]:
+    """Run a program of PyTorch in ``nproc`` ranks on each of some nodes; return what each rank printed, in order of rank.
+
+    What they wrote lies in ``folder``, where `tests.support.trainers.torchrun` has it as well.
+    """
+    order = {"program": str(program), "arguments": list(arguments), "folder": str(folder), "nproc": nproc, "nodes": nodes}
+    codes = server().run({**order, "port": free_port()}, timeout_s=120)
+    errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
+    assert codes == [0] * nproc * nodes, f"{codes}: {errors}"
+    return [(folder / f"rank.sh-{rank}.out").read_text() for rank in range(nproc * nodes)]

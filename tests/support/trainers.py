@@ -1,0 +1,108 @@
+"""What tests of our trainers share: an interpreter that has the framework, and eyes for what a trainer prints.
+
+Frameworks are large. Where the interpreter of the tests lacks one, `ORCH_TEST_PYTHON` may name another that has it; where
+neither does, the test is skipped and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = os.environ.get("ORCH_TEST_PYTHON", sys.executable)
+DONE_KEYS = {
+    *("world_size", "ranks", "hosts", "devices", "steps", "model", "dtype", "batch_size", "global_batch", "parameters"),
+    *("framework", "framework_version", "python", "cuda", "cudnn", "nccl", "backend", "gradient_bytes", "simulated"),
+    "max_memory_bytes",
+}
+"""What every trainer tells in its last line."""
+LOADER_KEYS = DONE_KEYS | {"loader"}
+"""What those tell besides that can read data."""
+
+
+SHARED = ROOT / "remote" / "trainer.py"
+"""What our trainers have in common."""
+
+
+def flags(*files: Path) -> set[str]:
+    """Every flag that a trainer declares in these files."""
+    return {flag for file in files for flag in re.findall(r'add_argument\("(--[a-z-]+)"', file.read_text())}
+
+
+@cache
+def has(name: str) -> bool:
+    """Tell whether the interpreter of the frameworks can find a module. It is not imported: some take seconds."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def needs(*names: str) -> None:
+    """Skip the test where a module is missing."""
+    missing = [name for name in names if not has(name)]
+    if missing:
+        pytest.skip(f"{PYTHON} has no {', '.join(missing)}; ORCH_TEST_PYTHON may name an interpreter that has")
+
+
+def grammar(framework: str) -> dict[str, Any]:
+    """The log grammar that the framework's folder declares."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "templates" / framework / "framework.yaml").read_text())
+    log: dict[str, Any] = document["log"]
+    return log
+
+
+def samples(framework: str, text: str) -> list[dict[str, float]]:
+    """The step lines of a log, as the folder's own pattern reads them."""
+    pattern = re.compile(grammar(framework)["patterns"][0])
+    found = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
+    kinds = {"step": int, "timestamp": float, "step_time_s": float, "samples": int}
+    return [{name: kind(one[name]) for name, kind in kinds.items()} for one in found]
+
+
+def closing(framework: str, text: str) -> dict[str, Any]:
+    """The facts in the last line of a log."""
+    match = re.match(grammar(framework)["closing"], text.splitlines()[-1])
+    assert match, text
+    facts: dict[str, Any] = json.loads(match["json"], parse_constant=pytest.fail)
+    return facts
+
+
+def rank_lines(framework: str, text: str) -> list[tuple[int, int]]:
+    """The (rank, world_size) of every rank line."""
+    matches = [re.match(grammar(framework)["rank"], line) for line in text.splitlines()]
+    return [(int(match["rank"]), int(match["world_size"])) for match in matches if match]
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: str = "train_pytorch.py") -> list[str]:
+    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed."""
+    wrapper = folder / "rank.sh"
+    wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
+    wrapper.chmod(0o700)
+    environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(ROOT / "remote")
+    command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
+    command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
+    command += [PYTHON, "-u", str(ROOT / "remote" / program), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
+    assert done.returncode == 0, done.stderr + errors
+    return [path.read_text() for path in sorted(folder.glob("*.out"))]
