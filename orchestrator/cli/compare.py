@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, find_bench, share
+from orchestrator.cli.options import Bench, Json, find_bench
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare.benches import Comparison
@@ -49,6 +49,7 @@ def gate(
     """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
     from orchestrator.analysis.compare.benches import compare as compared
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.words import share
     from orchestrator.report.compare import change
     from orchestrator.report.text import one_line
 

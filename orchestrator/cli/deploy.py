@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select, words
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select
+from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
