@@ -70,10 +70,10 @@ def _by(text: str) -> tuple[str, tuple[str, str]]:
     from orchestrator.errors import ConfigError
 
     name, _, values = text.partition("=")
-    one, comma, other = values.partition(",")
-    if not (name and one and comma and other) or one == other:
+    first, comma, second = values.partition(",")
+    if not (name and first and comma and second) or first == second:
         raise ConfigError(f"expected a field and two values, such as dtype=fp32,fp16, got {text!r}", where="--by")
-    return name, (one, other)
+    return name, (first, second)
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:

@@ -40,10 +40,10 @@ def history(
 
     if plot and plot.suffix != ".svg":
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
-    begin, wanted = _date(since), _shape(shape)
+    begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
     whole = history(project.runs, project.history)
-    cells = chosen(whole.cells, model, dtype, wanted, begin)
+    cells = chosen(whole.cells, model, dtype, shape_name, begin)
     if plot:
         from orchestrator.report.trend import svg
 
