@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from orchestrator.cli.options import share, words
 from orchestrator.controller.stopping import Width, decide
 from orchestrator.plan.schedule import MOST, Schedule
+from orchestrator.plan.words import share, words
 from orchestrator.results.numbers.intervals import Interval, interval, ratio_interval
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000

@@ -24,8 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import PlannedRun, Request, plan_run, specs
+from orchestrator.plan.bench import PlannedRun, plan_run
 from orchestrator.plan.folders import open_framework
+from orchestrator.plan.request import Request, checked_specs
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import BenchDir
 
@@ -122,7 +123,7 @@ def written(root: Path, asked: argparse.Namespace) -> tuple[Path, int]:
         Host(name=f"node{n}", address=f"10.11.{n // 250}.{n % 250 + 2}", slots=asked.ranks, gpus=0) for n in range(asked.nodes)
     ]
     request = Request("resnet50", (asked.nodes,), (asked.ranks,), single={"steps": asked.steps, "batch_size": BATCH})
-    (spec,) = specs(request, [folder], hosts)
+    (spec,) = checked_specs(request, [folder], hosts)
     run = PlannedRun("wide.000", 1, spec, folder, "wide")
     plan = plan_run(folder, spec, hosts, run_id=run.run_id, repeat=1, port=20000)
     bench = BenchDir.create(root, {"bench_id": "wide", "runs": [run.run_id], "cells": [spec.as_dict()]})

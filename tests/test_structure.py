@@ -57,7 +57,7 @@ HOMES = {
     "yaml": ["yamlfile.py"],
     "pydantic_core": ["inventory/values.py"],
     "pydantic": ["inventory/schema.py", "inventory/values.py", "plan/schema.py", "analysis/published/schema.py"],
-    "jinja2": ["plan/render.py", "report/html"],
+    "jinja2": ["plan/sandbox.py", "report/html"],
     "numpy": ["results/numbers/throughput.py"],
     "scipy": ["results/numbers/intervals.py"],
     "typer": ["cli/"],

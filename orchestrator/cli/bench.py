@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,21 +22,14 @@ from orchestrator.cli.options import (
     Templates,
     Timeout,
     WarmupSteps,
-    assignments,
-    numbers,
+    new_bench_id,
+    new_seed,
     print_json,
-    seconds,
     select,
-    shapes,
-    share,
-    words,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from orchestrator.plan.bench import Bench
-    from orchestrator.plan.schedule import Schedule
     from orchestrator.plan.spec import RunSpec
     from orchestrator.record.rundir import RunDir
 
@@ -88,136 +81,59 @@ def bench(
 
     Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
     """
-    import secrets
-    import time
-
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.bench import Bench, Request, missing_baselines, specs
+    from orchestrator import yamlfile
     from orchestrator.plan.folders import framework_for, open_framework
-    from orchestrator.plan.schedule import LEAST
+    from orchestrator.plan.limits import Limits
+    from orchestrator.plan.request import check_measures, planned, request_of, without
 
-    if shape and (nodes or gpus or ladder) or ladder and (gpus and "," in gpus):
-        raise ConfigError(
-            "expected --shape alone, or --ladder, or --nodes and --gpus", where="--shape" if shape else "--ladder"
-        )
-    if framework and not words(framework):
-        raise ConfigError("expected at least one framework, got none", where="--framework")
-    folders = {name: open_framework(name, templates) for name in words(framework) or (framework_for(model, templates),)}
-    speedless = [folder.framework for folder in folders.values() if not folder.framework.measure.has_speed]
-    if until_ci and speedless:
-        message = f"{speedless[0].name} measures {speedless[0].measure.noun}: no speed whose interval could become narrow"
-        raise ConfigError(message, where="--until-ci", hint="--repeats is how often each cell runs")
-    choices = _run_file(run_file)
-    lists: dict[str, tuple[Any, ...]] = {
-        "batch_size": numbers(batch_size, "--batch-size"),
-        "dtype": words(dtype),
-        "loader": words(loader),
-    }
-    request = Request(
-        model=model,
-        nodes=numbers(nodes, "--nodes"),
-        gpus=numbers(gpus, "--gpus"),
-        shapes=shapes(shape),
+    request = request_of(
+        model,
+        framework=framework,
+        nodes=nodes,
+        gpus=gpus,
+        shape=shape,
         ladder=ladder,
-        axes={key: values for key, values in lists.items() if values},
+        dtype=dtype,
+        batch_size=batch_size,
+        loader=loader,
         single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout},
-        sets=assignments(sets or []),
-        run_file=choices,
+        sets=sets or [],
+        run_file=yamlfile.load(run_file) if run_file else None,
+        repeats=repeats,
+        order=order,
+        until_ci=until_ci,
+        max_repeats=max_repeats,
+        budget=budget,
+        baseline=baseline,
     )
+    folders = [open_framework(name, templates) for name in request.frameworks or (framework_for(model, templates),)]
+    check_measures(request, [folder.framework for folder in folders])
     selection = select(hosts, exclude)
-    wanted = specs(request, list(folders.values()), selection.hosts)
-    device = wanted[0].device
-    count = (
-        repeats
-        or choices.get("repeats")
-        or (LEAST if until_ci else max(f.framework.default("repeats", device)[0] for f in folders.values()))
-    )
-    schedule = _course(order, count, until_ci, max_repeats, budget)
-    borrowed: list[RunDir] = []
-    extra: tuple[RunSpec, ...] = ()
-    if baseline:
-        from orchestrator.controller.earlier import usable_baseline
-
-        for spec in missing_baselines([spec for spec in wanted if folders[spec.framework].framework.measure.has_speed]):
-            # Where repeats are added, a baseline must gain them too.
-            found = (
-                []
-                if until_ci
-                else usable_baseline(selection.project.runs, spec, folders[spec.framework], selection.hosts, count)
-            )
-            borrowed += found
-            extra += () if found else (spec,)
-    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    plan = Bench(bench_id, (*extra, *wanted), folders, schedule)
+    plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
+    borrowed = _borrowed(plan, selection)
+    plan = without(plan, [spec for spec, _ in borrowed])
     if dry_run:
         _show_everything(plan, selection, as_json)
         return
     from orchestrator.cli.controller import conduct
-    from orchestrator.plan.limits import Limits
 
     limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
-    conduct(plan, borrowed, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
+    earlier = [run for _, runs in borrowed for run in runs]
+    conduct(plan, earlier, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
 
-_LISTS = ("batch_size", "dtype", "loader")
-_CHOICES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "batch_size": ((int,), "a whole number ≥ 1"),
-    "dtype": ((str,), "one type as text"),
-    "loader": ((str,), "one loader as text"),
-    "steps": ((int,), "a whole number ≥ 1"),
-    "warmup_steps": ((int,), "a whole number ≥ 0"),
-    "timeout_s": ((int, float), "seconds above 0"),
-    "repeats": ((int,), "a whole number ≥ 1"),
-    "options": ((dict,), "a mapping"),
-}
-"""What a run file may hold; how large a number may be, the spec judges, of whichever origin it is."""
+def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:
+    """Return the baselines of a bench for which earlier ones have usable runs, with those runs."""
+    from orchestrator.controller.earlier import usable_baseline
+    from orchestrator.plan.request import borrowable
 
-
-def _run_file(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    from orchestrator import yamlfile
-    from orchestrator.errors import ConfigError
-
-    document = yamlfile.load(path)
-    known = list(_CHOICES)
-    if not isinstance(document.value, dict):
-        raise ConfigError("expected a mapping of choices", where=str(path), hint=f"it takes {', '.join(known)}")
-    for key in document.value:
-        if key not in known:
-            raise ConfigError(
-                f"unknown key {key}", where=f"{path}:{document.line((key,))}", hint=f"it takes {', '.join(known)}"
-            )
-    values = dict(document.value)
-    for key, value in values.items():
-        kinds, word = _CHOICES[key]
-        if type(value) not in kinds or (key == "repeats" and value < 1):
-            hint = f"--{key.replace('_', '-')} of the command line takes several" if key in _LISTS else ""
-            raise ConfigError(f"expected {word}, got {value!r}", where=f"{path}:{document.line((key,))}: {key}", hint=hint)
-    for name, value in values.get("options", {}).items():
-        if type(value) not in (str, int, float, bool):
-            where = f"{path}:{document.line(('options', name))}: options.{name}"
-            raise ConfigError(f"expected one value, got {value!r}", where=where)
-    return values
-
-
-def _course(order: str, repeats: int, until_ci: str, max_repeats: int | None, budget: str) -> Schedule:
-    """Return how the bench goes on. Raises ConfigError."""
-    import secrets
-
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.schedule import MOST, Schedule
-
-    if order not in ("interleaved", "random"):
-        raise ConfigError(f"expected interleaved or random, got {order!r}", where="--order")
-    if max_repeats is not None and not until_ci:
-        raise ConfigError("it belongs to --until-ci", where="--max-repeats", hint="--repeats is the number without that")
-    most = max_repeats or max(MOST, repeats)
-    if until_ci and not 2 <= repeats <= most:
-        raise ConfigError(f"expected 2 to {most} repeats to begin with, got {repeats}", where="--repeats")
-    seed = int.from_bytes(secrets.token_bytes(4), "big")
-    aim = share(until_ci, "--until-ci") if until_ci else None
-    return Schedule(order, seed, repeats, aim, most, seconds(budget, "--budget") if budget else None)
+    borrowed = []
+    for spec in borrowable(plan):
+        folder = plan.folders[spec.framework]
+        runs = usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats)
+        if runs:
+            borrowed.append((spec, runs))
+    return borrowed
 
 
 def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
@@ -256,9 +172,9 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
         shown.add(repr(run.spec.as_dict()))
         typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
         for key, value in run.spec.as_dict().items():
-            for name, each in value.items() if key == "options" else ((None, value),):
+            for name, setting in value.items() if key == "options" else ((None, value),):
                 label = f"options.{name}" if name else key
-                typer.echo(f"   {label} = {each}  ({run.spec.origins.get(label, 'computed')})")
+                typer.echo(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})")
         for slot in decided.placement.slots:
             ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
             typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, find_bench, share
+from orchestrator.cli.options import Bench, Json, find_bench
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare.benches import Comparison
@@ -49,6 +49,7 @@ def gate(
     """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
     from orchestrator.analysis.compare.benches import compare as compared
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.words import share
     from orchestrator.report.compare import change
     from orchestrator.report.text import one_line
 
@@ -69,10 +70,10 @@ def _by(text: str) -> tuple[str, tuple[str, str]]:
     from orchestrator.errors import ConfigError
 
     name, _, values = text.partition("=")
-    one, comma, other = values.partition(",")
-    if not (name and one and comma and other) or one == other:
+    first, comma, second = values.partition(",")
+    if not (name and first and comma and second) or first == second:
         raise ConfigError(f"expected a field and two values, such as dtype=fp32,fp16, got {text!r}", where="--by")
-    return name, (one, other)
+    return name, (first, second)
 
 
 def _show(comparison: Comparison, as_json: bool) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select, words
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select
+from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,11 +98,11 @@ def check(
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
-        found = _capture(cluster, folders) if folders else {}
-    facts = found[folders[-1].framework.name] if folders else {}
-    known = {folder.framework.name: "framework" for folder in folders}
-    judged = _judge(selection.hosts, folders, found) if folders else []
-    checks = [each for each in judged if not named or known.get(each.name, each.name) in named]
+        captured = _capture(cluster, folders) if folders else {}
+    facts = captured[folders[-1].framework.name] if folders else {}
+    kinds = {folder.framework.name: "framework" for folder in folders}
+    judged = _judge(selection.hosts, folders, captured) if folders else []
+    checks = [check for check in judged if not named or kinds.get(check.name, check.name) in named]
     if as_json:
         print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
     else:
@@ -119,10 +120,10 @@ def _named(only: str) -> set[str]:
     from orchestrator.errors import ConfigError
     from orchestrator.inventory.hostset import nearest
 
-    known = ("reach", *NAMES)
+    names = ("reach", *NAMES)
     for name in words(only) if only else ():
-        if name not in known:
-            hint = f"the checks are {', '.join(known)}{nearest(name, known)}"
+        if name not in names:
+            hint = f"the checks are {', '.join(names)}{nearest(name, names)}"
             raise ConfigError(f"expected names of checks, got {name!r}", where="--only", hint=hint)
     return set(words(only)) if only else set()
 
@@ -132,9 +133,9 @@ def _reach(cluster: Cluster, name: str) -> None:
 
     done = cluster.nodes[name].transport.run(["true"], timeout_s=30)
     if done.code:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
+        output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
         hint = "does the login shell of this user run commands? getent passwd tells which it is"
-        raise RunError(f"expected `true` to end with 0, got {done.code}: {said}", kind="node_unfit", host=name, hint=hint)
+        raise RunError(f"expected `true` to end with 0, got {done.code}: {output}", kind="node_unfit", host=name, hint=hint)
 
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
@@ -143,13 +144,13 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
     from orchestrator.errors import Faults
     from orchestrator.nodes.preflight import capture
 
-    found: dict[str, dict[str, Any]] = {}
+    captured: dict[str, dict[str, Any]] = {}
     for folder in folders:
         facts, errors = capture(cluster, folder.framework)
         if wrong := [*errors.values(), *same_machine(facts)]:
             raise Faults(wrong)
-        found[folder.framework.name] = facts
-    return found
+        captured[folder.framework.name] = facts
+    return captured
 
 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
@@ -157,12 +158,12 @@ def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dic
 
     from orchestrator.checks.judge import among, judge
 
-    found: list[Check] = []
+    checks: list[Check] = []
     for folder in folders:
-        known = facts[folder.framework.name]
-        found += [check for host in hosts for check in judge(host, known[host.name], folder.framework, None)]
-        found += among(known)
-    return list(dict.fromkeys(found))
+        by_host = facts[folder.framework.name]
+        checks += [check for host in hosts for check in judge(host, by_host[host.name], folder.framework, None)]
+        checks += among(by_host)
+    return list(dict.fromkeys(checks))
 
 
 def _plain(check: Check) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Json, shapes
+from orchestrator.cli.options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +40,10 @@ def history(
 
     if plot and plot.suffix != ".svg":
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
-    begin, wanted = _date(since), _shape(shape)
+    begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
     whole = history(project.runs, project.history)
-    cells = chosen(whole.cells, model, dtype, wanted, begin)
+    cells = chosen(whole.cells, model, dtype, shape_name, begin)
     if plot:
         from orchestrator.report.trend import svg
 
@@ -74,11 +74,12 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
 def _shape(text: str) -> str:
     """Return the shape meant as benches have it; empty for any."""
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.words import shapes
 
-    found = shapes(text)
-    if text and len(found) != 1:
+    pairs = shapes(text)
+    if text and len(pairs) != 1:
         raise ConfigError(f"expected one shape such as 4n8g, got {text!r}", where="--shape")
-    return "".join(f"{nodes}n{gpus}g" for nodes, gpus in found)
+    return "".join(f"{nodes}n{gpus}g" for nodes, gpus in pairs)
 
 
 def _date(text: str) -> str:

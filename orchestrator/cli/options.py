@@ -86,16 +86,16 @@ def select(hosts: str, exclude: str = "") -> Selection:
     source, why = project.inventory_source(hosts, os.environ)
     expression = ""
     if hosts and not _is_file(hosts):
-        known, known_why = project.inventory_source("", os.environ)
-        if Path(known).exists():
-            inventory = open_inventory(known)
+        usual, usual_why = project.inventory_source("", os.environ)
+        if Path(usual).exists():
+            inventory = open_inventory(usual)
             try:
                 inventory.select(hosts)
-                source, why, expression = known, known_why, hosts
+                source, why, expression = usual, usual_why, hosts
             except ConfigError:
                 # A word that the inventory half knows is a slip; only what it knows nothing of are addresses of their own.
-                known_names = {name for host in inventory.hosts for name in (host.name, host.address)}
-                if "@" in hosts or known_names & set(expand(hosts)):
+                names = {name for host in inventory.hosts for name in (host.name, host.address)}
+                if "@" in hosts or names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
     chosen = inventory.select(expression, exclude)
@@ -110,77 +110,19 @@ def _is_file(text: str) -> bool:
     return "/" in text or Path(text).exists()
 
 
-def numbers(text: str, option: str) -> tuple[int, ...]:
-    """Return the whole numbers of a comma list."""
-    from orchestrator.errors import ConfigError
+def new_bench_id() -> str:
+    """Return the name of a bench that is planned now: its time, and four characters against two in one second."""
+    import secrets
+    import time
 
-    try:
-        return tuple(int(word) for word in words(text))
-    except ValueError:
-        raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def share(text: str, option: str) -> float:
-    """Return a percentage such as ``1%`` as a share of 1."""
-    from orchestrator.errors import ConfigError
+def new_seed() -> int:
+    """Return a seed by chance."""
+    import secrets
 
-    number = _positive(text.removesuffix("%")) if text.endswith("%") else None
-    if number is None or number >= 100:
-        raise ConfigError(f"expected a percentage above 0 and below 100, such as 1%, got {text!r}", where=option)
-    return number / 100
-
-
-def seconds(text: str, option: str) -> float:
-    """Return a length of time such as ``90s``, ``30m`` or ``1.5h`` in seconds."""
-    from orchestrator.errors import ConfigError
-
-    units = {"s": 1, "m": 60, "h": 3600}
-    number = _positive(text[:-1]) if text[-1:] in units else None
-    if number is None:
-        raise ConfigError(f"expected a time such as 90s, 30m or 2h, got {text!r}", where=option)
-    return number * units[text[-1]]
-
-
-def _positive(text: str) -> float | None:
-    import re
-
-    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0 else None
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Return the words of a comma list."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def shapes(text: str) -> tuple[tuple[int, int], ...]:
-    """Return (nodes, gpus) of each shape: ``1n8g,4n8g`` or ``1x8,4x8``."""
-    import re
-
-    from orchestrator.errors import ConfigError
-
-    found = []
-    for word in words(text):
-        match = re.fullmatch(r"(\d+)n(\d+)g|(\d+)x(\d+)", word)
-        if not match:
-            raise ConfigError(f"expected shapes such as 1n1g,4n8g, got {word!r}", where="--shape")
-        nodes, gpus = (int(part) for part in match.groups() if part is not None)
-        found.append((nodes, gpus))
-    return tuple(found)
-
-
-def assignments(pairs: list[str]) -> dict[str, str]:
-    """Return ``key=value`` pairs as a mapping. The same key twice with two values is an error."""
-    from orchestrator.errors import ConfigError
-
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"expected key=value, got {pair!r}", where="--set")
-        if found.get(key, value) != value:
-            raise ConfigError(f"{key} is set twice, to {found[key]!r} and {value!r}", where="--set")
-        found[key] = value
-    return found
+    return int.from_bytes(secrets.token_bytes(4), "big")
 
 
 def print_json(value: Any) -> None:

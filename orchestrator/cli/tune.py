@@ -21,11 +21,10 @@ from orchestrator.cli.options import (
     Templates,
     Timeout,
     WarmupSteps,
-    assignments,
+    new_bench_id,
+    new_seed,
     print_json,
-    seconds,
     select,
-    shapes,
 )
 
 if TYPE_CHECKING:
@@ -71,46 +70,39 @@ def tune(
 
     The best is run against the default at the end, in turns; only what that shows is claimed, and written as an inventory.
     """
-    import secrets
-    import time
-
     from orchestrator.analysis.tune.state import tune_record
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.bench import Bench, Request, specs
     from orchestrator.plan.folders import open_framework
     from orchestrator.plan.limits import Limits
     from orchestrator.plan.placement import taken
-    from orchestrator.plan.schedule import Schedule
+    from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
 
-    if allow not in ("", "numerics"):
-        raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
-    if len(shapes(shape)) > 1:
-        raise ConfigError(
-            f"expected one shape, got {shape}", where="--shape", hint="settings of one shape may not suit another"
-        )
-    folder = open_framework(framework, templates)
-    if not folder.framework.tunes:
-        raise ConfigError(f"{framework} names nothing to turn", where="--framework", hint="tunes: in its framework.yaml does")
+    numerics = allows_numerics(allow)
     single = {"dtype": dtype, "batch_size": batch_size, "loader": loader, "steps": steps, "warmup_steps": warmup_steps}
-    request = Request(model=model, shapes=shapes(shape), single={**single, "timeout_s": timeout}, sets=assignments(sets or []))
+    request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single={**single, "timeout_s": timeout})
+    folder = open_framework(framework, templates)
+    knobs = free_knobs(folder.framework, request.sets)
     selection = select(hosts, exclude)
-    (spec,) = specs(request, [folder], selection.hosts)
-    knobs = [knob for knob in folder.framework.tunes if not {knob.option} & set(request.sets)]
-    target = output.absolute() if output else None
-    if target and (target.exists() or options_path(target).exists()):
-        raise ConfigError("expected a new file", kind="unsafe_path", where=str(output), hint="nothing is overwritten")
-    budget_s = seconds(budget, "--budget")
+    plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
+    target = _new_file(output)
     if dry_run:
-        _show_space(spec, knobs, allow == "numerics", as_json)
+        _show_space(plan.cells[0], knobs, numerics, as_json)
         return
     from orchestrator.cli.controller import conduct
 
-    chosen = int.from_bytes(secrets.token_bytes(4), "big") if seed is None else seed
-    bench_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    plan = Bench(bench_id, (spec,), {framework: folder}, Schedule(budget_s=budget_s))
-    record = tune_record(knobs, taken([spec], selection.hosts), chosen, numerics=allow == "numerics", output=str(target or ""))
+    tuned_hosts = taken(plan.cells, selection.hosts)
+    record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
     conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+
+
+def _new_file(path: Path | None) -> str:
+    """Return the absolute path of the inventory to write, empty for none. Raises ConfigError where it or its options exist."""
+    from orchestrator.errors import ConfigError
+
+    target = path.absolute() if path else None
+    if target and (target.exists() or options_path(target).exists()):
+        raise ConfigError("expected a new file", kind="unsafe_path", where=str(path), hint="nothing is overwritten")
+    return str(target or "")
 
 
 def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool) -> None:

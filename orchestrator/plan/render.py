@@ -1,12 +1,10 @@
 """Texts for nodes out of a spec and a placement: `Plan`, with the exact files of every node.
 
-The only home of Jinja2. Templates see the values listed in `_context`, nothing of Python, no files and no environment. Every
-value that a template prints is quoted for the kind of file it goes into, so a template writes ``{{ value }}`` bare.
+Templates see the values listed in `_context` and nothing else; `orchestrator.plan.sandbox` renders them.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +14,11 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.plan.framework import Framework, payload_digest, payload_path
 from orchestrator.plan.placement import Placement, Slot
+from orchestrator.plan.sandbox import HostVariables, rendered
 from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
-_OUTPUT_LIMIT = 1 << 20
-_LOOP_LIMIT = 1_000_000
 # Set for every run: numbers and messages that a parser can rely on, output at once, and a hash that is the same on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _VARIABLES = "env.sh"
@@ -105,7 +102,7 @@ def render(
             files.append(RenderedFile("launch.sh", _WAITING, 0o700))
         else:
             for file in framework.files:
-                text = _render_one(framework, file.template, sources, file.target, context)
+                text = rendered(file.template, sources, file.target, context, folder=framework.folder)
                 files.append(RenderedFile(file.path, text, file.mode))
         ports = framework.ports_of(slot.node_rank, slot.nproc, placement.master_port)
         nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh"), ports))
@@ -144,7 +141,7 @@ def _context(
     run_id: str,
     payload: Mapping[str, str],
 ) -> dict[str, Any]:
-    variables = _Variables(host.name, _paths(host.vars))
+    variables = HostVariables(host.name, host.vars)
     payload_set = payload_digest(payload)
     return {
         "run_id": run_id,
@@ -157,7 +154,7 @@ def _context(
         "node": _fields(slot, "node_rank first_rank nproc host address devices"),
         "master_addr": placement.master_addr,
         "master_port": placement.master_port,
-        "addresses": [each.address for each in placement.slots],
+        "addresses": [other.address for other in placement.slots],
         "python": variables.get("python", "python3"),
         "runner_python": variables.get("runner_python", "python3"),
         "host_vars": variables,
@@ -172,141 +169,6 @@ def _context(
 
 def _fields(value: Any, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
-
-
-def _render_one(
-    framework: Framework, template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any]
-) -> str:
-    import jinja2
-
-    hint = "docs/frameworks.md lists the names that a template may read; those of a host stand under vars: in the inventory"
-    pieces: list[str] = []
-    room = _OUTPUT_LIMIT
-    try:
-        for piece in _sandbox(sources, target).get_template(template).generate(context):
-            pieces.append(piece)
-            room -= len(piece)
-            if room < 0:
-                raise OverflowError(f"expected up to {_OUTPUT_LIMIT} characters, got more")
-        text = "".join(pieces)
-        if "\0" in text or "\r" in text:
-            raise ValueError("expected text without NUL and carriage return")
-    except jinja2.TemplateSyntaxError as error:
-        where = f"{framework.folder}/{error.name or template}:{error.lineno}"
-        raise ConfigError(error.message or "syntax error", kind="template_error", where=where) from error
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-        where = f"{framework.folder}/{_place(error, sources) or template}"
-        raise ConfigError(str(error), kind="template_error", where=where, hint=hint) from error
-    return text
-
-
-def _sandbox(sources: Mapping[str, str], target: str) -> Any:
-    """Return the environment of one template: only the folder's own templates, and no loop or product without an end."""
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Undefined(jinja2.StrictUndefined):
-        @property
-        def _undefined_message(self) -> str:
-            if isinstance(self._undefined_obj, _Variables):
-                return f"expected {self._undefined_name!r} among vars of {self._undefined_obj._host}, found none"
-            return super()._undefined_message
-
-    environment = ImmutableSandboxedEnvironment(
-        undefined=Undefined,
-        loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
-        finalize=_FINALIZE[target],
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    left = _LOOP_LIMIT
-
-    def counted(*bounds: int) -> range:
-        nonlocal left
-        numbers = range(*bounds)
-        left -= len(numbers)
-        if left < 0:
-            raise OverflowError(f"expected up to {_LOOP_LIMIT} turns of all loops together, got more")
-        return numbers
-
-    environment.globals.clear()
-    environment.globals.update(range=counted, dict=dict, namespace=jinja2.utils.Namespace)
-    environment.intercepted_binops = frozenset(("*", "**"))
-    environment.binop_table.update({"*": _product, "**": _power})
-    return environment
-
-
-def _product(left: Any, right: Any) -> Any:
-    size = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
-    count = [value for value in (left, right) if isinstance(value, int)]
-    if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(value.bit_length() > 1024 for value in count):
-        raise OverflowError("expected a product of a sensible size")
-    return left * right
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > 1024:
-        raise OverflowError("expected a power of a sensible size")
-    return base**exponent
-
-
-def _place(error: BaseException, sources: Mapping[str, str]) -> str:
-    """Return template and line where an error was raised, which Jinja2 puts into the traceback."""
-    place, step = "", error.__traceback__
-    while step:
-        if step.tb_frame.f_code.co_filename in sources:
-            place = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
-        step = step.tb_next
-    return place
-
-
-class _FromHome(str):
-    """A path of the inventory that begins with ``~/``: each node has a home of its own, which its own shell knows."""
-
-
-class _Variables(dict[str, Any]):
-    """What the inventory says of a host, by name."""
-
-    def __init__(self, host: str, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self._host = host  # templates see no name that begins like this
-
-
-def _paths(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _FromHome(value) if isinstance(value, str) and value.startswith("~/") else value for key, value in values.items()
-    }
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
-
-
-def _shell(value: Any) -> Any:
-    """Quote one printed value; a list becomes its quoted words."""
-    if isinstance(value, list | tuple):
-        return " ".join(shlex.quote(_word(item)) for item in value)
-    if isinstance(value, _FromHome):
-        return '"$HOME"/' + shlex.quote(value[2:])
-    return value if _is_undefined(value) else shlex.quote(_word(value))
-
-
-def _json(value: Any) -> Any:
-    return value if _is_undefined(value) else json.dumps(value, ensure_ascii=False)
-
-
-def _is_undefined(value: Any) -> bool:
-    import jinja2
-
-    return isinstance(value, jinja2.Undefined)
-
-
-# JSON is YAML, so one way of printing a value serves both.
-_FINALIZE: Mapping[str, Callable[[Any], Any]] = {"sh": _shell, "json": _json, "yaml": _json}
 
 
 def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> Plan:

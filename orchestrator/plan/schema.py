@@ -72,14 +72,15 @@ class _Log(_Strict):
     @field_validator("patterns", "rank", "closing", "readings")
     @classmethod
     def _compiles(cls, value: Any) -> Any:
-        found = []
+        groups = []
         for pattern in value if isinstance(value, list) else [value]:
             try:
-                found.append(set(re.compile(pattern).groupindex))
+                groups.append(set(re.compile(pattern).groupindex))
             except re.error as error:
                 raise ValueError(f"a regular expression: {error}") from None
         # A step and its value may stand on two lines, each with a pattern of its own.
-        if isinstance(value, list) and not (all(found) and "step" in set().union(*found) and set().union(*found) & _VALUES):
+        names = set[str]().union(*groups)
+        if isinstance(value, list) and not (all(groups) and "step" in names and names & _VALUES):
             raise ValueError(f"patterns with the group step and one of {', '.join(sorted(_VALUES))}")
         return value
 
@@ -128,8 +129,8 @@ class _Framework(_Strict):
     @model_validator(mode="after")
     def _whole(self) -> _Framework:
         training = {"loaders": bool(self.loaders), "log.patterns": bool(self.log.patterns)}
-        said = training if self.measures == TRAINING else {"log.readings": bool(self.log.readings)}
-        missing = [name for name, is_there in said.items() if not is_there]
+        needed = training if self.measures == TRAINING else {"log.readings": bool(self.log.readings)}
+        missing = [key for key, is_there in needed.items() if not is_there]
         if missing:
             raise ValueError(f"{' and '.join(missing)} in a folder that measures {self.measures}")
         return self
@@ -137,17 +138,7 @@ class _Framework(_Strict):
 
 def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str, folder: str, digest: str) -> Framework:
     """Return the framework that a document declares. Raises Faults of ConfigError with file, line and key."""
-    try:
-        model = _Framework.model_validate(value)
-    except ValidationError as error:
-        faults = []
-        for fault in error.errors():
-            path = tuple(part for part in fault["loc"] if part != "[key]")
-            key = ".".join(map(str, path)) or "the file"
-            got = "nothing" if fault["type"] == "missing" else repr(fault["input"])[:60]
-            message = f"{key}: {fault['msg'].lower()}, got {got}"
-            faults.append(ConfigError(message, where=f"{folder}/framework.yaml:{line_of(path)}"))
-        raise Faults(faults) from None
+    model = _validated(value, line_of, folder)
     fixed = MEASURES[model.measures].fixed
     options = {key: _option(option) for key, option in model.options.items()}
     knobs = [_knob(knob) for knob in model.tunes]
@@ -171,21 +162,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         files=tuple(ConfigFile(file.template, file.path, file.target, int(file.mode, 8)) for file in model.files),
         payload=tuple(model.payload),
         probe=model.probe,
-        log=LogGrammar(
-            files=tuple(model.log.files),
-            patterns=tuple(model.log.patterns),
-            nodes=model.log.nodes,
-            scope=model.log.scope,
-            scope_by=model.log.scope_by,
-            cumulative=model.log.cumulative,
-            counts_from=model.log.counts_from,
-            after_warmup=model.log.after_warmup,
-            rank=model.log.rank,
-            rank_files=tuple(model.log.rank_files),
-            closing=model.log.closing,
-            nccl_files=tuple(model.log.nccl_files),
-            readings=model.log.readings,
-        ),
+        log=_log_grammar(model.log),
         distributions=tuple(model.distributions),
         simulated=model.simulated,
         dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},
@@ -196,6 +173,39 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         published=model.published.model_dump() if model.published else {},
         measures=model.measures,
         tunes=tuple(knobs),
+    )
+
+
+def _validated(value: Any, line_of: Callable[[tuple[str | int, ...]], int], folder: str) -> _Framework:
+    """Return the document as the schema has it. Raises Faults, a ConfigError for every fault."""
+    try:
+        return _Framework.model_validate(value)
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors():
+            path = tuple(part for part in fault["loc"] if part != "[key]")
+            key = ".".join(map(str, path)) or "the file"
+            got = "nothing" if fault["type"] == "missing" else repr(fault["input"])[:60]
+            message = f"{key}: {fault['msg'].lower()}, got {got}"
+            faults.append(ConfigError(message, where=f"{folder}/framework.yaml:{line_of(path)}"))
+        raise Faults(faults) from None
+
+
+def _log_grammar(log: _Log) -> LogGrammar:
+    return LogGrammar(
+        files=tuple(log.files),
+        patterns=tuple(log.patterns),
+        nodes=log.nodes,
+        scope=log.scope,
+        scope_by=log.scope_by,
+        cumulative=log.cumulative,
+        counts_from=log.counts_from,
+        after_warmup=log.after_warmup,
+        rank=log.rank,
+        rank_files=tuple(log.rank_files),
+        closing=log.closing,
+        nccl_files=tuple(log.nccl_files),
+        readings=log.readings,
     )
 
 

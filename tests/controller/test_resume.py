@@ -16,9 +16,10 @@ import pytest
 from orchestrator.controller.resume import counts
 from orchestrator.errors import DataError, RunError
 from orchestrator.inventory.read import open_inventory
-from orchestrator.plan.bench import Bench, Request, specs
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
+from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record import ownership
 from orchestrator.record.benchfile import bench_record, reopen, supersede
@@ -43,7 +44,7 @@ def bench(tmp_path: Path) -> BenchDir:
     inventory = open_inventory(str(source))
     folder = open_framework("simulated")
     request = Request("resnet50", nodes=(2,), gpus=(1,), axes={"dtype": ("fp32",)})
-    (spec,) = specs(request, [folder], inventory.hosts)
+    (spec,) = checked_specs(request, [folder], inventory.hosts)
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
     record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, None, ["orch"])

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.options import seconds, share
 from orchestrator.controller import stopping
 from orchestrator.controller.earlier import expected
 from orchestrator.controller.stopping import Decision, Width, decide, given_up, widest
-from orchestrator.errors import ConfigError, RunError
+from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import Bench, Request, specs
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
+from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import add_block, bench_record, leave_out
@@ -31,7 +31,7 @@ from orchestrator.results.tally import longest, spent_s
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
 FOLDER = open_framework("simulated")
-CELLS = specs(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS)
+CELLS = checked_specs(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS)
 
 
 def runs(spec: RunSpec, speeds: list[float | None]) -> list[RunResult]:
@@ -181,25 +181,3 @@ def test_runs_that_are_added_and_left_out_stand_in_the_record(tmp_path: Path) ->
     leave_out(bench, added, ["left out: 2"])
     record = bench.bench()
     assert (record["runs"], record["left_out"], record["notes"]) == (before, added, ["left out: 2"])
-
-
-# ------------------------------------------------------------------ what people write
-
-
-@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
-def test_a_budget_has_a_unit(text: str, value: float) -> None:
-    assert seconds(text, "--budget") == value
-
-
-@pytest.mark.parametrize("text", ["30", "m", "-3m", "0s", "1e9s", "٣m", "3 m", "nan%", ""])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--budget: expected a time such as 90s"):
-        seconds(text, "--budget")
-    with pytest.raises(ConfigError, match="--until-ci: expected a percentage above 0"):
-        share(text, "--until-ci")
-
-
-def test_a_share_is_a_percentage() -> None:
-    assert share("0.5%", "--until-ci") == 0.005
-    with pytest.raises(ConfigError):
-        share("100%", "--until-ci")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.plan.bench import Request, baseline_of, missing_baselines, specs
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import ConfigFile, Framework, Option
+from orchestrator.plan.request import Request, baseline_of, checked_specs, missing_baselines
 from orchestrator.plan.spec import RunSpec, resolve
 
 FRAMEWORK = Framework(
@@ -176,7 +176,7 @@ HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
 
 
 def shapes(request: Request, hosts: list[Host] = HOSTS) -> list[str]:
-    return [spec.shape for spec in specs(request, [FOLDER], hosts)]
+    return [spec.shape for spec in checked_specs(request, [FOLDER], hosts)]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_shapes_that_a_request_means(request_: Request, expected: list[str])
 
 def test_axes_make_cells_with_shapes_varying_fastest() -> None:
     request = Request("resnet50", nodes=(1, 2), axes={"dtype": ("fp32", "fp16")})
-    made = specs(request, [FOLDER], HOSTS)
+    made = checked_specs(request, [FOLDER], HOSTS)
     assert [(spec.dtype, spec.nodes) for spec in made] == [("fp32", 1), ("fp32", 2), ("fp16", 1), ("fp16", 2)]
 
 
@@ -210,19 +210,19 @@ def test_the_smallest_host_of_those_used_sets_the_ranks_per_node() -> None:
 
 def test_hosts_with_and_without_gpus_do_not_mix_and_the_remedy_is_given() -> None:
     with pytest.raises(ConfigError) as caught:
-        specs(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
+        checked_specs(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
     assert str(caught.value) == ("--hosts: expected hosts of one kind, got n[1-4] with GPUs and c1 without. exclude one: -x c1")
 
 
 def test_unknown_numbers_of_gpus_must_be_said() -> None:
     hosts = [Host("n1", "10.0.0.1"), Host("n2", "10.0.0.2", gpus=8)]
     with pytest.raises(ConfigError, match=r"--gpus: the inventory does not say how many GPUs n1 has. say --gpus N"):
-        specs(Request("resnet50"), [FOLDER], hosts)
+        checked_specs(Request("resnet50"), [FOLDER], hosts)
     assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]
 
 
 def test_a_baseline_is_the_same_spec_on_one_rank_and_wanted_once() -> None:
-    wide = specs(Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS)
+    wide = checked_specs(Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS)
     missing = missing_baselines(wide)
     assert [(spec.shape, spec.dtype) for spec in missing] == [("1n1g", "fp32"), ("1n1g", "fp16")]
     assert missing[0] == replace(wide[0], nodes=1, gpus=1) == baseline_of(wide[1])

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import Request, specs
 from orchestrator.plan.folders import framework_for, open_framework
+from orchestrator.plan.request import Request, checked_specs
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.read import read_run
@@ -81,8 +81,8 @@ def test_a_folder_says_what_its_kind_of_measurement_needs(tmp_path: Path) -> Non
 def test_choices_that_mean_nothing_are_refused(templates: Path, axis: dict[str, tuple[Any, ...]], where: str) -> None:
     found = open_framework("pinger", templates)
     with pytest.raises(ConfigError, match=f"{where}: pinger measures readings of its own"):
-        specs(Request("ping", axes=axis), [found], HOSTS)
-    (spec,) = specs(Request("ping"), [found], HOSTS)
+        checked_specs(Request("ping", axes=axis), [found], HOSTS)
+    (spec,) = checked_specs(Request("ping"), [found], HOSTS)
     assert (spec.batch_size, spec.loader, spec.shape) == (1, "none", "2n2g")
 
 

@@ -1,0 +1,158 @@
+"""How a template is fenced in, and how what it prints is quoted. The only home of Jinja2 besides the page.
+
+A template sees the values that it is given and nothing of Python: no files, no environment, no other folder, and no loop,
+product or output without an end. Every value that it prints is quoted for the kind of file it goes into, so a template writes
+``{{ value }}`` bare.
+
+>>> rendered("a.j2", {"a.j2": "echo {{ word }} {{ words }}"}, "sh", {"word": "a b", "words": ["c", "d e"]}, folder="mine")
+"echo 'a b' c 'd e'"
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.errors import ConfigError
+
+__all__ = ["HostVariables", "rendered"]
+
+_OUTPUT_LIMIT = 1 << 20
+_LOOP_LIMIT = 1_000_000
+
+
+def rendered(template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any], *, folder: str) -> str:
+    """Return the text of a template. ``sources`` maps names of templates to texts, ``target`` is sh, json or yaml.
+
+    Raises ConfigError kind template_error naming ``folder``, template and line; ConfigError of the template's own ``refuse``.
+    """
+    import jinja2
+
+    hint = "docs/frameworks.md lists the names that a template may read; those of a host stand under vars: in the inventory"
+    pieces: list[str] = []
+    left = _OUTPUT_LIMIT
+    try:
+        for piece in _sandbox(sources, target).get_template(template).generate(context):
+            pieces.append(piece)
+            left -= len(piece)
+            if left < 0:
+                raise OverflowError(f"expected up to {_OUTPUT_LIMIT} characters, got more")
+        text = "".join(pieces)
+        if "\0" in text or "\r" in text:
+            raise ValueError("expected text without NUL and carriage return")
+    except jinja2.TemplateSyntaxError as error:
+        where = f"{folder}/{error.name or template}:{error.lineno}"
+        raise ConfigError(error.message or "syntax error", kind="template_error", where=where) from error
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+        where = f"{folder}/{_place(error, sources) or template}"
+        raise ConfigError(str(error), kind="template_error", where=where, hint=hint) from error
+    return text
+
+
+def _sandbox(sources: Mapping[str, str], target: str) -> Any:
+    """Return the environment of one template: only the folder's own templates, and no loop or product without an end."""
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Undefined(jinja2.StrictUndefined):
+        @property
+        def _undefined_message(self) -> str:
+            if isinstance(self._undefined_obj, HostVariables):
+                return f"expected {self._undefined_name!r} among vars of {self._undefined_obj._host}, found none"
+            return super()._undefined_message
+
+    environment = ImmutableSandboxedEnvironment(
+        undefined=Undefined,
+        loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
+        finalize=_FINALIZE[target],
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    left = _LOOP_LIMIT
+
+    def counted(*bounds: int) -> range:
+        nonlocal left
+        numbers = range(*bounds)
+        left -= len(numbers)
+        if left < 0:
+            raise OverflowError(f"expected up to {_LOOP_LIMIT} turns of all loops together, got more")
+        return numbers
+
+    environment.globals.clear()
+    environment.globals.update(range=counted, dict=dict, namespace=jinja2.utils.Namespace)
+    environment.intercepted_binops = frozenset(("*", "**"))
+    environment.binop_table.update({"*": _product, "**": _power})
+    return environment
+
+
+def _product(left: Any, right: Any) -> Any:
+    size = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
+    count = [value for value in (left, right) if isinstance(value, int)]
+    if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(value.bit_length() > 1024 for value in count):
+        raise OverflowError("expected a product of a sensible size")
+    return left * right
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > 1024:
+        raise OverflowError("expected a power of a sensible size")
+    return base**exponent
+
+
+def _place(error: BaseException, sources: Mapping[str, str]) -> str:
+    """Return template and line where an error was raised, which Jinja2 puts into the traceback."""
+    place, step = "", error.__traceback__
+    while step:
+        if step.tb_frame.f_code.co_filename in sources:
+            place = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return place
+
+
+class _FromHome(str):
+    """A path of the inventory that begins with ``~/``: each node has a home of its own, which its own shell knows."""
+
+
+class HostVariables(dict[str, Any]):
+    """What the inventory says of a host, by name; an error about a name that is missing names the host."""
+
+    def __init__(self, host: str, values: Mapping[str, Any]) -> None:
+        super().__init__({name: _from_home(value) for name, value in values.items()})
+        self._host = host  # templates see no name that begins like this
+
+
+def _from_home(value: Any) -> Any:
+    return _FromHome(value) if isinstance(value, str) and value.startswith("~/") else value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def _shell(value: Any) -> Any:
+    """Quote one printed value; a list becomes its quoted words."""
+    if isinstance(value, list | tuple):
+        return " ".join(shlex.quote(_word(item)) for item in value)
+    if isinstance(value, _FromHome):
+        return '"$HOME"/' + shlex.quote(value[2:])
+    return value if _is_undefined(value) else shlex.quote(_word(value))
+
+
+def _json(value: Any) -> Any:
+    return value if _is_undefined(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _is_undefined(value: Any) -> bool:
+    import jinja2
+
+    return isinstance(value, jinja2.Undefined)
+
+
+# JSON is YAML, so one way of printing a value serves both.
+_FINALIZE: Mapping[str, Callable[[Any], Any]] = {"sh": _shell, "json": _json, "yaml": _json}

@@ -1,0 +1,323 @@
+"""From the words of a command to a bench: every rule about its options, without a command line and without a disk."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator import yamlfile
+from orchestrator.errors import ConfigError
+from orchestrator.inventory.hosts import Host
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.plan import request as module
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
+from orchestrator.plan.request import (
+    Request,
+    allows_numerics,
+    borrowable,
+    check_measures,
+    checked_specs,
+    free_knobs,
+    planned,
+    request_of,
+    tune_request,
+    without,
+)
+from orchestrator.plan.schedule import LEAST, MOST, Schedule
+
+TEMPLATE = "{% if options.layout == 'off' and spec.nodes > 1 %}{{ refuse('--set layout', 'off needs one node') }}{% endif %}"
+FRAMEWORK = Framework(
+    name="mill",
+    title="a mill",
+    folder="templates/mill",
+    digest="0" * 64,
+    launch="every_node",
+    batch_size_is="device",
+    models={"resnet50": {}},
+    dtypes={"cuda": {"fp32": "float", "fp16": "half"}, "cpu": {"fp32": "float"}},
+    loaders=("synthetic", "native"),
+    defaults={
+        "batch_size": 128, "dtype": "fp32", "loader": "synthetic", "steps": 120, "warmup_steps": 20, "timeout_s": 1800,
+        "repeats": 5,
+    },
+    device_defaults={"cpu": {"repeats": 2}},
+    options={"layout": Option("str", "auto", choices=("auto", "on", "off")), "seed": Option("int", 0)},
+    env={},
+    files=(ConfigFile("launch.sh.j2", "launch.sh"),),
+    payload=(),
+    probe="print('{}')",
+    log=LogGrammar(files=("rank-0.out",), patterns=()),
+    tunes=(
+        Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",))),
+        Knob((), "layout", (("on",),)),
+        Knob((), "seed", ((1,),), numerics=True),
+    ),
+)  # fmt: skip
+FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": TEMPLATE}, {"noderun.py": b""})
+READER = replace(FOLDER, framework=replace(FRAMEWORK, name="reader", measures="readings"))
+HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
+CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]
+
+
+def bench_of(request: Request, *folders: FrameworkFolder, hosts: list[Host] = HOSTS, seed: int = 7) -> Bench:
+    return planned(request, folders or (FOLDER,), hosts, bench_id="b1", seed=seed)
+
+
+def cells_of(bench: Bench) -> list[str]:
+    return [f"{spec.framework} {spec.shape} {spec.dtype}" for spec in bench.cells]
+
+
+def run_file(text: str) -> yamlfile.Document:
+    return yamlfile.loads(text, "choices.yaml")
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_the_example_of_the_module_is_true() -> None:
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed
+
+
+# ------------------------------------------------------------------ from words to a request
+
+
+def test_the_words_of_a_command_become_values() -> None:
+    request = request_of(
+        "resnet50", framework="mill,reader,mill", shape="1n1g,2x8", dtype="fp32,fp16", batch_size="8,16", loader="native",
+        single={"steps": 9}, sets=["seed=5"], repeats=3, order="random", until_ci="1%", max_repeats=9, budget="2h",
+        baseline=False, run_file=run_file("steps: 40\n"),
+    )  # fmt: skip
+    assert request == Request(
+        "resnet50", shapes=((1, 1), (2, 8)), frameworks=("mill", "reader"),
+        axes={"batch_size": (8, 16), "dtype": ("fp32", "fp16"), "loader": ("native",)}, single={"steps": 9}, sets={"seed": "5"},
+        run_file={"steps": 40}, repeats=3, order="random", until_ci="1%", max_repeats=9, budget="2h", baseline=False,
+    )  # fmt: skip
+
+
+def test_what_is_left_out_is_left_to_the_run_file_and_the_framework() -> None:
+    assert request_of("resnet50") == Request("resnet50")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"shape": "1n1g", "nodes": "2"}, "--shape: expected --shape alone, or --ladder, or --nodes and --gpus"),
+        ({"shape": "1n1g", "gpus": "2"}, "--shape: expected --shape alone, or --ladder, or --nodes and --gpus"),
+        ({"shape": "1n1g", "ladder": True}, "--shape: expected --shape alone, or --ladder, or --nodes and --gpus"),
+        ({"ladder": True, "gpus": "1,2"}, "--ladder: expected --shape alone, or --ladder, or --nodes and --gpus"),
+        ({"framework": " , "}, "--framework: expected at least one framework, got none"),
+        ({"nodes": "two"}, "--nodes: expected whole numbers separated by commas, got 'two'"),
+        ({"gpus": "all"}, "--gpus: expected whole numbers separated by commas, got 'all'"),
+        ({"batch_size": "big"}, "--batch-size: expected whole numbers separated by commas, got 'big'"),
+        ({"shape": "4-8"}, "--shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
+        ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
+        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. it takes batch_size, dtype, "
+         "loader, steps, warmup_steps, timeout_s, repeats, options"),
+    ],
+)  # fmt: skip
+def test_words_that_cannot_be_are_refused_with_their_option(words: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: request_of("resnet50", **words)) == message
+
+
+# ------------------------------------------------------------------ precedence
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "value", "origin"),
+    [
+        ({}, "", 128, "mill default"),
+        ({}, "batch_size: 64", 64, "run file"),
+        ({"batch_size": "32"}, "", 32, "command line"),
+        ({"batch_size": "32"}, "batch_size: 64", 32, "command line"),
+    ],
+)
+def test_a_choice_comes_from_the_command_line_else_the_run_file_else_the_framework(
+    words: dict[str, Any], file: str, value: int, origin: str
+) -> None:
+    request = request_of("resnet50", nodes="1", gpus="1", run_file=run_file(file) if file else None, **words)
+    (spec,) = bench_of(request).cells
+    assert (spec.batch_size, spec.origins["batch_size"]) == (value, origin)
+
+
+def test_single_values_and_options_have_the_same_precedence() -> None:
+    document = run_file("steps: 40\ntimeout_s: 9\noptions: {layout: on, seed: 3}\n")
+    single = {"steps": 50, "warmup_steps": None, "timeout_s": None}
+    (spec,) = bench_of(request_of("resnet50", shape="1n1g", single=single, sets=["seed=4"], run_file=document)).cells
+    assert (spec.steps, spec.warmup_steps, spec.timeout_s, dict(spec.options)) == (50, 20, 9, {"layout": "on", "seed": 4})
+    assert {name: spec.origins[name] for name in ("steps", "warmup_steps", "timeout_s", "options.layout", "options.seed")} == {
+        "steps": "command line", "warmup_steps": "mill default", "timeout_s": "run file", "options.layout": "run file",
+        "options.seed": "command line",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("repeats", "file", "hosts", "until_ci", "expected"),
+    [
+        (None, "", HOSTS, "", 5),
+        (None, "", CPUS, "", 2),
+        (None, "repeats: 3", HOSTS, "", 3),
+        (4, "repeats: 3", HOSTS, "", 4),
+        (None, "", HOSTS, "1%", LEAST),
+        (None, "repeats: 3", HOSTS, "1%", 3),
+    ],
+)
+def test_repeats_come_from_the_command_line_else_the_run_file_else_the_framework_on_its_device(
+    repeats: int | None, file: str, hosts: list[Host], until_ci: str, expected: int
+) -> None:
+    request = request_of("resnet50", repeats=repeats, until_ci=until_ci, run_file=run_file(file) if file else None)
+    assert bench_of(request, hosts=hosts).schedule.repeats == expected
+
+
+def test_of_several_frameworks_the_one_with_most_repeats_decides() -> None:
+    other = replace(FOLDER, framework=replace(FRAMEWORK, name="other", defaults={**FRAMEWORK.defaults, "repeats": 6}))
+    assert bench_of(request_of("resnet50"), FOLDER, other).schedule.repeats == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "gpus"),
+    [
+        ({}, "all selected hosts", "inventory"),
+        ({"nodes": "2"}, "command line", "inventory"),
+        ({"gpus": "2"}, "command line", "command line"),
+        ({"shape": "2n2g"}, "command line", "command line"),
+        ({"ladder": True}, "command line", "command line"),
+    ],
+)
+def test_a_shape_remembers_where_it_comes_from(words: dict[str, Any], nodes: str, gpus: str) -> None:
+    spec = bench_of(request_of("resnet50", baseline=False, **words)).cells[-1]
+    assert (spec.origins["nodes"], spec.origins["gpus"]) == (nodes, gpus)
+
+
+# ------------------------------------------------------------------ schedule
+
+
+def test_a_schedule_as_it_was_asked_for() -> None:
+    request = request_of("resnet50", repeats=3, order="random", until_ci="0.5%", max_repeats=9, budget="1.5h")
+    assert bench_of(request, seed=11).schedule == Schedule("random", 11, 3, 0.005, 9, 5400.0)
+
+
+@pytest.mark.parametrize(("repeats", "most"), [(2, MOST), (40, 40)])
+def test_the_cap_of_repeats_is_at_least_what_a_bench_begins_with(repeats: int, most: int) -> None:
+    assert bench_of(request_of("resnet50", repeats=repeats, until_ci="1%")).schedule.max_repeats == most
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"order": "alphabetic"}, "--order: expected interleaved or random, got 'alphabetic'"),
+        ({"max_repeats": 5}, "--max-repeats: it belongs to --until-ci. --repeats is the number without that"),
+        ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 repeats to begin with, got 1"),
+        ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 repeats to begin with, got 9"),
+        ({"until_ci": "1"}, "--until-ci: expected a percentage above 0 and below 100, such as 1%, got '1'"),
+        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: bench_of(request_of("resnet50", **words))) == message
+
+
+def test_intervals_are_refused_of_what_measures_no_speed() -> None:
+    check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK])
+    check_measures(request_of("resnet50"), [FRAMEWORK, READER.framework])
+    assert refusal(lambda: check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK, READER.framework])) == (
+        "--until-ci: reader measures readings of its own: no speed whose interval could become narrow. "
+        "--repeats is how often each cell runs"
+    )
+
+
+# ------------------------------------------------------------------ cells and baselines
+
+
+def test_a_bench_begins_with_the_baselines_that_it_lacks() -> None:
+    bench = bench_of(request_of("resnet50", nodes="1,2", gpus="1", dtype="fp32,fp16"))
+    assert cells_of(bench) == ["mill 1n1g fp32", "mill 2n1g fp32", "mill 1n1g fp16", "mill 2n1g fp16"]
+    assert borrowable(bench) == ()
+    bench = bench_of(request_of("resnet50", nodes="2,4", dtype="fp32,fp16"))
+    assert cells_of(bench) == [
+        "mill 1n1g fp32", "mill 1n1g fp16", "mill 2n8g fp32", "mill 4n8g fp32", "mill 2n8g fp16", "mill 4n8g fp16",
+    ]  # fmt: skip
+    assert borrowable(bench) == bench.cells[:2]
+
+
+def test_no_baseline_is_run_where_none_is_wanted_and_where_there_is_no_speed() -> None:
+    assert cells_of(bench_of(request_of("resnet50", baseline=False))) == ["mill 4n8g fp32"]
+    assert cells_of(bench_of(request_of("resnet50", gpus="8"), FOLDER, READER)) == [
+        "mill 1n1g fp32", "mill 4n8g fp32", "reader 4n8g fp32",
+    ]  # fmt: skip
+
+
+def test_cells_whose_runs_are_borrowed_are_left_out_and_the_others_keep_their_order() -> None:
+    bench = bench_of(request_of("resnet50", nodes="2,4", dtype="fp32,fp16", repeats=2))
+    assert without(bench, []) == bench
+    rest = without(bench, borrowable(bench)[:1])
+    assert cells_of(rest) == ["mill 1n1g fp16", "mill 2n8g fp32", "mill 4n8g fp32", "mill 2n8g fp16", "mill 4n8g fp16"]
+    assert [run.run_id for run in rest.planned()][0] == "b1.001-mill-resnet50-1n1g-fp16-r1"
+    assert (len(rest.planned()), rest.schedule, rest.bench_id) == (10, bench.schedule, bench.bench_id)
+
+
+def test_where_repeats_are_added_a_baseline_is_run_and_not_borrowed() -> None:
+    bench = bench_of(request_of("resnet50", until_ci="1%"))
+    assert cells_of(bench) == ["mill 1n1g fp32", "mill 4n8g fp32"] and borrowable(bench) == ()
+
+
+def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
+    request = request_of("resnet50", nodes="1,2", sets=["layout=off"])
+    assert refusal(lambda: bench_of(request)) == "--set layout: mill: off needs one node"
+    assert refusal(lambda: checked_specs(request, [FOLDER], HOSTS)) == "--set layout: mill: off needs one node"
+    assert len(checked_specs(replace(request, nodes=(1,)), [FOLDER], HOSTS)) == 1
+
+
+def test_what_the_hosts_cannot_carry_is_refused() -> None:
+    assert refusal(lambda: bench_of(request_of("resnet50", nodes="9"))).startswith(
+        "--nodes: 9 nodes wanted, 4 selected: n[1-4]"
+    )
+    assert refusal(lambda: bench_of(request_of("resnet50", gpus="9"))).startswith("--gpus: 9 ranks per node wanted on 4 nodes")
+
+
+# ------------------------------------------------------------------ tunes
+
+
+def tune(**words: Any) -> Request:
+    return tune_request("resnet50", **{"shape": "", "sets": [], "budget": "20m", "single": {}, **words})
+
+
+def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() -> None:
+    bench = bench_of(tune(shape="2n4g", sets=["seed=5"], single={"dtype": "fp16", "steps": 40}), seed=0)
+    assert cells_of(bench) == ["mill 2n4g fp16"] and bench.schedule == Schedule(budget_s=1200.0)
+    assert (bench.cells[0].steps, bench.cells[0].options["seed"]) == (40, 5)
+    assert cells_of(bench_of(tune())) == ["mill 4n8g fp32"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"shape": "1n1g,2n1g"}, "--shape: expected one shape, got 1n1g,2n1g. settings of one shape may not suit another"),
+        ({"shape": "all"}, "--shape: expected shapes such as 1n1g,4n8g, got 'all'"),
+        ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
+        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
+    ],
+)
+def test_a_tune_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: bench_of(tune(**words))) == message
+
+
+def test_a_knob_that_an_option_fixes_is_not_turned() -> None:
+    assert [knob.name for knob in free_knobs(FRAMEWORK, {})] == ["NCCL_ALGO", "layout", "seed"]
+    assert [knob.name for knob in free_knobs(FRAMEWORK, {"seed": "5"})] == ["NCCL_ALGO", "layout"]
+    message = "--framework: mill names nothing to turn. tunes: in its framework.yaml does"
+    assert refusal(lambda: free_knobs(replace(FRAMEWORK, tunes=()), {})) == message
+
+
+def test_one_word_lets_a_tune_change_the_computed_numbers() -> None:
+    assert allows_numerics("numerics") and not allows_numerics("")
+    assert refusal(lambda: allows_numerics("all")) == "--allow: expected numerics, got 'all'"

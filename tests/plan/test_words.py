@@ -1,0 +1,87 @@
+"""What people write after an option: what it means, and what is refused in words that name the option."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import ConfigError
+from orchestrator.plan import words as module
+from orchestrator.plan.words import assignments, numbers, seconds, shapes, share, words
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_the_example_of_the_module_is_true() -> None:
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed
+
+
+@pytest.mark.parametrize(("text", "value"), [("", ()), (",", ()), ("a", ("a",)), (" a ,b,", ("a", "b"))])
+def test_a_list_has_commas_and_no_empty_words(text: str, value: tuple[str, ...]) -> None:
+    assert words(text) == value
+
+
+@given(st.lists(st.integers(-(10**6), 10**6), max_size=9))
+def test_numbers_come_back_in_written_order(values: list[int]) -> None:
+    assert numbers(",".join(map(str, values)), "--nodes") == tuple(values)
+
+
+@pytest.mark.parametrize("text", ["two", "1,x", "1.5", "1 2"])
+def test_what_is_no_whole_number_is_refused_with_its_option(text: str) -> None:
+    message = f"--nodes: expected whole numbers separated by commas, got {text!r}"
+    assert refusal(lambda: numbers(text, "--nodes")) == message
+
+
+@given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 999)), max_size=5))
+def test_a_shape_has_two_spellings(pairs: list[tuple[int, int]]) -> None:
+    assert shapes(",".join(f"{nodes}n{gpus}g" for nodes, gpus in pairs)) == tuple(pairs)
+    assert shapes(",".join(f"{nodes}x{gpus}" for nodes, gpus in pairs)) == tuple(pairs)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [("4x8,4-8", "4-8"), ("4n", "4n"), ("4n8", "4n8"), ("4n8g1", "4n8g1"), ("n8g", "n8g")]
+)
+def test_the_word_that_is_no_shape_is_named(text: str, word: str) -> None:
+    assert refusal(lambda: shapes(text)) == f"--shape: expected shapes such as 1n1g,4n8g, got {word!r}"
+
+
+@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
+def test_a_budget_has_a_unit(text: str, value: float) -> None:
+    assert seconds(text, "--budget") == value
+
+
+@pytest.mark.parametrize("text", ["30", "m", "-3m", "0s", "1e9s", "٣m", "3 m", "nan%", ""])
+def test_what_is_no_time_and_no_percentage_is_refused_with_its_option(text: str) -> None:
+    assert refusal(lambda: seconds(text, "--budget")).startswith("--budget: expected a time such as 90s")
+    assert refusal(lambda: share(text, "--until-ci")).startswith("--until-ci: expected a percentage above 0")
+
+
+def test_a_share_is_a_percentage() -> None:
+    assert share("0.5%", "--until-ci") == 0.005
+    assert refusal(lambda: share("100%", "--until-ci")).endswith("got '100%'")
+
+
+def test_an_assignment_may_hold_equals_signs_and_be_repeated_unchanged() -> None:
+    assert assignments(["note=a=b", "seed=5", "seed=5", "empty="]) == {"note": "a=b", "seed": "5", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["seed"], "--set: expected key=value, got 'seed'"),
+        (["=5"], "--set: expected key=value, got '=5'"),
+        (["size=64", "size=32"], "--set: size is set twice, to '64' and '32'"),
+    ],
+)
+def test_an_assignment_that_is_none_and_one_that_contradicts_are_refused(pairs: list[str], message: str) -> None:
+    assert refusal(lambda: assignments(pairs)) == message
