@@ -50,10 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # No deadline for an example: machines are shared, and what takes long shows in --durations.
     if config.getoption("--unit"):
         examples.share = 0.2
-        settings.register_profile("unit", max_examples=examples.examples(100))
-        settings.load_profile("unit")
+    settings.register_profile("tests", max_examples=examples.examples(100), deadline=None)
+    settings.load_profile("tests")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
