@@ -21,7 +21,7 @@ from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.rundir import RunDir
 from orchestrator.results.numbers.tempo import quantiles
-from orchestrator.results.numbers.throughput import step_times
+from orchestrator.results.numbers.throughput import Terms, step_times
 
 __all__ = ["NodeLogs", "read_logs"]
 
@@ -39,7 +39,7 @@ class NodeLogs:
     rhythm: Mapping[str, tuple[float, float, float]]
 
 
-Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool, Mapping[str, Any] | None]
+Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool, Terms | None]
 
 
 def read_logs(
@@ -47,12 +47,12 @@ def read_logs(
     records: Mapping[str, Mapping[str, Any]],
     grammar: LogGrammar,
     holders: frozenset[str],
-    terms: Mapping[str, Any] | None = None,
+    terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
     """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
     say together where each line speaks of one; the files then hold no samples of their own.
 
-    ``holders`` are the hosts whose files hold the samples; ``terms`` those of `step_times`, to learn the step times of each
+    ``holders`` are the hosts whose files hold the samples; ``terms`` those of the run, to learn the step times of each
     file, which takes longer. Raises DataError result_invalid, of the first host in order.
     """
     jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
@@ -75,7 +75,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
             if is_sample:
                 sampled.append(name)
                 with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
-                    rhythm |= {name: quantiles(step_times(one.samples, **terms))} if terms else {}
+                    rhythm |= {name: quantiles(step_times(one.samples, terms))} if terms else {}
                 if isinstance(one.said, RankAggregate):
                     aggregate.merge(one.said)
             files[name] = (

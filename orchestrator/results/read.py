@@ -27,6 +27,7 @@ from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.node_logs import read_logs
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.numbers.throughput import (
+    Terms,
     disagreement,
     published,
     step_times,
@@ -34,7 +35,6 @@ from orchestrator.results.numbers.throughput import (
     trend,
     variation,
 )
-from orchestrator.results.numbers.throughput import terms as terms_of
 from orchestrator.results.run import RunResult
 
 __all__ = ["read_run"]
@@ -81,7 +81,7 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     for node in planned.nodes:
         _mapping(records[node.host], "files", node.host)
     holders = planned.nodes[:1] if grammar.nodes == "first" else planned.nodes
-    terms = terms_of(spec, grammar)
+    terms = Terms.of(spec, grammar)
     every = terms if each_rank and grammar.nodes == "every" else None
     logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
     parsed = {host: found.files for host, found in logs.items()}
@@ -109,20 +109,19 @@ def _measured(run: RunDir, planned: Planned, result: RunResult, each_rank: bool)
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for one in sampled for line in one.readings], observed))
-    measured = throughput(samples, **terms)
+    measured = throughput(samples, terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
-    times = step_times(samples, **terms)
-    speed = measured.samples_per_s
-    doubts += _disagreement(disagreement(samples, speed, **terms), speed)
+    times = step_times(samples, terms)
+    doubts += _disagreement(disagreement(samples, terms), measured.samples_per_s)
     doubts += _unsteady(trend(times))
     return replace(
         result,
         throughput=measured,
         qualifications=tuple(dict.fromkeys(doubts)),
         step_variation=variation(times),
-        tempo=tempo(samples, **terms),
+        tempo=tempo(samples, terms),
         by_rank={f"{node.host}/{name}": found for node in holders for name, found in logs[node.host].rhythm.items()},
     )
 
