@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.grammar import LogGrammar
@@ -19,6 +18,7 @@ from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.steps import RankAggregate
 from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
+from orchestrator.record.node_record import ExitRecord, LogFile
 from orchestrator.record.rundir import RunDir
 from orchestrator.results.numbers.tempo import quantiles
 from orchestrator.results.numbers.throughput import Terms, step_times
@@ -39,12 +39,12 @@ class NodeLogs:
     rhythm: Mapping[str, tuple[float, float, float]]
 
 
-Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool, Terms | None]
+Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Terms | None]
 
 
 def read_logs(
     run: RunDir,
-    records: Mapping[str, Mapping[str, Any]],
+    records: Mapping[str, ExitRecord],
     grammar: LogGrammar,
     holders: frozenset[str],
     terms: Terms | None = None,
@@ -55,8 +55,8 @@ def read_logs(
     ``holders`` are the hosts whose files hold the samples; ``terms`` those of the run, to learn the step times of each
     file, which takes longer. Raises DataError result_invalid, of the first host in order.
     """
-    jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
-    much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
+    jobs: list[Job] = [(run.path, host, record.files, grammar, host in holders, terms) for host, record in records.items()]
+    much = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
     logs, aggregate = {}, RankAggregate()
     for some, said in shared_out(_read, jobs, worth=much):
         logs.update(some)
@@ -87,7 +87,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
     return logs, aggregate
 
 
-def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
+def _understood(run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
     for name, entry in sorted(entries.items()):
         data = verified(run, host, name, entry)
         if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
@@ -96,8 +96,3 @@ def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: Log
             except DataError as error:
                 error.host, error.where = host, error.where or name
                 raise
-
-
-def _size(entry: Any) -> int:
-    size = entry.get("bytes") if isinstance(entry, dict) else 0
-    return size if isinstance(size, int) else 0
