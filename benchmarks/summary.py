@@ -126,7 +126,7 @@ def written(root: Path, asked: argparse.Namespace) -> tuple[Path, int]:
     (spec,) = checked_specs(request, [folder], hosts)
     run = PlannedRun("wide.000", 1, spec, folder, "wide")
     plan = plan_run(folder, spec, hosts, run_id=run.run_id, repeat=1, port=20000)
-    bench = BenchDir.create(root, {"bench_id": "wide", "runs": [run.run_id], "cells": [spec.as_dict()]})
+    bench = BenchDir.create(root, {"bench_id": "wide", "runs": [run.run_id]})
     rundir = bench.run(run.run_id)
     rundir.write_manifest(manifest_of(plan, folder, "wide", {host.name: {} for host in hosts}))
     size, chance = 0, random.Random(7)

@@ -18,8 +18,9 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
-from orchestrator.record.rundir import BenchDir, read_json
+from orchestrator.record.rundir import BenchDir, bench_folders
 from orchestrator.record.sealed import is_broken, sealed
+from orchestrator.record.state_file import read_json
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
@@ -67,10 +68,10 @@ class History:
 def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; nothing of a bench is raised. ``cache`` need not be there."""
     known, found = _cached(cache), {}
-    for path in sorted(root.glob("*/bench.json")):
-        mark = _mark(path.parent)
-        entry = known.get(path.parent.name)
-        found[path.parent.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(path.parent)}
+    for folder in reversed(bench_folders(root)):
+        mark = _mark(folder)
+        entry = known.get(folder.name)
+        found[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
     if found != known:
         with suppress(OrchError, OSError):  # it only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
@@ -128,11 +129,11 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the cells of a bench but borrowed ones, which the lender has, and what is damaged, ready for JSON."""
     try:
         bench = BenchDir.open(path)
-        record = bench.bench()
+        record = bench.record()
         results = [read_run(run) for run in bench.runs()]
         specs = {run.run_id: json.dumps(run.spec.as_dict(), sort_keys=True) for run in results if run.spec}
-        own = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.get("borrowed", {}))]
-        cells = [_measured(row, str(record.get("created", "")), path.name, specs[row.run_ids[0]]) for row in own]
+        own = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
+        cells = [_measured(row, record.created, path.name, specs[row.run_ids[0]]) for row in own]
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
     # The evidence of a run that goes on is not whole yet, and one that was lost has said so itself: neither is damage.

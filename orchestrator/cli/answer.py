@@ -51,11 +51,12 @@ def _pilot_failed(bench: BenchDir) -> bool:
 
     from orchestrator.controller.resume import counts
     from orchestrator.errors import DataError
+    from orchestrator.record.manifest import read_manifest
 
     for pilot in bench.runs()[:1]:
         with suppress(DataError):  # whoever reads its evidence is told
-            outcome = pilot.manifest().get("outcome") or {}
-            return counts(outcome) and outcome["state"] != "finished"
+            outcome = read_manifest(pilot).outcome
+            return outcome is not None and counts(outcome) and outcome.state != "finished"
     return False
 
 
@@ -67,7 +68,8 @@ def _write(bench: BenchDir, found: Tuned) -> list[Path]:
 
     if found.verdict != FASTER:
         return []
-    target = Path(bench.bench()["tune"]["output"] or bench.path / "tuned.yaml")
+    tune = bench.record().tune
+    target = Path(tune.output) if tune and tune.output else bench.path / "tuned.yaml"
     base = os.path.relpath(found.inventory, target.parent) if Path(found.inventory).exists() else ""
     files = {}
     if found.env:
@@ -101,7 +103,7 @@ def _command(found: Tuned, files: list[Path]) -> list[str]:
 
 def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
     """Print the table of a bench that is over, or what came of a tune."""
-    if "tune" in bench.bench():
+    if bench.record().tune:
         show(bench, as_json)
         return
     from rich.console import Console

@@ -41,13 +41,13 @@ def collect(
     from orchestrator.transport.ssh import Trust
 
     directory = find_bench(bench)
-    record = directory.bench()
-    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record["borrowed"]])
+    record = directory.record()
+    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed])
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
     wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report = []
     if wanted:
-        inventory = open_inventory(record["inventory"])
+        inventory = open_inventory(record.inventory)
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
         with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
             errors += cluster.open_what_answers().values()
@@ -66,7 +66,7 @@ def collect(
         never = sum(not hosts for hosts in runs.values())
         here = sum(not hosts for hosts in missing.values()) - never
         never_started = f", {never} never started" if never else ""
-        typer.echo(f"bench {record['bench_id']}: {here} of {len(runs)} runs were here and whole{never_started}")
+        typer.echo(f"bench {record.bench_id}: {here} of {len(runs)} runs were here and whole{never_started}")
         for run_id, collected in report:
             state = "whole" if collected.complete else collected.note or "incomplete"
             typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
@@ -95,17 +95,17 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
     """Return the hosts of each run in order of node_rank, none of one that never started, and errors of manifests."""
     from orchestrator.errors import DataError
+    from orchestrator.record.manifest import read_manifest
 
     placed: dict[RunDir, list[str]] = {}
     errors: list[OrchError] = []
     for run in runs:
         try:
-            manifest = run.manifest()
+            manifest = read_manifest(run)
         except DataError as error:
             errors.append(error)
             continue
-        never = (manifest.get("outcome") or {}).get("released") is False
-        placed[run] = [] if never else [slot["host"] for slot in manifest["placement"]["slots"]]
+        placed[run] = manifest.hosts if manifest.was_released else []
     return placed, errors
 
 

@@ -35,8 +35,11 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.placement import taken
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import bench_record, reopen
+from orchestrator.record.bench_parts import TuneRecord
+from orchestrator.record.benchfile import bench_record
 from orchestrator.record.borrow import borrow
+from orchestrator.record.journal import Event, last_controller
+from orchestrator.record.owed import reopen
 from orchestrator.record.ownership import Ownership, holder, take
 from orchestrator.record.project import Project
 from orchestrator.record.rundir import BenchDir
@@ -64,15 +67,15 @@ def conduct(
     accept_new: bool,
     as_json: bool,
     detach: bool,
-    tune: Mapping[str, Any] | None = None,
+    tune: TuneRecord | None = None,
 ) -> None:
     """Run a planned bench and print its table, or what came of a tune. Raises what the first failed run failed of."""
     hosts = taken(plan.cells, selection.hosts)
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
-    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv)
-    bench = BenchDir.create(selection.project.runs, record | ({"tune": tune} if tune else {}))
+    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv, tune)
+    bench = BenchDir.create(selection.project.runs, record.as_dict())
     conductor = _Conductor(bench, plan, hosts, selection.trust(accept_new), secrets, limits)
 
     def owes(_: Campaign) -> Sequence[PlannedRun]:
@@ -88,7 +91,7 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
     project = Project.here(os.environ)
 
     def owes(campaign: Campaign) -> Sequence[PlannedRun]:
-        for run_id, origin in bench.bench()["borrowed"].items():
+        for run_id, origin in bench.record().borrowed.items():
             borrow(bench, BenchDir(project.runs / origin).run(run_id))
         return remaining(campaign, opened.runs, retry_failed=retry_failed)
 
@@ -111,28 +114,21 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
             data = (bench.path / _PROGRESS).read_bytes()[shown:]
             shown += len(data)
             typer.echo(visible(data.decode("utf-8", "replace")), nl=False, err=True)
-        events = _newest(bench)
-        if events and events[-1]["event"] == "over" and not conducted:
+        events = last_controller(bench.events())
+        if events and events[-1].event == Event.OVER and not conducted:
             break
         if not conducted:
             message = "its controller died before its end"
             raise RunError(message, kind="interrupted", where=str(bench.path), hint="orch resume goes on with it")
-        if until_begun and any(event["event"] in ("planned", "taken_over") for event in events):
+        if until_begun and any(event.event in (Event.PLANNED, Event.TAKEN_OVER) for event in events):
             typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
     table(bench, read_bench(bench), as_json)
-    if errors := events[-1]["errors"]:
+    if errors := events[-1].errors:
         raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
-        raised.exit_code = events[-1]["code"]
+        raised.exit_code = events[-1].code
         raise raised
-
-
-def _newest(bench: BenchDir) -> list[dict[str, Any]]:
-    """Return the events of the controller that a bench had last; where it came to its end, the last one says how."""
-    events = bench.events()
-    begun = [index for index, event in enumerate(events) if event["event"] == "begun"]
-    return events[begun[-1] :] if begun else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +166,12 @@ class _Conductor:
         errors = pace.counted([*errors, *_unproven(results, {error.run_id for error in errors})])
         errors += _unfit(results)
         code = errors[0].exit_code if errors else 0
-        self.bench.event("over", code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
+        self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
 
     def _pace(self, observe: Observer) -> Pace | Search:
         """Return what says which run comes next: of a bench, or of a tune."""
-        if "tune" in self.bench.bench():
+        if self.bench.record().tune:
             return Search(self.bench, self.plan, observe)
         known = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, known):
@@ -200,7 +196,7 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
 def _begin(conductor: _Conductor, owes: Callable[[Campaign], Sequence[PlannedRun]], *, as_json: bool, detach: bool) -> None:
     bench = conductor.bench
     taken = conductor.taken or take(bench)
-    bench.event("begun", argv=sys.argv)
+    bench.event(Event.BEGUN, argv=sys.argv)
     typer.echo(f"bench: {bench.path}", err=True)
     if detach:
         if os.fork() == 0:

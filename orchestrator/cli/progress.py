@@ -19,7 +19,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
-from orchestrator.results.numbers.throughput import terms
+from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.run import RunResult
 
 __all__ = ["Observer", "progress"]
@@ -142,8 +142,7 @@ class _View:
         if self.run is None:
             return
         self.log = (self.log + data)[-65536:]
-        of = terms(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
-        scale = of["world_size"] if of["scope"] == "process" else 1
+        terms = Terms.of(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
         whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # half a line may hold half a number
         for sample in parse(whole, self.run.folder.framework.log).samples:
             if sample.step <= self.step:
@@ -152,8 +151,8 @@ class _View:
             if sample.step_time_s and sample.samples:
                 now = now or sample.samples / sample.step_time_s
             if now:
-                self.speed = now * scale
-                if sample.step > of["warmup_steps"]:
+                self.speed = now * terms.ranks
+                if sample.step > terms.warmup_steps:
                     self.heard = self.heard[0] + 1, self.heard[1] + 1 / self.speed
 
     def __rich__(self) -> Table:

@@ -36,6 +36,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     from orchestrator.nodes.fanout import each
     from orchestrator.record.ownership import holder
     from orchestrator.record.rundir import BenchDir as Benches
+    from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import visible
 
     selection = select(hosts, exclude)
@@ -43,7 +44,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         errors: dict[str, OrchError] = cluster.open_what_answers()
         answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
     errors |= failed
-    known = [Benches.open(path.parent) for path in sorted(selection.project.runs.glob("*/bench.json"))]
+    known = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
     states = {bench.path.name: _counts(bench) for bench in known}
     conducted = {bench.path.name: str(who) for bench in known if (who := holder(bench))}
     if as_json:
@@ -79,15 +80,17 @@ def _counts(bench: BenchDir) -> dict[str, int]:
 
     written = bench.runs()
     counts = Counter(map(_state, written))
-    counts["planned"] = len(bench.bench()["runs"]) - len(written)
+    counts["planned"] = len(bench.record().runs) - len(written)
     return {state: count for state, count in counts.items() if count}
 
 
 def _state(run: RunDir) -> str:
     from orchestrator.errors import DataError
+    from orchestrator.record.manifest import read_manifest
 
     try:
-        return str((run.manifest().get("outcome") or {}).get("state", "open"))
+        outcome = read_manifest(run).outcome
+        return (outcome and outcome.state) or "open"
     except DataError:
         return "damaged"
 
@@ -106,6 +109,7 @@ def logs(
     from orchestrator.inventory.read import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
+    from orchestrator.record.manifest import read_manifest
     from orchestrator.record.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport.ssh import Trust
@@ -127,23 +131,23 @@ def logs(
     if not runs:
         raise ConfigError("no run has started yet", where=str(directory.path))
     chosen = runs[run] if run else list(runs.values())[-1]
-    placement = chosen.manifest()["placement"]
-    slot = next((slot for slot in placement["slots"] if slot["first_rank"] <= rank < slot["first_rank"] + slot["nproc"]), None)
+    placement = read_manifest(chosen).placement
+    slot = next((slot for slot in placement.slots if rank in slot.ranks), None)
     if slot is None:
-        raise ConfigError(f"expected a rank from 0 to {placement['world_size'] - 1}, got {rank}", where="--rank")
+        raise ConfigError(f"expected a rank from 0 to {placement.world_size - 1}, got {rank}", where="--rank")
     name = f"rank-{rank}.{'err' if err else 'out'}"
-    if is_complete(chosen, slot["host"]):
-        names = [path.name for path in chosen.logs(slot["host"])]
+    if is_complete(chosen, slot.host):
+        names = [path.name for path in chosen.logs(slot.host)]
         if name not in names:
             # Programs that are not ours, and launchers that fail early, speak on the node's own streams.
             wanted, name = name, "node.err" if err else "node.out"
-            typer.echo(f"{slot['host']} has no {wanted}; this is {name}, and there are {', '.join(names)}", err=True)
-        show([chosen.log_path(slot["host"], name).read_bytes()])
+            typer.echo(f"{slot.host} has no {wanted}; this is {name}, and there are {', '.join(names)}", err=True)
+        show([chosen.log_path(slot.host, name).read_bytes()])
         return
-    inventory = open_inventory(directory.bench()["inventory"])
+    inventory = open_inventory(directory.record().inventory)
     trust = Trust(store=Project.here(os.environ).known_hosts)
-    with Cluster(inventory.of([slot["host"]]), trust).open() as cluster:
-        show(cluster.nodes[slot["host"]].tail(chosen.run_id, name, offset=0, follow=follow))
+    with Cluster(inventory.of([slot.host]), trust).open() as cluster:
+        show(cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow))
 
 
 def _secrets(bench: BenchDir) -> Redaction:
@@ -154,7 +158,7 @@ def _secrets(bench: BenchDir) -> Redaction:
     from orchestrator.inventory.secrets import redaction
 
     try:
-        inventory = open_inventory(bench.bench()["inventory"])
+        inventory = open_inventory(bench.record().inventory)
     except ConfigError:
         return redaction(())
     return redaction(secret_values(inventory.hosts, inventory.secrets))
@@ -204,7 +208,7 @@ def cancel(
     if named:
         _stop_controller(named)
     runs: list[str | None] = [run.run_id for run in named.runs(superseded=True)] if named else [None]
-    selection = select(hosts or (named.bench()["inventory"] if named else ""), exclude)
+    selection = select(hosts or (named.record().inventory if named else ""), exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         # Asked first: once one node is stopped, the run's own controller may stop the others before they are asked to.

@@ -158,7 +158,7 @@ def _summary(
                 raise _no_speed(result.measure.name, "--rule", "leave it out")
 
         return by_rule(directory, results, templates), results, damaged
-    told, notes = _of_tune(directory, results) if short and "tune" in directory.bench() else (results, [])
+    told, notes = _of_tune(directory, results) if short and directory.record().tune else (results, [])
     return summary_of(told, [*notes_of(directory), *notes]), results, damaged
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import diagnose, ended_by, is_consequence
+from orchestrator.logs.failures import diagnose, is_consequence
+from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.record.rundir import RunDir
 
 __all__ = ["with_cause"]
@@ -63,7 +64,8 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
     """Yield the ranks that the stop of the run ended, of which the last words tell a cause that stands for itself."""
     for host in hosts:
         with suppress(DataError):
-            for number in ended_by("SIGTERM", run.exit_record(host) or {}):
+            record = exit_record(run, host)
+            for number in record.ended_by("SIGTERM") if record else ():
                 text = f"rank {number} was about to end by itself when it was stopped"
                 dying = RunError(text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase)
                 death = _last_words(dying, run)
@@ -74,10 +76,10 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
 
 def _said(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     error = death.error
-    record: Mapping[str, Any] | None = None
+    record: ExitRecord | None = None
     with suppress(DataError):
-        record = run.exit_record(error.host)
-    finding = diagnose(death.text, record, _rank(error))
+        record = exit_record(run, error.host)
+    finding = diagnose(death.text, record.memory_kills(_rank(error)) if record else 0)
     if finding and finding.kind != "ended_elsewhere":
         yield f"{finding.cause}; {finding.remedy}"
         yield f"  {_short(finding.line)}"

@@ -22,7 +22,8 @@ from orchestrator.nodes.preflight import capture
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan, without_secrets
-from orchestrator.record.manifest import manifest_of
+from orchestrator.record.journal import Event
+from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir, RunDir
 
@@ -89,7 +90,7 @@ class Campaign:
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts
-        self.bench.event("preflight", hosts=[host.name for host in self.hosts])
+        self.bench.event(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
 
     def _one(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
@@ -127,7 +128,7 @@ class Campaign:
         some nodes only, or has lost its keeper on one, is stopped, and its outcome says so.
         """
         rundir = self.bench.run(run.run_id)
-        port = int(rundir.manifest()["placement"]["master_port"])
+        port = read_manifest(rundir).placement.master_port
         plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
         names = [slot.host for slot in plan.placement.slots]
         traces = each_or_raise(names, lambda name: find(self.cluster.nodes[name], run.run_id, timeout_s=self.limits.ask_s))
@@ -138,7 +139,7 @@ class Campaign:
             return None
         start = self._start_of(run.run_id)
         if states <= {"running", "ended"}:
-            self.bench.event("taken_over", run=run.run_id)
+            self.bench.event(Event.TAKEN_OVER, run=run.run_id)
             return self._finish(rundir, plan, launch.adopt(traces, start))
         for trace in traces.values():
             if trace.line:
@@ -149,10 +150,10 @@ class Campaign:
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))
 
-    def _start_of(self, run_id: str) -> dict[str, Any] | None:
+    def _start_of(self, run_id: str) -> StartRecord | None:
         """Return the record of a run's start from the journal, None where it did not get as far."""
-        started = [event for event in self.bench.events() if event["event"] == "started" and event.get("run") == run_id]
-        return {key: started[-1][key] for key in ("skew_s", "bound_s", "hosts")} if started else None
+        started = [entry for entry in self.bench.events() if entry.event == Event.STARTED and entry.run == run_id]
+        return StartRecord.of(started[-1].fields) if started else None
 
     def _stop(self, run_id: str, host: str, reason: str) -> None:
         wait_s = self.limits.ask_s + self.limits.grace_s
@@ -164,44 +165,41 @@ class Campaign:
         for node in without_secrets(plan, self.hosts, self.secrets).nodes:
             for file in node.files:
                 rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
-        self.bench.event("planned", run=plan.run_id, port=plan.placement.master_port)
+        self.bench.event(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
 
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
         """Collect, look for leftovers, end them, and write all of that down, whatever happened before."""
         hosts = [slot.host for slot in plan.placement.slots]
         # A node that has just been given up would only be waited for once more.
-        there = [host for host in hosts if host in self.cluster.nodes and not outcome.answers.get(host, {}).get("silent")]
+        there = [host for host in hosts if host in self.cluster.nodes and not outcome.answers.get(host, Answer()).silent]
         results, errors = each(there, lambda host: self._home(rundir, host))
         for host, failure in errors.items():
-            self.bench.event("not_collected", run=plan.run_id, host=host, error=str(failure))
-        clean = {host: results.get(host, {"checked": False, "left": []}) for host in hosts}
-        facts = rundir.manifest()["facts"]
+            self.bench.event(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
+        clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
+        facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
         if error:
             secrets = redaction(secret_values(self.hosts, self.secrets))
             error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
-        record: dict[str, Any] = {"state": outcome.state, "error": error.as_dict() if error else None, "clean": clean}
-        record |= {"answers": dict(outcome.answers)} if outcome.answers else {}
-        record |= {} if outcome.released else {"released": False}
-        rundir.update_manifest(start=outcome.start, outcome=record)
+        write_end(rundir, outcome.start, RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released))
         self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
-            self.bench.event("collected", run=plan.run_id)
-        left = [host for host, state in clean.items() if state["left"]]
+            self.bench.event(Event.COLLECTED, run=plan.run_id)
+        left = [host for host, state in clean.items() if state.left]
         if left and not error:
             error = RunError("processes of this run are left", kind="rank_failed", host=left[0], run_id=plan.run_id)
         return Outcome(outcome.state, error, outcome.start)
 
-    def _home(self, rundir: RunDir, host: str) -> dict[str, Any]:
+    def _home(self, rundir: RunDir, host: str) -> Clean:
         node = self.cluster.nodes[host]
         answer = node.ask("left", run=rundir.run_id, timeout_s=self.limits.ask_s)
         if answer["left"]:
             answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.limits.ask_s)
         collected = collect_host(node, rundir)
         if collected.odd:
-            self.bench.event("left_out", run=rundir.run_id, host=host, names=list(collected.odd))
+            self.bench.event(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
             self.observe("left_out", {"host": host, "names": collected.odd})
-        return {"checked": True, "left": answer["left"]}
+        return Clean(checked=True, left=tuple(answer["left"]))
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

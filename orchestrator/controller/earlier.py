@@ -9,7 +9,8 @@ from orchestrator.errors import OrchError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.record.manifest import Manifest, read_manifest
+from orchestrator.record.rundir import RunDir, benches
 from orchestrator.results.read import read_run
 from orchestrator.results.tally import longest
 
@@ -23,22 +24,21 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
     Whether driver and versions are the same shows in the facts, and the summary says so where they are not.
     """
     names = {host.name: host.address for host in hosts}
-    for path in sorted(root.glob("*/bench.json"), reverse=True):
-        good = []
+
+    def is_usable(run: RunDir, manifest: Manifest) -> bool:
+        master = manifest.slots[0]
+        return (
+            manifest.digest == folder.framework.digest
+            and manifest.payload == folder.payload_digests
+            and manifest.spec == spec
+            and names.get(master.host) == master.address
+            and read_run(run).throughput is not None
+        )
+
+    for bench in benches(root):
         try:
-            for run in BenchDir.open(path.parent).runs():
-                manifest = run.manifest()
-                slots = manifest["placement"]["slots"]
-                if (
-                    manifest["framework"]["digest"] == folder.framework.digest
-                    and manifest["payload"] == folder.payload_digests
-                    and manifest["spec"] == spec.as_dict()
-                    and names.get(slots[0]["host"]) == slots[0]["address"]
-                    and read_run(run).throughput is not None
-                ):
-                    good.append(run)
-        except (OrchError, LookupError, TypeError, AttributeError):
-            # A damaged bench is no baseline; whoever summarises it is told what is wrong with it.
+            good = [run for run in bench.runs() if is_usable(run, read_manifest(run))]
+        except OrchError:  # a bench with a damaged run is no baseline
             continue
         if len(good) >= repeats:
             return good
@@ -48,12 +48,12 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
 def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
     """Return each cell that an earlier bench has run, with the seconds of its longest run in the newest such bench."""
     found: list[tuple[RunSpec, float]] = []
-    for path in sorted(root.glob("*/bench.json"), reverse=True):
+    for bench in benches(root):
         missing = [cell for cell in cells if all(cell != known for known, _ in found)]
         if not missing:
             break
         try:
-            found += [(cell, took) for cell, took in longest(BenchDir.open(path.parent)) if cell in missing]
+            found += [(cell, took) for cell, took in longest(bench) if cell in missing]
         except OrchError:
             continue
     return found

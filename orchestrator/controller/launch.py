@@ -24,6 +24,8 @@ from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import NodePlan, Plan
+from orchestrator.record.journal import Event
+from orchestrator.record.manifest import Answer, StartRecord
 
 __all__ = ["Interrupt", "Launch", "Limits", "Outcome"]
 
@@ -38,9 +40,9 @@ class Outcome:
 
     state: str
     error: OrchError | None
-    start: Mapping[str, Any] | None
+    start: StartRecord | None
     rivals: tuple[OrchError, ...] = ()
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     released: bool = True
 
 
@@ -75,7 +77,7 @@ class Launch:
         """Run it. Raises OrchError where nothing was started; any later trouble is in the outcome."""
         try:
             each_or_raise(self.hosts, self._stage)
-            self.journal("staged")
+            self.journal(Event.STAGED)
             self._arm()
             self.watch.synchronise()
             start = self._go()
@@ -86,13 +88,13 @@ class Launch:
                 self.take_back()
         return self._outcome(start)
 
-    def adopt(self, traces: Mapping[str, Trace], start: Mapping[str, Any] | None) -> Outcome:
+    def adopt(self, traces: Mapping[str, Trace], start: StartRecord | None) -> Outcome:
         """Go on with a run that was started by another controller, of which every node has a keeper or an exit record.
 
         ``start`` is that controller's record of the start, where it lived to write one: nodes that only left a record are
         judged by the clocks as it measured them.
         """
-        offsets = {host: float(one["offset_s"]) for host, one in start["hosts"].items()} if start else {}
+        offsets = {host: node.offset_s for host, node in start.hosts.items()} if start else {}
         watch = self.watch
         watch.released = True
         try:
@@ -120,7 +122,7 @@ class Launch:
     def _grammar(self) -> Any:
         return self.folder.framework.log
 
-    def _outcome(self, start: Mapping[str, Any] | None) -> Outcome:
+    def _outcome(self, start: StartRecord | None) -> Outcome:
         watch = self.watch
         return Outcome(*watch.verdict(), start, close_seconds(watch.peers, self.plan.run_id), watch.answers())
 
@@ -160,7 +162,7 @@ class Launch:
             self.watch.listen(lines[name])
             peer.send("arm", **self._order(name))
         self.watch.wait(lambda peer: peer.armed, self.limits.arm_s, "arm")
-        self.journal("armed")
+        self.journal(Event.ARMED)
 
     def _order(self, name: str) -> dict[str, Any]:
         node = self._plan_of(name)
@@ -184,7 +186,7 @@ class Launch:
             "owner": {**self.owner, "run_id": self.plan.run_id},
         }
 
-    def _go(self) -> dict[str, Any] | None:
+    def _go(self) -> StartRecord | None:
         """Release every node for one instant, named on its own clock; return the record of who started when.
 
         From here on nothing is raised: what has been released is watched to its end. None where not every node started.
@@ -202,8 +204,8 @@ class Launch:
                 break
         start = self.watch.start_record()
         if start:
-            self.journal("started", **start)
-            self.observe("started", start)
+            self.journal(Event.STARTED, **start.as_dict())
+            self.observe("started", start.as_dict())
         elif not interrupt.signal:
             message = f"expected a start within {self.limits.arm_s:g} s of the release, none was told"
             for name, peer in peers.items():

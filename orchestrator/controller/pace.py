@@ -15,7 +15,8 @@ from orchestrator.controller.stopping import decide, end_words, given_up, left_o
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import add_block, leave_out
+from orchestrator.record.journal import Event
+from orchestrator.record.owed import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.tally import Tally, longest
 
@@ -71,14 +72,14 @@ class Pace:
 
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another block, written down as owed; none where the bench is at its end."""
-        record, schedule = self.bench.bench(), self.plan.schedule
-        if record.get("left_out"):
+        record, schedule = self.bench.record(), self.plan.schedule
+        if record.left_out:
             self._note_unmeasured()
             return []
         if schedule.until_ci is None:
             self._end("planned", [])
             return []
-        blocks = max(entry["repeat"] for entry in record["plan"].values())
+        blocks = record.blocks
         lost = given_up(self.tally.results())
         block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost]
         used_s, block_s = self.tally.used_s(), self._time_of(block)
@@ -126,7 +127,9 @@ class Pace:
         """Write a decision into the journal, with what it rests on."""
         width = widest(self.tally.results())
         share = width.share if width and math.isfinite(width.share) else None
-        self.bench.event("decided", reason=reason, blocks=blocks, widest=share, used_s=round(self.tally.used_s(), 3), **fields)
+        self.bench.event(
+            Event.DECIDED, reason=reason, blocks=blocks, widest=share, used_s=round(self.tally.used_s(), 3), **fields
+        )
 
     def _note_unmeasured(self) -> None:
         schedule, measured = self.plan.schedule, self.tally.results()

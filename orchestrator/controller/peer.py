@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import KeeperLine
+from orchestrator.record.node_record import ExitRecord, RankRecord
 
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 
@@ -46,7 +47,7 @@ class Peer:
     armed: bool = False
     boot_id: str = ""
     started: float | None = None
-    record: Mapping[str, Any] | None = None
+    record: ExitRecord | None = None
     error: OrchError | None = None
     last_answer: float = 0.0
     silence_s: float = 0.0
@@ -90,13 +91,13 @@ class Peer:
         if stopped_at is None or at < stopped_at:
             self.causes.append((at, kind, text))
 
-    def blame_rank(self, rank: Mapping[str, Any], stopped_at: float | None) -> None:
+    def blame_rank(self, rank: RankRecord, stopped_at: float | None) -> None:
         """Note a rank that ended badly, by the record of its wrapper."""
-        if rank.get("code") != 0 and "ended_mono_s" in rank:
-            how = ", ".join(str(word) for word in (rank["signal"] or f"exit code {rank['code']}", rank.get("note")) if word)
-            cause = rank["ended_mono_s"] - self.offset_s, "rank_failed", f"rank {rank['rank']} ended with {how}"
+        if rank.code != 0 and rank.ended_mono_s is not None:
+            how = f"{rank.how}, {rank.note}" if rank.note else rank.how
+            cause = rank.ended_mono_s - self.offset_s, "rank_failed", f"rank {rank.rank} ended with {how}"
             self.blame(*cause, stopped_at)
-            if rank["signal"] is None:
+            if rank.signal is None:
                 # It was not our signal that ended it, so it may have been on its way out before we stopped anything.
                 self.late.append(cause)
 
@@ -108,16 +109,15 @@ class Peer:
             own = kind in _OWN_REASONS
             self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
 
-    def blame_record(self, record: Mapping[str, Any], stopped_at: float | None, our_reason: str) -> None:
+    def blame_record(self, record: ExitRecord, stopped_at: float | None, our_reason: str) -> None:
         """Note what an exit record tells and no event did: the line may have been broken when it happened."""
-        if record["reason"] not in ("", our_reason) and record["stopped_mono_s"] is not None:
-            self.blame_stop(str(record["reason"]), record["stopped_mono_s"], stopped_at)
-        for rank in record["ranks"]:
+        if record.reason not in ("", our_reason) and record.stopped_mono_s is not None:
+            self.blame_stop(record.reason, record.stopped_mono_s, stopped_at)
+        for rank in record.ranks:
             self.blame_rank(rank, stopped_at)
-        if record["state"] == "failed" and not self.causes:
-            how = record["signal"] or f"exit code {record['code']}"
-            at = record["ended_mono_s"] - self.offset_s
-            self.blame(at, "rank_failed", f"its launch script ended with {how}", stopped_at)
+        if record.state == "failed" and not self.causes:
+            at = (record.ended_mono_s or 0.0) - self.offset_s
+            self.blame(at, "rank_failed", f"its launch script ended with {record.how}", stopped_at)
 
     def give_up(self, error: OrchError, at: float, stopped_at: float | None) -> None:
         """Count the node as lost since ``at``."""
@@ -144,8 +144,8 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
     if lost:
         return "lost", lost[0]
     for name, peer in peers.items():
-        if peer.record and peer.record["state"] != "finished":
-            kind, _, text = str(peer.record["reason"]).partition(": ")
+        if peer.record and peer.record.state != "finished":
+            kind, _, text = peer.record.reason.partition(": ")
             return "failed", RunError(text or kind, kind=kind, host=name, run_id=run_id, phase="watch")
     return "finished", None
 

@@ -7,7 +7,7 @@ is found goes to it as an event like any other. `find` does so once, for a contr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import left_behind
 from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.node import Node
+from orchestrator.record.node_record import ExitRecord
 
 __all__ = ["Reattachment", "Trace", "ask_beside", "find"]
 
@@ -36,7 +37,7 @@ class Trace:
 
     state: str
     line: KeeperLine | None = None
-    record: Mapping[str, Any] | None = None
+    record: ExitRecord | None = None
 
 
 def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
@@ -126,7 +127,7 @@ class Reattachment:
             if left is not None and left.alive:
                 return False  # it is there and slow to answer; the next try may find it
             if left is not None and left.record is not None:
-                self.deliver({"event": "ended", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
+                self.deliver({"event": "left_behind", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
                 return True
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
                 # Process numbers of the boot before mean nothing now; there is nothing to end. It was gone before its line was:

@@ -7,12 +7,13 @@ it stays where it is, and a fresh attempt takes its place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from orchestrator.controller.campaign import Campaign
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
-from orchestrator.record.benchfile import supersede
+from orchestrator.record.journal import begun_runs
+from orchestrator.record.manifest import RecordedOutcome, read_manifest
+from orchestrator.record.owed import supersede
 
 __all__ = ["counts", "remaining"]
 
@@ -26,14 +27,14 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
     a node of a run that was under way cannot be reached.
     """
     found = []
-    begun = campaign.bench.begun()
+    begun = begun_runs(campaign.bench.events())
     for run_id, run in runs.items():
         directory = campaign.bench.run(run_id)
         if not (directory.path / "manifest.json").exists():
             # What was lost here may lie whole on its nodes, where no other run may write over it.
             found.append(supersede(campaign.bench, run) if run_id in begun else run)
             continue
-        outcome = directory.manifest().get("outcome")
+        outcome = read_manifest(directory).outcome
         if outcome is None:
             campaign.cluster.open()
             campaign.observe("taking_over", {"run": run})
@@ -42,14 +43,14 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
                 continue
             if campaign.interrupt.signal:
                 return []
-            outcome = directory.manifest()["outcome"]
-        if not counts(outcome) or (retry_failed and outcome["state"] != "finished"):
+            outcome = read_manifest(directory).outcome
+        if outcome is None or not counts(outcome) or (retry_failed and outcome.state != "finished"):
             found.append(supersede(campaign.bench, run))
-        elif outcome["state"] != "finished":
-            campaign.errors.append(recorded_error(outcome.get("error"), run_id))
+        elif outcome.state != "finished":
+            campaign.errors.append(outcome.error or recorded_error(None, run_id))
     return found
 
 
-def counts(outcome: Mapping[str, Any]) -> bool:
+def counts(outcome: RecordedOutcome) -> bool:
     """Claim that a recorded outcome says something about what was measured."""
-    return outcome.get("state") == "finished" or (outcome.get("error") or {}).get("kind") in _OF_ITSELF
+    return outcome.state == "finished" or (outcome.error is not None and outcome.error.kind in _OF_ITSELF)

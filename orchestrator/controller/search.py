@@ -21,7 +21,9 @@ from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import add_rung, leave_out
+from orchestrator.record.bench_parts import PlanEntry, RungRecord
+from orchestrator.record.journal import Event
+from orchestrator.record.owed import add_rung, end_tune, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.run import RunResult
 from orchestrator.results.tally import Tally, durations
@@ -59,8 +61,7 @@ class Search:
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return those errors that are the tune's: that a candidate fails is a result."""
-        own = self.bench.bench()["plan"]
-        harmless = {run_id for run_id, entry in own.items() if "rung" in entry}
+        harmless = {run_id for run_id, entry in self._entries().items() if entry.rung is not None}
         kept = [error for error in errors if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE]
         return [*kept, *self.errors]
 
@@ -107,24 +108,23 @@ class Search:
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
         """Return the runs of a rung, in blocks of random order, once they are written down."""
-        record = self.bench.bench()
+        record = self.bench.record()
+        begun = len(record.tune.rungs) if record.tune else 0
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
         cells = [applied(default, schedule.knobs, candidate) for candidate in (schedule.default, *rung.candidates)]
         self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
-        number, block = len(record["plan"]), max(entry["repeat"] for entry in record["plan"].values())
+        number, block = len(record.plan or {}), record.blocks
         runs = [
             self.plan.run(cells[cell], block + repeat, number + place)
-            for place, (cell, repeat) in enumerate(
-                ordered(len(cells), rung.repeats, "random", schedule.seed + len(record["tune"]["rungs"])), start=1
-            )
+            for place, (cell, repeat) in enumerate(ordered(len(cells), rung.repeats, "random", schedule.seed + begun), start=1)
         ]
-        kept = {"candidates": rung.candidates, "repeats": rung.repeats, "steps": rung.steps, "confirms": rung.confirms}
-        add_rung(self.bench, self.plan, runs, {**kept, "cells": [self.plan.cells.index(cell) for cell in cells]})
+        places = tuple(self.plan.cells.index(cell) for cell in cells)
+        add_rung(self.bench, self.plan, runs, RungRecord(rung.candidates, rung.repeats, rung.steps, rung.confirms, places))
         return runs
 
     def _limit_s(self) -> float:
         """Return how long a run of a candidate may take."""
-        pilot = self.bench.bench()["runs"][0]
+        pilot = self.bench.record().runs[0]
         took = durations(self.bench.events()).get(pilot, _LEAST_LIMIT_S)
         return min(self.plan.cells[0].timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * took)))
 
@@ -133,12 +133,12 @@ class Search:
     def _in_time(self, run: PlannedRun) -> bool:
         """Tell whether a run may start: it would end in time, and before the confirmation leave enough for that."""
         budget_s, used_s = self.plan.schedule.budget_s, self.tally.used_s()
-        entry = self.bench.bench()["plan"][run.run_id]
-        if budget_s is None or "rung" not in entry:
+        rung = self._entries()[run.run_id].rung
+        if budget_s is None or rung is None:
             return budget_s is None or used_s < budget_s
         times = self._times()
-        confirms = self.bench.bench()["tune"]["rungs"][entry["rung"]]["confirms"]
-        kept_s = 0.0 if confirms else reserve_s(times, self.plan.cells[0].steps)
+        tune = self.bench.record().tune
+        kept_s = 0.0 if tune and tune.rungs[rung].confirms else reserve_s(times, self.plan.cells[0].steps)
         step_s = max([times.step_s, *map(_step_s, self._good(lambda spec: spec.settings == run.spec.settings))])
         return used_s + times.start_s + step_s * run.spec.steps + kept_s <= budget_s
 
@@ -153,6 +153,9 @@ class Search:
         return [run for run in self.tally.results() if run.throughput and run.spec and fits(run.spec)]
 
     # -- what was measured, and what is said of it
+
+    def _entries(self) -> Mapping[str, PlanEntry]:
+        return self.bench.record().plan or {}
 
     def _state(self) -> State:
         return state_of(self.bench, self.tally.result)
@@ -183,13 +186,14 @@ class Search:
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
         notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last rung"]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
-        if all("rung" not in self.bench.bench()["plan"][run.run_id] for run in waiting):
+        entries = self._entries()
+        if all(entries[run.run_id].rung is None for run in waiting):
             self._end(TOO_SHORT)
         self._observe("decided", {"notes": notes})
 
     def _end(self, why: str) -> None:
-        self.bench.update_bench(tune={**self.bench.bench()["tune"], "ended": why})
-        self.bench.event("decided", reason=why, used_s=round(self.tally.used_s(), 3))
+        end_tune(self.bench, why)
+        self.bench.event(Event.DECIDED, reason=why, used_s=round(self.tally.used_s(), 3))
         self._observe("decided", {"notes": [f"the tune ends: {why}"]})
 
     def _say(self, notes: Sequence[str]) -> None:

@@ -21,6 +21,9 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine, refusal
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan
+from orchestrator.record.journal import Event
+from orchestrator.record.manifest import Answer, NodeStart, StartRecord
+from orchestrator.record.node_record import ExitRecord, RankRecord
 
 __all__ = ["Watch"]
 
@@ -107,20 +110,18 @@ class Watch:
             number = self._beats
             self.wait(lambda peer, number=number: number not in peer.sent, 5.0, "arm")  # type: ignore[misc]
 
-    def start_record(self) -> dict[str, Any] | None:
+    def start_record(self) -> StartRecord | None:
         """Return who started when, on the controller's clock, and how exact that is; None where not every node started."""
-        if any(peer.started is None for peer in self.peers.values()):
-            return None
-        starts = {name: (peer.started or 0.0) - peer.offset_s for name, peer in self.peers.items()}
-        bounds = sorted(peer.round_trip_s / 2 for peer in self.peers.values())
-        return {
-            "skew_s": max(starts.values()) - min(starts.values()),
-            "bound_s": sum(bounds[-2:]) if len(bounds) > 1 else 0.0,
-            "hosts": {
-                name: {"started_mono_s": peer.started, "offset_s": peer.offset_s, "bound_s": peer.round_trip_s / 2}
-                for name, peer in self.peers.items()
-            },
+        hosts = {
+            name: NodeStart(peer.started, peer.offset_s, peer.round_trip_s / 2)
+            for name, peer in self.peers.items()
+            if peer.started is not None
         }
+        if len(hosts) < len(self.peers):
+            return None
+        starts = [node.started_mono_s - node.offset_s for node in hosts.values()]
+        bounds = sorted(peer.round_trip_s / 2 for peer in self.peers.values())
+        return StartRecord(max(starts) - min(starts), sum(bounds[-2:]) if len(bounds) > 1 else 0.0, hosts)
 
     # -- while it runs
 
@@ -161,7 +162,7 @@ class Watch:
             for peer in self.peers.values():
                 if not peer.over:
                     peer.send("stop", reason=reason)
-            self.journal("stopping", reason=reason)
+            self.journal(Event.STOPPING, reason=reason)
             self.observe("stopping", {"reason": reason})
 
     def verdict(self) -> tuple[str, OrchError | None]:
@@ -171,14 +172,14 @@ class Watch:
             return "interrupted", Interrupted(self.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
         return first_cause(self.peers, self.plan.run_id)
 
-    def answers(self) -> dict[str, dict[str, float | bool]]:
+    def answers(self) -> dict[str, Answer]:
         """Return how each node answered while it ran: longest silence and median round trip in seconds, silent at the end."""
         return {
-            name: {
-                "longest_silence_s": round(peer.longest_silence_s, 3),
-                "round_trip_s": round(median(peer.round_trips_s), 6) if peer.round_trips_s else 0.0,
-                "silent": peer.silent,
-            }
+            name: Answer(
+                round(peer.longest_silence_s, 3),
+                round(median(peer.round_trips_s), 6) if peer.round_trips_s else 0.0,
+                peer.silent,
+            )
             for name, peer in self.peers.items()
         }
 
@@ -208,7 +209,7 @@ class Watch:
     def _finish_waiting(self) -> None:
         """Where only the first node starts something, its good end is the end of those that wait."""
         first = self.peers[self.hosts[0]].record
-        if self.plan.launch != "first_node" or self._finishing or not first or first["state"] != "finished":
+        if self.plan.launch != "first_node" or self._finishing or not first or first.state != "finished":
             return
         self._finishing = True
         for peer in self.peers.values():
@@ -280,12 +281,14 @@ class Watch:
             case "attached":
                 self._take_state(peer, event)
             case "rank":
-                peer.blame_rank(event, self._stopping_since)
+                peer.blame_rank(RankRecord.of(event), self._stopping_since)
                 self.observe("rank", event)
             case "stopping":
                 if event["reason"] != self._stop_reason:
                     peer.blame_stop(event["reason"], event["mono"], self._stopping_since)
             case "ended":
+                self.take_end(peer, ExitRecord.of(event["record"]))
+            case "left_behind":
                 self.take_end(peer, event["record"])
             case "error":
                 peer.error = refusal(event, name)
@@ -312,18 +315,18 @@ class Watch:
         """Go on over a new line; what happened while there was none stands in the keeper's hello."""
         peer.line, peer.attaching = event["line"], False
         self.listen(event["line"])
-        self.journal("reattached", host=peer.name)
+        self.journal(Event.REATTACHED, host=peer.name)
         if self._stopping_since is not None:
             peer.send("stop", reason=self._stop_reason)
         elif self._finishing:
             peer.send("finish")
         if event.get("record"):
-            self.take_end(peer, event["record"])
+            self.take_end(peer, ExitRecord.of(event["record"]))
 
-    def take_end(self, peer: Peer, record: Mapping[str, Any]) -> None:
+    def take_end(self, peer: Peer, record: ExitRecord) -> None:
         """Take in a node's own record of its end."""
         peer.record = record
-        self.observe("ended", {"host": peer.name, "state": record["state"]})
+        self.observe("ended", {"host": peer.name, "state": record.state})
         peer.blame_record(record, self._stopping_since, self._stop_reason)
 
     def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:
@@ -332,7 +335,7 @@ class Watch:
         if not self.released:
             peer.error = error
             return
-        self.journal("line_lost", host=name, error=str(error))
+        self.journal(Event.LINE_LOST, host=name, error=str(error))
         peer.attaching = True
         peer.sent.clear()
         reattachment = Reattachment(

@@ -12,13 +12,11 @@ before a consequence; among its like the earliest line counts, because what foll
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.logs.failure_table import CAUSE, KNOWN
 
-__all__ = ["Failure", "diagnose", "ended_by", "is_consequence"]
+__all__ = ["Failure", "diagnose", "is_consequence"]
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
@@ -39,13 +37,13 @@ class Failure:
     weight: int
 
 
-def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | None = None) -> Failure | None:
+def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     """Return what the text of a log, best its end, says the program died of; None where nothing known is in it.
 
-    ``record`` is the node's exit record: what the kernel did, no log tells. ``rank`` is the rank the log is of, None for
-    the node's own streams. Reads the last 400 lines, and 2000 characters of each.
+    ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: what the kernel did,
+    no log tells. Reads the last 400 lines, and 2000 characters of each.
     """
-    found: Failure | None = _killed_for_memory(record or {}, rank)
+    found: Failure | None = _killed_for_memory(memory_kills)
     for line in text.splitlines()[-_LINES:]:
         seen = _in_line(line[:_LINE_CHARACTERS])
         if seen and (found is None or seen.weight > found.weight):
@@ -53,21 +51,10 @@ def diagnose(text: str, record: Mapping[str, Any] | None = None, rank: int | Non
     return found
 
 
-def ended_by(signal: str, record: Mapping[str, Any]) -> list[int]:
-    """Return the ranks that a signal ended, by their node's exit record."""
-    ended = [one.get("rank") for one in _entries(record) if one.get("signal") == signal]
-    return [rank for rank in ended if type(rank) is int]
-
-
 def is_consequence(text: str) -> bool:
     """Tell whether a text only complains of another process that went away, and names no cause of its own."""
     found = diagnose(text)
     return found is not None and found.kind == "ended_elsewhere"
-
-
-def _entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    ranks = record.get("ranks")
-    return [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
 
 
 def _in_line(line: str) -> Failure | None:
@@ -81,13 +68,8 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-def _killed_for_memory(record: Mapping[str, Any], rank: int | None) -> Failure | None:
-    """Return a finding where the kernel killed a rank for memory: the node counted such kills, and SIGKILL ended it."""
-    kills = record.get("oom_kills")
-    if type(kills) is not int or kills <= 0:
-        return None
-    entries = [one for one in _entries(record) if rank in (None, one.get("rank"))]
-    if entries and not any(one.get("signal") == "SIGKILL" for one in entries):
+def _killed_for_memory(kills: int) -> Failure | None:
+    if kills <= 0:
         return None
     times = "once" if kills == 1 else f"{kills} times"
     return Failure(

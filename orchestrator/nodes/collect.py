@@ -6,15 +6,17 @@ Local names are built here from an allow-list; what a node says never names a fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
 from orchestrator.nodes.node import Node
+from orchestrator.record.manifest import Clean, RecordedOutcome, read_manifest, write_outcome
+from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.record.rundir import RunDir
 from orchestrator.strictjson import strict_json
 
@@ -52,7 +54,7 @@ def collect_host(
         collected = _collect_once(node, run, timeout_s, moved)
         wrong = _mismatches(run, host)
         if not wrong:
-            return replace(collected, complete=run.exit_record(host) is not None)
+            return replace(collected, complete=exit_record(run, host) is not None)
         if attempt == 1:
             for name in wrong:
                 path = run.log_path(host, name)
@@ -136,7 +138,7 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[in
 def is_complete(run: RunDir, host: str) -> bool:
     """Tell whether a host's exit record of a run is here, can be read, and every log agrees with it."""
     try:
-        return run.exit_record(host) is not None and not _mismatches(run, host)
+        return exit_record(run, host) is not None and not _mismatches(run, host)
     except DataError:
         return False
 
@@ -145,53 +147,44 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
     """Return the logs whose size or digest is not what the node's exit record says. None without a record."""
     import hashlib
 
-    record = run.exit_record(host)
+    record = exit_record(run, host)
     wrong = []
-    for name, expected in _files(record or {"files": {}}, host).items():
+    for name, expected in record.files.items() if record else ():
         path = run.log_path(host, name)
         if not path.is_file():
             wrong.append(name)
             continue
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
-        if digest.hexdigest() != expected["sha256"]:
+        if digest.hexdigest() != expected.sha256:
             wrong.append(name)
     return wrong
 
 
-def _files(record: Mapping[str, Any], host: str) -> Mapping[str, Any]:
-    """Return what an exit record says of the logs. Raises DataError where a node wrote something else."""
-    files = record.get("files")
-    if isinstance(files, dict) and all(isinstance(entry, dict) and "sha256" in entry for entry in files.values()):
-        return files
-    message = "expected files to be an object of sizes and digests"
-    raise DataError(message, kind="result_invalid", host=host, where="exit.json", phase="collect")
-
-
 def settle(run: RunDir, hosts: Sequence[str]) -> None:
     """Write the outcome of a run whose controller did not live to do so, once every node's record of it can be read."""
-    manifest = run.manifest()
+    manifest = read_manifest(run)
     try:
-        records = {host: run.exit_record(host) for host in hosts}
+        records = {host: record for host in hosts if (record := exit_record(run, host))}
     except DataError:
         return
-    if manifest.get("outcome") is not None or not all(records.values()):
+    if manifest.outcome is not None or len(records) < len(hosts):
         return
-    bad = [(host, record) for host, record in records.items() if record and record.get("state") != "finished"]
+    bad = [(host, record) for host, record in records.items() if record.state != "finished"]
     error = None
     if bad:
-        host, record = min(bad, key=lambda item: item[1].get("state") != "failed")
-        kind, _, text = str(record.get("reason")).partition(": ")
-        error = {"kind": kind or "rank_failed", "message": text or f"it ended with code {record.get('code')}", "host": host}
-    clean = {host: {"checked": False, "left": []} for host in hosts}
-    run.update_manifest(outcome={"state": "failed" if bad else "finished", "error": error, "clean": clean})
+        host, record = min(bad, key=lambda item: item[1].state != "failed")
+        kind, _, text = record.reason.partition(": ")
+        error = RunError(text or f"it ended with code {record.code}", kind=kind or "rank_failed", host=host)
+    clean = {host: Clean(checked=False) for host in hosts}
+    write_outcome(run, RecordedOutcome("failed" if bad else "finished", error, clean))
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """What a node still has of a run: its exit record, whether its keeper lives, whether anything of it was ever started."""
 
-    record: Mapping[str, Any] | None
+    record: ExitRecord | None
     alive: bool
     started: bool
     boot_id: str
@@ -203,7 +196,9 @@ def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
     wanted = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
     if wanted is None:
         return None
-    record = strict_json(wanted.exit_record, "exit.json", "result_invalid") if wanted.exit_record else None
-    if record is not None and not isinstance(record, dict):
-        raise RunError("expected an exit record, got no object", kind="result_invalid", host=node.host.name, run_id=run_id)
+    try:
+        record = ExitRecord.of(strict_json(wanted.exit_record, "exit.json")) if wanted.exit_record else None
+    except ValueError as error:
+        message = f"expected an exit record: {error}"
+        raise RunError(message, kind="result_invalid", host=node.host.name, run_id=run_id) from error
     return Left(record, wanted.alive, bool(wanted.sizes), wanted.boot_id)

@@ -27,8 +27,9 @@ from orchestrator import __version__
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.files import failures
 from orchestrator.record.ownership import holder
-from orchestrator.record.rundir import BenchDir, check_name, read_bytes
+from orchestrator.record.rundir import BenchDir
 from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
+from orchestrator.record.state_file import check_name, read_bytes
 from orchestrator.strictjson import strict_json
 
 __all__ = ["RECORD", "SUMS", "Archive", "Tables", "seal", "verify"]
@@ -70,7 +71,7 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
     # The name of the first file has to fit into a header without an extension.
-    root = check_name(str(bench.bench().get("bench_id")), f"{where}: bench.json: bench_id")[:80]
+    root = check_name(bench.record().bench_id, f"{where}: bench.json: bench_id")[:80]
     sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
     with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
@@ -145,9 +146,9 @@ def _proven(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
 
 
 def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive:
-    content = bench.bench()
-    name, runs = str(content.get("bench_id")), len(content.get("runs", ()))
-    return Archive(name, hashlib.sha256(sums).hexdigest(), sums.count(b"\n"), record["orch"], runs, record["tables"])
+    content = bench.record()
+    digest = hashlib.sha256(sums).hexdigest()
+    return Archive(content.bench_id, digest, sums.count(b"\n"), record["orch"], len(content.runs), record["tables"])
 
 
 def _files(root: Path, where: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir, RunDir
 
 __all__ = ["borrow"]
@@ -17,4 +18,4 @@ def borrow(bench: BenchDir, run: RunDir) -> None:
     shutil.rmtree(part, ignore_errors=True)  # of a controller that died in the middle
     shutil.copytree(run.path, part, symlinks=True)
     part.rename(target)
-    bench.event("borrowed", run=run.run_id, origin=str(run.path.parent.name))
+    bench.event(Event.BORROWED, run=run.run_id, origin=str(run.path.parent.name))

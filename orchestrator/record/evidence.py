@@ -7,10 +7,11 @@ import hashlib
 import time
 from collections.abc import Callable
 from mmap import MADV_DONTNEED, mmap
-from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.record.rundir import RunDir, check_name, map_bytes, read_bytes
+from orchestrator.record.node_record import LogFile
+from orchestrator.record.rundir import RunDir
+from orchestrator.record.state_file import check_name, map_bytes, read_bytes
 
 __all__ = ["deadline", "invalid", "rendered_texts", "verified"]
 
@@ -20,24 +21,22 @@ _MAX_RENDERED_BYTES = 1 << 20
 _PARSE_SECONDS = 60.0
 
 
-def verified(run: RunDir, host: str, name: str, entry: Any) -> bytes | mmap:
+def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
     """Return a log's bytes if they are those that the node recorded; a large log is mapped, not read."""
     path = run.path / "logs" / host / check_name(name, f"{host}: exit.json")
-    if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int) or not isinstance(entry.get("sha256"), str):
-        raise invalid(f"files.{name}: expected bytes and sha256", host, "exit.json")
     try:
         data = map_bytes(path, _MAX_LOG_BYTES, above=_READ_LOG_BYTES)
     except FileNotFoundError as error:
         raise invalid("expected the log, it is not here", host, name, "run `orch collect`") from error
     except OSError as error:
         raise invalid(f"cannot be read: {error.strerror}", host, name) from error
-    if len(data) != entry["bytes"]:
-        raise invalid(f"expected {entry['bytes']} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
+    if len(data) != entry.bytes:
+        raise invalid(f"expected {entry.bytes} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
     digest, done = hashlib.sha256(), _forget(data)
     for start in range(0, len(data), _READ_LOG_BYTES):
         digest.update(data[start : start + _READ_LOG_BYTES])
         done()
-    if digest.hexdigest() != entry["sha256"]:
+    if digest.hexdigest() != entry.sha256:
         raise invalid("expected the SHA-256 that the node recorded, got another", host, name)
     return data
 

@@ -1,100 +1,216 @@
-"""What the manifest of a run says was planned, checked before anybody relies on it."""
+"""The manifest of a run, ``manifest.json``: what was planned, and what its controller found out since.
+
+`Manifest` is its one reader, `manifest_of`, `write_start` and `write_outcome` write it. What is relied on is checked first;
+what only goes beside a number, such as who answered how, is left out where it is not as it has to be.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
+from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.rundir import check_name
+from orchestrator.record.recorded_spec import spec_of
+from orchestrator.record.rundir import RunDir
+from orchestrator.record.state_file import check_name
 
-__all__ = ["Planned", "PlannedNode", "manifest_of", "planned_of"]
+__all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "StartRecord", "manifest_of", "read_manifest",
+           "write_end", "write_outcome"]  # fmt: skip
 
 _MOST_RANKS = 1 << 20
 """A forged manifest must not make its reader count for ever."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedNode:
-    """One planned slot: which ranks belong on which host."""
+class NodeStart:
+    """When a node started, in seconds of its own monotonic clock, and how far that was ahead of the controller's, give or take
+    ``bound_s``."""
 
-    host: str
-    node_rank: int
-    ranks: range
+    started_mono_s: float
+    offset_s: float
+    bound_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A run as it was planned; ``facts`` and ``outcome`` are what its controller found out since."""
+class StartRecord:
+    """Who started when: how far apart the nodes were, the bound of its error, and each node, in seconds."""
 
-    spec: RunSpec
+    skew_s: float
+    bound_s: float
+    hosts: Mapping[str, NodeStart]
+
+    @classmethod
+    def of(cls, value: Any) -> StartRecord | None:
+        """Return the record of a start as it was written; None where there is none, or where it is not whole."""
+        try:
+            hosts = {
+                check_name(host, "start"): NodeStart(
+                    *(_number(node[name]) for name in ("started_mono_s", "offset_s", "bound_s"))
+                )
+                for host, node in value["hosts"].items()
+            }
+            return cls(_number(value["skew_s"]), _number(value["bound_s"]), hosts)
+        except (KeyError, TypeError, AttributeError, OverflowError, DataError):
+            return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """What was found of a run on a node after its end: whether anybody looked, and the processes that were left."""
+
+    checked: bool
+    left: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a node answered while a run went on, in seconds; ``silent``: it did not any more at the end."""
+
+    longest_silence_s: float = 0.0
+    round_trip_s: float = 0.0
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOutcome:
+    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. Where nothing was
+    ``released``, nothing has run on any node."""
+
+    state: str
+    error: OrchError | None = None
+    clean: Mapping[str, Clean] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    released: bool = True
+
+    @classmethod
+    def of(cls, value: Any, run_id: str) -> RecordedOutcome | None:
+        """Return an outcome as it was written, None for none. Raises TypeError where that is no object."""
+        if value is not None and not isinstance(value, dict):
+            raise TypeError("outcome")
+        if not value:
+            return None
+        error = value.get("error")
+        return cls(
+            str(value.get("state") or ""),
+            recorded_error(error, run_id) if error else None,
+            {host: Clean(node.get("checked") is True, _several(node.get("left"))) for host, node in _objects(value, "clean")},
+            {host: _answer(node) for host, node in _objects(value, "answers")},
+            value.get("released") is not False,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The outcome, ready for JSON."""
+        content: dict[str, Any] = {"state": self.state, "error": self.error.as_dict() if self.error else None}
+        content["clean"] = {host: {"checked": node.checked, "left": list(node.left)} for host, node in self.clean.items()}
+        if self.answers:
+            content["answers"] = {host: asdict(answer) for host, answer in self.answers.items()}
+        return content if self.released else content | {"released": False}
+
+    @property
+    def measured(self) -> bool:
+        """Claim that its runs ended well, or that nobody wrote down how."""
+        return self.state in ("", "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A run as it was planned; ``facts``, ``start`` and ``outcome`` are what its controller found out since.
+
+    ``digest`` is that of the framework's files, ``payload`` has those of its programs. ``grammar`` holds for the options of the
+    run. ``facts`` are, by host, what preflight found there.
+    """
+
+    run_id: str
+    bench_id: str
     repeat: int
+    spec: RunSpec
+    framework: str
+    digest: str
     simulated: bool
     caveat: str
-    nodes: tuple[PlannedNode, ...]
+    measure: Measure
     grammar: LogGrammar
+    payload: Mapping[str, str]
+    placement: Placement
     facts: Mapping[str, Mapping[str, Any]]
-    outcome: Mapping[str, Any]
-    measure: Measure = MEASURES[TRAINING]
+    start: StartRecord | None
+    outcome: RecordedOutcome | None
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The nodes of the run in order of node_rank."""
+        return self.placement.slots
 
-def planned_of(manifest: Mapping[str, Any], where: str, run_id: str) -> Planned:
-    """Return what a manifest says. Raises DataError (state_damaged) where anything that is relied on is not as it has to be."""
-    try:
-        spec = _spec(manifest)
-        slots = manifest["placement"]["slots"]
-        nodes = tuple(
-            PlannedNode(
-                check_name(slot["host"], where),
-                slot["node_rank"],
-                range(slot["first_rank"], slot["first_rank"] + slot["nproc"]),
+    @property
+    def hosts(self) -> list[str]:
+        """The names of its nodes in order of node_rank."""
+        return [slot.host for slot in self.placement.slots]
+
+    @property
+    def was_released(self) -> bool:
+        """Claim that something of it may have run somewhere."""
+        return self.outcome is None or self.outcome.released
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], where: str, run_id: str) -> Manifest:
+        """Return what a manifest says. Raises DataError (state_damaged) where what is relied on is not as it has to be."""
+        try:
+            spec = spec_of(content["spec"], content.get("origins") or {})
+            placement = _placement(content["placement"], spec, where)
+            repeat, facts, payload = content.get("repeat", 1), content.get("facts") or {}, content.get("payload") or {}
+            if type(repeat) is not int or not isinstance(facts, dict):
+                raise TypeError("repeat or facts")
+            if not isinstance(payload, dict) or not all(isinstance(digest, str) for digest in payload.values()):
+                raise TypeError("payload")
+            program = content["framework"]
+            return cls(
+                run_id=run_id,
+                bench_id=_text(content, "bench_id"),
+                repeat=repeat,
+                spec=spec,
+                framework=_text(program, "name") or spec.framework,
+                digest=_text(program, "digest"),
+                simulated=program.get("simulated") is True,
+                caveat=str((program.get("caveats") or {}).get(spec.device, "")),
+                measure=MEASURES[program.get("measures", TRAINING)],
+                grammar=_grammar(program["log"], spec),
+                payload=payload,
+                placement=placement,
+                facts=facts,
+                start=StartRecord.of(content.get("start")),
+                outcome=RecordedOutcome.of(content.get("outcome"), run_id),
             )
-            for slot in slots
-        )
-        if not nodes or max(spec.world_size, *(slot["nproc"] for slot in slots)) > _MOST_RANKS:
-            raise ValueError("placement")
-        if [rank for node in nodes for rank in node.ranks] != list(range(spec.world_size)):
-            raise ValueError("placement")
-        repeat, facts, outcome = manifest.get("repeat", 1), manifest.get("facts") or {}, manifest.get("outcome") or {}
-        if type(repeat) is not int or not isinstance(facts, dict) or not isinstance(outcome, dict):
-            raise TypeError("repeat, facts or outcome")
-        program = manifest["framework"]
-        simulated, caveat = program.get("simulated") is True, str((program.get("caveats") or {}).get(spec.device, ""))
-        measure = MEASURES[program.get("measures", TRAINING)]
-        return Planned(spec, repeat, simulated, caveat, nodes, _grammar(program["log"], spec), facts, outcome, measure)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"expected a run's manifest, {error} is missing or of the wrong type"
-        raise DataError(message, kind="state_damaged", where=where, run_id=run_id) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"expected a run's manifest, {error} is missing or of the wrong type"
+            raise DataError(message, kind="state_damaged", where=where, run_id=run_id) from error
 
 
-def _spec(manifest: Mapping[str, Any]) -> RunSpec:
-    names = {field.name for field in fields(RunSpec)} - {"origins", "env"}
-    values, env = {name: manifest["spec"][name] for name in names}, manifest["spec"].get("env", {})
-    spec = RunSpec(**values, env=env, origins=manifest.get("origins") or {})
-    numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
-    words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values(), *spec.env.values())
-    if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
-        raise TypeError("spec")
-    if not all(isinstance(word, str) for word in words) or not isinstance(spec.options, dict):
-        raise TypeError("spec")
-    return spec
+def read_manifest(run: RunDir) -> Manifest:
+    """Return the manifest of a run. Raises DataError (state_damaged) naming the file, and the offset or what is wrong."""
+    return Manifest.of(run.manifest_content(), str(run.path / "manifest.json"), run.run_id)
 
 
-def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
-    known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    grammar = LogGrammar(**known).with_options(spec.options)
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
-    if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
-        raise TypeError("framework.log")
-    return grammar
+def write_end(run: RunDir, start: StartRecord | None, outcome: RecordedOutcome) -> None:
+    """Write down how a run started, where it did, and how it ended."""
+    run.update_manifest(start=start.as_dict() if start else None, outcome=outcome.as_dict())
+
+
+def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:
+    """Write down how a run ended whose controller did not live to do so."""
+    run.update_manifest(outcome=outcome.as_dict())
 
 
 def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,3 +239,66 @@ def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mappi
         "start": None,
         "outcome": None,
     }
+
+
+def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placement:
+    slots = tuple(
+        Slot(
+            check_name(slot["host"], where),
+            _text(slot, "address"),
+            slot["node_rank"],
+            slot["first_rank"],
+            slot["nproc"],
+            _text(slot, "devices"),
+        )
+        for slot in written["slots"]
+    )
+    if not slots or max(spec.world_size, *(slot.nproc for slot in slots)) > _MOST_RANKS:
+        raise ValueError("placement")
+    if [rank for slot in slots for rank in slot.ranks] != list(range(spec.world_size)):
+        raise ValueError("placement")
+    port = written.get("master_port", 0)
+    if type(port) is not int:
+        raise TypeError("placement.master_port")
+    return Placement(slots, _text(written, "master_addr"), port, spec.world_size)
+
+
+def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
+    known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    grammar = LogGrammar(**known).with_options(spec.options)
+    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
+    if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
+        raise TypeError("framework.log")
+    return grammar
+
+
+def _answer(node: Mapping[str, Any]) -> Answer:
+    def seconds(name: str) -> float:
+        value = node.get(name)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+    return Answer(seconds("longest_silence_s"), seconds("round_trip_s"), node.get("silent") is True)
+
+
+def _objects(content: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    value = content.get(key)
+    return [(name, entry) for name, entry in value.items() if isinstance(entry, dict)] if isinstance(value, dict) else []
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return what was left: as it was written where that is a list, and as one thing where it is anything else."""
+    return tuple(value) if isinstance(value, list) else (value,) if value else ()
+
+
+def _text(content: Mapping[str, Any], key: str) -> str:
+    value = content.get(key, "")
+    if not isinstance(value, str):
+        raise TypeError(key)
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("a number")
+    return float(value)

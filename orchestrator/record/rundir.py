@@ -7,42 +7,24 @@ and survives a power cut once the call returns. What came from a node is named b
 from __future__ import annotations
 
 import errno
-import fcntl
-import json
 import os
-import re
 import stat
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_all, write_atomic
-from orchestrator.record.sealed import is_broken, sealed, unsealed
-from orchestrator.strictjson import strict_json
+from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_atomic
+from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.journal import Entry, Journal, begun_runs
+from orchestrator.record.state_file import check_name, json_bytes, read_bytes, read_json, read_state, state_bytes, write_state
 
-__all__ = [
-    "SCHEMA",
-    "BenchDir",
-    "RunDir",
-    "check_name",
-    "latest",
-    "map_bytes",
-    "read_bytes",
-    "read_json",
-]
+__all__ = ["BenchDir", "RunDir", "bench_folders", "benches", "latest"]
 
-SCHEMA = 1
-"""1: first version."""
-_MAX_NAME_BYTES = 128
 EXIT_RECORD = "exit.json"
-_MAX_STATE_BYTES = 64 * 1024 * 1024
 _MAX_EXIT_RECORD_BYTES = 16 * 1024 * 1024
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class BenchDir:
@@ -50,11 +32,12 @@ class BenchDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.journal = Journal(path / "events.jsonl")
         self._lock = threading.Lock()
 
     @classmethod
     def create(cls, root: Path, bench: Mapping[str, Any]) -> BenchDir:
-        """Make the folder of a new bench under ``root``, named by its ``bench_id``.
+        """Make the folder of a new bench under ``root``, named by its ``bench_id``; ``bench``: `BenchRecord.as_dict`.
 
         Raises ConfigError (unsafe_path) where it exists already or ``root`` cannot be used, DataError (storage_full).
         """
@@ -65,24 +48,30 @@ class BenchDir:
             path.mkdir(mode=0o700)
             path.chmod(0o700)
             sync_directory(root)
-        write_atomic(path / "bench.json", _json_bytes(sealed({"schema": SCHEMA, **bench})))
+        write_state(path / "bench.json", bench)
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> BenchDir:
         """Return the bench in an existing folder. Raises DataError (state_damaged) where it is none or unreadable."""
         bench = cls(path)
-        bench.bench()
+        bench.record()
         return bench
 
-    def bench(self) -> dict[str, Any]:
-        """Return the content of ``bench.json``."""
-        return _record(self.path / "bench.json")
+    def record(self) -> BenchRecord:
+        """Return what ``bench.json`` says. Raises DataError (state_damaged) naming the file, and the offset or the field."""
+        path = self.path / "bench.json"
+        return BenchRecord.of(read_state(path), str(path))
 
-    def update_bench(self, **fields: Any) -> None:
-        """Replace some fields of ``bench.json``."""
+    def change(self, change: Callable[[BenchRecord], BenchRecord]) -> BenchRecord:
+        """Replace what ``bench.json`` says by what ``change`` makes of it; fields that stay the same are not touched."""
+        path = self.path / "bench.json"
         with self._lock:
-            write_atomic(self.path / "bench.json", _json_bytes(sealed(self.bench() | fields)))
+            content = read_state(path)
+            before = BenchRecord.of(content, str(path))
+            after = change(before)
+            write_state(path, content | after.changes(before))
+        return after
 
     def run(self, run_id: str) -> RunDir:
         """Return the folder of one run; it is made by the first thing written into it."""
@@ -94,62 +83,19 @@ class BenchDir:
         One that is lost is among them: the journal knows of it, and its manifest cannot be read. ``superseded``: with those
         that are still there, first, in whose place another attempt was made.
         """
-        record = self.bench()
-        names, replaced = record.get("runs", []), record.get("superseded", {})
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise _damaged(self.path / "bench.json", "runs: expected a list of run ids")
-        if not isinstance(replaced, dict):
-            raise _damaged(self.path / "bench.json", "superseded: expected an object")
-        old = [run for run in map(self.run, replaced if superseded else ()) if _is_written(run.path)]
-        runs = {run: _is_written(run.path) for run in map(self.run, names)}
-        begun = self.begun() if not all(runs.values()) else frozenset()
+        record = self.record()
+        old = [run for run in map(self.run, record.superseded if superseded else ()) if _is_written(run.path)]
+        runs = {run: _is_written(run.path) for run in map(self.run, record.runs)}
+        begun = begun_runs(self.journal.read()) if not all(runs.values()) else frozenset()
         return [*old, *(run for run, written in runs.items() if written or run.run_id in begun)]
 
-    def begun(self) -> frozenset[str]:
-        """Return the names of the runs that were written at some time, by the journal."""
-        return frozenset(str(event.get("run")) for event in self.events() if event["event"] in ("planned", "borrowed"))
-
     def event(self, name: str, /, **fields: Any) -> None:
-        """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override."""
-        line = _json_bytes(sealed({"event": name, "at": round(time.time(), 6)} | fields), indent=None)
-        path = self.path / "events.jsonl"
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._lock, failures(path, needed=len(line)):
-            file = os.open(path, flags, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                os.fchmod(file, 0o600)
-                whole = _whole_lines(file)
-                if whole < os.fstat(file).st_size:
-                    os.ftruncate(file, whole)  # a torn line was never acknowledged, and must not swallow the next one
-                try:
-                    write_all(file, line)
-                    os.fsync(file)
-                except OSError:
-                    os.ftruncate(file, whole)
-                    raise
-            finally:
-                os.close(file)
-            if not whole:
-                sync_directory(self.path)
+        """Append one event to the journal, as `Journal.write` does."""
+        self.journal.write(name, **fields)
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return the events in order. A torn last line is left out; damage elsewhere is DataError naming file and offset."""
-        path = self.path / "events.jsonl"
-        try:
-            data = read_bytes(path, 1 << 30)
-        except FileNotFoundError:
-            return []
-        events, offset = [], 0
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            event = strict_json(line, f"{path}: line at byte {offset}", "state_damaged")
-            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-                raise _damaged(path, f"byte {offset}: expected an event")
-            if is_broken(event):
-                raise _damaged(path, f"byte {offset}: the event does not agree with its own seal")
-            events.append(unsealed(event))
-            offset += len(line)
-        return events
+    def events(self) -> list[Entry]:
+        """Return the events of the journal, as `Journal.read` does."""
+        return self.journal.read()
 
 
 class RunDir:
@@ -161,17 +107,17 @@ class RunDir:
         self._lock = threading.Lock()
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write what the run was; ``schema`` is added."""
-        self._write(("manifest.json",), _json_bytes(sealed({"schema": SCHEMA, **manifest})))
+        """Write what the run was; ``schema`` is added. `orchestrator.record.manifest` says what stands in it."""
+        self._write(("manifest.json",), state_bytes(manifest))
 
-    def manifest(self) -> dict[str, Any]:
-        """Return the manifest. Raises DataError (state_damaged) naming file and offset."""
-        return _record(self.path / "manifest.json")
+    def manifest_content(self) -> dict[str, Any]:
+        """Return the manifest as it was written. Raises DataError (state_damaged) naming file and offset."""
+        return read_state(self.path / "manifest.json")
 
     def update_manifest(self, **fields: Any) -> None:
         """Replace some fields of the manifest."""
         with self._lock:
-            self.write_manifest(self.manifest() | fields)
+            self.write_manifest(self.manifest_content() | fields)
 
     def write_rendered(self, host: str, path: str, data: bytes, mode: int = 0o600) -> None:
         """Keep what is sent to ``host`` as ``path`` (relative, every part from the allow-list)."""
@@ -199,8 +145,8 @@ class RunDir:
         """Keep a whole file from ``host``."""
         self._write(("logs", host, name), data)
 
-    def exit_record(self, host: str) -> dict[str, Any] | None:
-        """Return how the run ended on ``host``, by that node's own record; None where none came home.
+    def exit_content(self, host: str) -> dict[str, Any] | None:
+        """Return ``exit.json`` of ``host`` as that node wrote it; None where none came home. `node_record` understands it.
 
         Raises DataError (result_invalid) for a record that is no JSON object, is huge, or is no regular file.
         """
@@ -214,7 +160,7 @@ class RunDir:
 
     def write_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Keep something derived as ``results/<name>``; it may be deleted and made again. What is there already stays."""
-        data = _json_bytes(result)
+        data = json_bytes(result)
         with suppress(OSError):
             if read_bytes(self.path / "results" / check_name(name, str(self.path)), len(data)) == data:
                 return
@@ -238,93 +184,31 @@ def latest(root: Path) -> Path | None:
         return None
     found = [path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()]
     # A bench that was refused before its first run left nothing to read; it is the latest only where there is no other.
-    return max(found, key=lambda path: (any(path.glob("*/manifest.json")), *_created(path), path.name), default=None)
+    return max(
+        found,
+        key=lambda path: (any(path.glob("*/manifest.json")), BenchDir(path).record().created_order, path.name),
+        default=None,
+    )
 
 
-def _created(path: Path) -> tuple[float, str]:
-    created = _record(path / "bench.json").get("created")
-    return (float(created), "") if isinstance(created, (int, float)) else (0.0, str(created or ""))
+def bench_folders(root: Path) -> list[Path]:
+    """Return the folders of the benches in ``root``, the newest name first."""
+    return [path.parent for path in sorted(root.glob("*/bench.json"), reverse=True)]
 
 
-def check_name(name: str, where: str) -> str:
-    """Return ``name`` if it may be one part of a path of ours. Raises DataError (result_invalid) otherwise."""
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_BYTES:
-        raise DataError(
-            f"expected a name of letters, digits, '.', '_' and '-', not starting with '.' or '-', got {name[:80]!r}",
-            kind="result_invalid",
-            where=where,
-        )
-    return name
-
-
-def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_damaged") -> Any:
-    """Return the JSON in a regular file of at most ``limit`` bytes. Raises DataError of ``kind`` naming file and offset."""
-    try:
-        data = read_bytes(path, limit)
-    except FileNotFoundError as error:
-        raise DataError("expected a file, found none", kind=kind, where=str(path)) from error
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", kind=kind, where=str(path)) from error
-    return strict_json(data, str(path), kind)
+def benches(root: Path) -> Iterator[BenchDir]:
+    """Yield the benches in ``root``, the newest name first. A damaged one is none; whoever summarises it is told why."""
+    for folder in bench_folders(root):
+        try:
+            bench = BenchDir.open(folder)
+        except DataError:
+            continue
+        yield bench
 
 
 def _is_written(folder: Path) -> bool:
     """Whether anything was written there. A hidden file is a write that had no end."""
     return folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())
-
-
-def _record(path: Path) -> dict[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise _damaged(path, f"expected an object, got {type(value).__name__}")
-    schema = value.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise _damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
-    if schema > SCHEMA:
-        raise _damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; read it with that one")
-    if is_broken(value):
-        raise _damaged(path, "its values do not agree with its own seal", "a byte of it has changed since it was written")
-    return unsealed(value)
-
-
-def _damaged(path: Path, message: str, hint: str = "") -> DataError:
-    return DataError(message, kind="state_damaged", where=str(path), hint=hint)
-
-
-def _json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    """Return JSON without NaN; ASCII only, so that no text of a node reaches a terminal by way of ``cat``."""
-    return json.dumps(value, indent=indent, allow_nan=False).encode() + b"\n"
-
-
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a regular file's bytes, following no link and waiting for no other end of a pipe. Raises OSError."""
-    data = map_bytes(path, limit, above=limit)
-    assert isinstance(data, bytes)
-    return data
-
-
-def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
-    """Return a regular file's bytes as `read_bytes` does, those of more than ``above`` mapped instead of read."""
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(file, "rb") as stream:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"{status.st_size} bytes, at most {limit} are read")
-        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(status.st_size)
-
-
-def _whole_lines(file: int) -> int:
-    """Return how many bytes of ``file`` are complete lines."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def _make_folders(base: Path, parts: tuple[str, ...]) -> None:

@@ -6,7 +6,6 @@ proof in `orchestrator.results.read`, stand without it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,15 +16,19 @@ from typing import Any
 
 from orchestrator.checks.differences import by_value
 from orchestrator.errors import DataError
+from orchestrator.plan.placement import Slot
 from orchestrator.plan.spec import RunSpec
+from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.evidence import rendered_texts
-from orchestrator.record.rundir import BenchDir, RunDir, check_name
+from orchestrator.record.journal import ENDS, Entry, Event
+from orchestrator.record.manifest import Manifest, StartRecord, read_manifest
+from orchestrator.record.node_record import exit_record
+from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.run import RunResult
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
 
 PHASES = ("planned", "staged", "armed", "started", "over", "collected")
-_ENDS = ("finished", "failed", "lost", "interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +94,29 @@ class BenchAccount:
 
 def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
     """Return the account of a bench whose runs have these results. Raises DataError where ``bench.json`` is damaged."""
-    record = bench.bench()
+    record = bench.record()
     notes: list[str] = []
-    events: list[dict[str, Any]] = []
+    events: list[Entry] = []
     try:
         events = bench.events()
     except (DataError, OSError) as error:
         notes.append(f"the journal cannot be read, so phases of runs are not shown: {error}")
-    by_run: dict[str, list[dict[str, Any]]] = {}
+    by_run: dict[str, list[Entry]] = {}
     for event in events:
-        by_run.setdefault(str(event.get("run")), []).append(event)
-    manifests: dict[str, Mapping[str, Any]] = {}
+        by_run.setdefault(event.run, []).append(event)
+    manifests: dict[str, Manifest] = {}
     for result in results:
         with suppress(DataError):
-            manifests[result.run_id] = bench.run(result.run_id).manifest()
+            manifests[result.run_id] = read_manifest(bench.run(result.run_id))
     files, unlike = _files(bench, results, manifests)
-    replaced = record.get("superseded")
     return BenchAccount(
-        bench_id=str(record.get("bench_id", bench.path.name)),
-        created=str(record.get("created", "")),
-        orch=str(record.get("orch", "")),
+        bench_id=record.bench_id,
+        created=record.created,
+        orch=record.orch,
         commands=_commands(record, events),
-        superseded={old: str(new) for old, new in replaced.items()} if isinstance(replaced, dict) else {},
+        superseded=record.superseded,
         runs={
-            result.run_id: _run(bench.run(result.run_id), result, manifests.get(result.run_id, {}), by_run)
-            for result in results
+            result.run_id: _run(bench.run(result.run_id), result, manifests.get(result.run_id), by_run) for result in results
         },
         facts=_facts(results),
         placed=tuple(dict.fromkeys(_placed(results, manifests))),
@@ -125,11 +126,10 @@ def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
     )
 
 
-def _commands(record: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
+def _commands(record: BenchRecord, events: Iterable[Entry]) -> tuple[tuple[str, ...], ...]:
     """Return each distinct command line once: of `orch bench`, and of those that went on with it."""
-    lines = [record.get("argv"), *(event.get("argv") for event in events if event["event"] == "begun")]
-    words = [tuple(map(str, line)) for line in lines if isinstance(line, list) and line]
-    return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in words))
+    lines = [record.argv, *(event.argv for event in events if event.event == Event.BEGUN)]
+    return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in lines if line))
 
 
 def _facts(results: Iterable[RunResult]) -> dict[str, dict[str, list[str]]]:
@@ -141,84 +141,75 @@ def _facts(results: Iterable[RunResult]) -> dict[str, dict[str, list[str]]]:
     return by_value((host, facts) for host, several in sorted(seen.items()) for facts in several)
 
 
-def _placed(results: Iterable[RunResult], manifests: Mapping[str, Mapping[str, Any]]) -> Iterator[Placed]:
+def _placed(results: Iterable[RunResult], manifests: Mapping[str, Manifest]) -> Iterator[Placed]:
     for result in results:
         if result.spec and result.state != "damaged":
-            placement = manifests[result.run_id]["placement"]
-            slots = tuple(
-                (slot["host"], str(slot.get("address", "")), _ranks(slot), str(slot.get("devices", "")))
-                for slot in placement["slots"]
-            )
-            yield Placed(result.spec.shape, slots, str(placement.get("master_addr", "")))
+            placement = manifests[result.run_id].placement
+            slots = tuple((slot.host, slot.address, _ranks(slot), slot.devices) for slot in placement.slots)
+            yield Placed(result.spec.shape, slots, placement.master_addr)
 
 
-def _ranks(slot: Mapping[str, Any]) -> str:
-    first, last = slot["first_rank"], slot["first_rank"] + slot["nproc"] - 1
+def _ranks(slot: Slot) -> str:
+    first, last = slot.ranks[0], slot.ranks[-1]
     return f"ranks {first}-{last}" if last > first else f"rank {first}"
 
 
 # -- how a run went
 
 
-def _run(run: RunDir, result: RunResult, manifest: Mapping[str, Any], events: Mapping[str, list[dict[str, Any]]]) -> RunAccount:
-    start = manifest.get("start")
-    start = start if isinstance(start, dict) else {}
-    spans = _spans(run, start.get("hosts"))
+def _run(run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapping[str, list[Entry]]) -> RunAccount:
+    start = manifest.start if manifest else None
+    spans = _spans(run, start) if start else {}
     go = min((began - offset for began, _, offset in spans.values()), default=0.0)
     return RunAccount(
         run_id=run.run_id,
         phases=_phases(events.get(run.run_id, [])),
         nodes=tuple(NodeTimes(host, began - offset - go, ended - began) for host, (began, ended, offset) in spans.items()),
-        first_step_s=_first_step(result, manifest, spans, go),
-        skew_s=_number(start.get("skew_s")),
-        bound_s=_number(start.get("bound_s")),
+        first_step_s=_first_step(result, manifest, spans, go) if manifest else None,
+        skew_s=start.skew_s if start else None,
+        bound_s=start.bound_s if start else None,
     )
 
 
-def _phases(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def _phases(events: Iterable[Entry]) -> dict[str, float]:
     """Return when the last attempt at a run reached each phase. Nothing for a run that was never started."""
     at: dict[str, float] = {}
     for event in events:
-        name, when = "over" if event["event"] in _ENDS else event["event"], _number(event.get("at"))
-        if name in PHASES and when is not None:
-            at[name] = when
+        name = "over" if event.event in ENDS else event.event
+        if name in PHASES and event.at is not None:
+            at[name] = event.at
     return {name: at[name] - at["started"] for name in PHASES if name in at} if "started" in at else {}
 
 
-def _spans(run: RunDir, hosts: Any) -> dict[str, tuple[float, float, float]]:
+def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, float]]:
     """Return of every node that left a record when it began and ended by its own clock, and by how much that was ahead."""
     found = {}
-    for host, one in hosts.items() if isinstance(hosts, dict) else ():
+    for host, node in start.hosts.items():
         with suppress(DataError):
-            record = run.exit_record(check_name(host, "start")) or {}
-            began, ended = _number(record.get("started_mono_s")), _number(record.get("ended_mono_s"))
-            offset = _number(one.get("offset_s")) if isinstance(one, dict) else None
-            if began is not None and ended is not None and offset is not None and ended >= began:
-                found[host] = (began, ended, offset)
+            record = exit_record(run, host)
+            began, ended = (record.started_mono_s, record.ended_mono_s) if record else (None, None)
+            if began is not None and ended is not None and ended >= began:
+                found[host] = (float(began), float(ended), node.offset_s)
     return found
 
 
 def _first_step(
-    result: RunResult, manifest: Mapping[str, Any], spans: Mapping[str, tuple[float, float, float]], go: float
+    result: RunResult, manifest: Manifest, spans: Mapping[str, tuple[float, float, float]], go: float
 ) -> float | None:
     """Return the end of the first step after the start, where the first node alone logs steps, and by its own clock."""
     tempo = result.tempo
-    if tempo is None or tempo.clock is None or manifest["framework"]["log"].get("nodes") != "first":
+    if tempo is None or tempo.clock is None or manifest.grammar.nodes != "first":
         return None
-    began, ended, offset = spans.get(manifest["placement"]["slots"][0]["host"], (0.0, 0.0, 0.0))
+    began, ended, offset = spans.get(manifest.slots[0].host, (0.0, 0.0, 0.0))
     first = tempo.clock + tempo.first_s
     return first - offset - go if began < first <= ended else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
 
 
 # -- what was sent to the nodes
 
 
 def _files(
-    bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Mapping[str, Any]]
+    bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Manifest]
 ) -> tuple[dict[str, tuple[FileAccount, ...]], dict[str, tuple[str, ...]]]:
     """Return the files of the first run of each cell, and the runs of the same cell that had others."""
     first: list[tuple[RunSpec, str, dict[str, dict[str, str]]]] = []
@@ -236,21 +227,19 @@ def _files(
     return files, {run_id: tuple(others) for run_id, others in unlike.items()}
 
 
-def _texts(run: RunDir, manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _texts(run: RunDir, manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return the text of each rendered file by path and host, hosts in order of node_rank."""
     found: dict[str, dict[str, str]] = {}
-    for slot in manifest["placement"]["slots"]:
+    for host in manifest.hosts:
         with suppress(DataError):
-            for path, text in rendered_texts(run, slot["host"]).items():
-                found.setdefault(path, {})[slot["host"]] = text
+            for path, text in rendered_texts(run, host).items():
+                found.setdefault(path, {})[host] = text
     return found
 
 
-def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return texts without what differs from repeat to repeat by nature."""
-    own = re.compile(
-        rf"\b(?:{re.escape(str(manifest['placement'].get('master_port')))}|{re.escape(str(manifest['run_id']))})\b"
-    )
+    own = re.compile(rf"\b(?:{manifest.placement.master_port}|{re.escape(manifest.run_id)})\b")
     return {path: {host: own.sub("", text) for host, text in on.items()} for path, on in texts.items()}
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from orchestrator.errors import ConfigError, recorded_error
 from orchestrator.inventory.hostset import fold
+from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.hardware import slowed_in
 from orchestrator.results.read import read_run
@@ -37,18 +38,16 @@ def read_bench(
 def notes_of(bench: BenchDir) -> list[str]:
     """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
     why nothing was run."""
-    record = bench.bench()
-    schedule, notes = record.get("course"), record.get("notes", [])
-    schedule = schedule if isinstance(schedule, dict) else {}
-    order = [f"random order in blocks, seed {schedule.get('seed')}"] if schedule.get("order") == "random" else []
-    return [*order, *(str(text) for text in notes), *_refusals(bench)]
+    record = bench.record()
+    order = [f"random order in blocks, seed {record.schedule.seed}"] if record.schedule.order == "random" else []
+    return [*order, *record.notes, *_refusals(bench)]
 
 
 def _refusals(bench: BenchDir) -> list[str]:
     """Return why a bench that is over has no run, once for all hosts of which the same was said."""
-    over = [event for event in bench.events() if event["event"] == "over"] if not bench.runs() else []
+    over = [entry for entry in bench.events() if entry.event == Event.OVER] if not bench.runs() else []
     hosts: dict[str, list[str]] = {}
-    for error in over[-1].get("errors", ()) if over else ():
+    for error in over[-1].errors if over else ():
         recorded = recorded_error(error, "")
         hosts.setdefault(str(recorded), []).append(recorded.host)
     return [f"nothing was run: {fold(filter(None, names))}{': ' * any(names)}{text}" for text, names in hosts.items()]

@@ -15,6 +15,7 @@ from orchestrator.inventory.hostset import fold
 if TYPE_CHECKING:
     from orchestrator.checks.check import Check
     from orchestrator.plan.spec import RunSpec
+    from orchestrator.record.node_record import ExitRecord
     from orchestrator.results.run import RunResult
 
 __all__ = [
@@ -63,17 +64,17 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
-def slowed(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def slowed(records: Mapping[str, ExitRecord]) -> dict[str, dict[str, float]]:
     """Return, by reason and host, the share of a run for which clocks were lowered, from a twentieth on; from its nodes' exit
     records. Reasons have the names of nvidia-smi's counters."""
     shares: dict[str, dict[str, float]] = {}
     for host, record in records.items():
-        for rank in record["ranks"]:
-            told, began, ended = (rank.get(key) for key in ("slowed_us", "started_mono_s", "ended_mono_s"))
-            if not isinstance(told, dict) or not all(type(time) in (int, float) for time in (began, ended)) or ended <= began:
+        for rank in record.ranks:
+            began, ended = rank.started_mono_s, rank.ended_mono_s
+            if began is None or ended is None or ended <= began:
                 continue
-            for name in _SLOWDOWNS.keys() & told.keys():
-                if type(told[name]) is int and (share := min(1.0, told[name] * 1e-6 / (ended - began))) >= _WORTH:
+            for name in _SLOWDOWNS.keys() & rank.slowed_us.keys():
+                if (share := min(1.0, rank.slowed_us[name] * 1e-6 / (ended - began))) >= _WORTH:
                     shares.setdefault(name, {})[host] = share
     return shares
 

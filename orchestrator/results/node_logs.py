@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.grammar import LogGrammar
@@ -19,9 +18,10 @@ from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.steps import RankAggregate
 from orchestrator.pool import shared_out
 from orchestrator.record.evidence import deadline, verified
+from orchestrator.record.node_record import ExitRecord, LogFile
 from orchestrator.record.rundir import RunDir
 from orchestrator.results.numbers.tempo import quantiles
-from orchestrator.results.numbers.throughput import step_times
+from orchestrator.results.numbers.throughput import Terms, step_times
 
 __all__ = ["NodeLogs", "read_logs"]
 
@@ -39,24 +39,24 @@ class NodeLogs:
     rhythm: Mapping[str, tuple[float, float, float]]
 
 
-Job = tuple[Path, str, Mapping[str, Any], LogGrammar, bool, Mapping[str, Any] | None]
+Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Terms | None]
 
 
 def read_logs(
     run: RunDir,
-    records: Mapping[str, Mapping[str, Any]],
+    records: Mapping[str, ExitRecord],
     grammar: LogGrammar,
     holders: frozenset[str],
-    terms: Mapping[str, Any] | None = None,
+    terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
     """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
     say together where each line speaks of one; the files then hold no samples of their own.
 
-    ``holders`` are the hosts whose files hold the samples; ``terms`` those of `step_times`, to learn the step times of each
+    ``holders`` are the hosts whose files hold the samples; ``terms`` those of the run, to learn the step times of each
     file, which takes longer. Raises DataError result_invalid, of the first host in order.
     """
-    jobs: list[Job] = [(run.path, host, record["files"], grammar, host in holders, terms) for host, record in records.items()]
-    much = sum(_size(entry) for record in records.values() for entry in record["files"].values()) > _WORTH_BYTES
+    jobs: list[Job] = [(run.path, host, record.files, grammar, host in holders, terms) for host, record in records.items()]
+    much = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
     logs, aggregate = {}, RankAggregate()
     for some, said in shared_out(_read, jobs, worth=much):
         logs.update(some)
@@ -75,7 +75,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
             if is_sample:
                 sampled.append(name)
                 with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
-                    rhythm |= {name: quantiles(step_times(one.samples, **terms))} if terms else {}
+                    rhythm |= {name: quantiles(step_times(one.samples, terms))} if terms else {}
                 if isinstance(one.said, RankAggregate):
                     aggregate.merge(one.said)
             files[name] = (
@@ -87,7 +87,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
     return logs, aggregate
 
 
-def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
+def _understood(run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
     for name, entry in sorted(entries.items()):
         data = verified(run, host, name, entry)
         if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
@@ -96,8 +96,3 @@ def _understood(run: RunDir, host: str, entries: Mapping[str, Any], grammar: Log
             except DataError as error:
                 error.host, error.where = host, error.where or name
                 raise
-
-
-def _size(entry: Any) -> int:
-    size = entry.get("bytes") if isinstance(entry, dict) else 0
-    return size if isinstance(size, int) else 0

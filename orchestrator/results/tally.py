@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from orchestrator.plan.spec import RunSpec
+from orchestrator.record.journal import Entry, Event
+from orchestrator.record.manifest import read_manifest
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
@@ -31,7 +32,7 @@ class Tally:
         """Return the result of a run, None where it is not over."""
         if run_id not in self.read:
             run = self._bench.run(run_id)
-            if not run.path.is_dir() or not run.manifest().get("outcome"):
+            if not run.path.is_dir() or read_manifest(run).outcome is None:
                 return None
             self.read[run_id] = read_run(run)
         return self.read[run_id]
@@ -43,38 +44,40 @@ class Tally:
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
     """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
-    record, events = bench.bench(), bench.events()
-    by_cell: dict[int, float] = {}
-    try:
-        for run_id, seconds in durations(events).items():
-            cell = record["plan"][run_id]["cell"]
-            by_cell[cell] = max(seconds, by_cell.get(cell, 0.0))
-        return [(RunSpec(**record["cells"][cell]["spec"]), seconds) for cell, seconds in by_cell.items()]
-    except (LookupError, TypeError):  # damaged, or of an earlier version
+    record = bench.record()
+    if record.plan is None:  # of an earlier version
         return []
+    by_cell: dict[int, float] = {}
+    for run_id, seconds in durations(bench.events()).items():
+        if entry := record.plan.get(run_id):
+            by_cell[entry.cell] = max(seconds, by_cell.get(entry.cell, 0.0))
+    return [(record.cells[cell], seconds) for cell, seconds in by_cell.items()]
 
 
-def spent_s(events: Sequence[Mapping[str, Any]]) -> float:
+def spent_s(events: Sequence[Entry]) -> float:
     """Return the seconds that the controllers before the present one have spent on a bench, from its journal."""
     spans: list[list[float]] = []
     for event in events:
-        if event["event"] == "begun":
-            spans.append([event["at"], event["at"]])
+        if event.at is None:
+            continue
+        if event.event == Event.BEGUN:
+            spans.append([event.at, event.at])
         elif spans:
-            spans[-1][1] = event["at"]
+            spans[-1][1] = event.at
     return sum(max(0.0, last - first) for first, last in spans[:-1])
 
 
-def durations(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def durations(events: Sequence[Entry]) -> dict[str, float]:
     """Return the seconds of each run that one controller has seen from its plan to its end, failed ones as well."""
     planned: dict[str, float] = {}
     found = {}
     for event in events:
-        run = str(event.get("run"))
-        if event["event"] == "begun":
+        if event.event == Event.BEGUN:
             planned.clear()
-        elif event["event"] == "planned":
-            planned.setdefault(run, event["at"])
-        elif event["event"] in ("finished", "failed", "collected") and run in planned:
-            found[run] = max(0.0, event["at"] - planned[run])
+        elif event.at is None:
+            continue
+        elif event.event == Event.PLANNED:
+            planned.setdefault(event.run, event.at)
+        elif event.event in (Event.FINISHED, Event.FAILED, Event.COLLECTED) and event.run in planned:
+            found[event.run] = max(0.0, event.at - planned[event.run])
     return found

@@ -163,7 +163,7 @@ def test_seconds_that_no_clock_counts_to_are_refused(project: Project, words: st
 def test_a_damaged_earlier_bench_is_passed_over(project: Project, damage: dict[str, Any]) -> None:
     earlier = bench(project.path / "runs", "20260101-000000-aaaa", "2026-01-01T00:00:00Z", [1.0])
     (run,) = earlier.runs()
-    manifest = {name: value for name, value in run.manifest().items() if name != "seal"} | damage
+    manifest = {name: value for name, value in run.manifest_content().items() if name != "seal"} | damage
     (run.path / "manifest.json").write_text(json.dumps(manifest))  # as somebody leaves it who edits it by hand
     (earlier.path / "events.jsonl").write_text('{"event": "planned", "run": "x"}\n{"event": "begun", "at": "now"}\n')
     words = ("bench", "resnet50", "-f", "simulated", "--nodes", "2", "--budget", "10m", "--dry-run")

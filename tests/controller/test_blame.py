@@ -24,13 +24,16 @@ def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None
     assert lines[-1].startswith("  ValueError: xxx") and lines[-1].endswith("x at the end") and len(lines[-1]) < 520
 
 
+ENDED = {"schema": 1, "run_id": "r1", "node_rank": 0, "state": "failed", "code": 1, "signal": None, "files": {}}
+
+
 def failed(run: RunDir, said: dict[str, tuple[int, str, str | None, int | None]]) -> RunError:
     """Write down what came home of a run; return the failure of its first rank. ``said``: by host a rank, what it wrote on its
     standard error, and the signal or exit code that ended it."""
     for host, (rank, text, signal, code) in said.items():
         run.log_path(host, f"rank-{rank}.err").write_text(text)
         entry = {"rank": rank, "signal": signal, "code": code}
-        run.log_path(host, "exit.json").write_text(json.dumps({"ranks": [entry], "oom_kills": 0}))
+        run.log_path(host, "exit.json").write_text(json.dumps(ENDED | {"ranks": [entry], "oom_kills": 0}))
     return RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1", run_id="r1", phase="watch")
 
 

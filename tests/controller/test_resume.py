@@ -22,8 +22,11 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record import ownership
-from orchestrator.record.benchfile import bench_record, reopen, supersede
+from orchestrator.record.benchfile import bench_record
+from orchestrator.record.manifest import RecordedOutcome
+from orchestrator.record.owed import reopen, supersede
 from orchestrator.record.rundir import BenchDir
+from orchestrator.record.state_file import read_state
 
 INVENTORY = """\
 schema: 1
@@ -48,7 +51,7 @@ def bench(tmp_path: Path) -> BenchDir:
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
     record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, None, ["orch"])
-    return BenchDir.create(tmp_path / "runs", record)
+    return BenchDir.create(tmp_path / "runs", record.as_dict())
 
 
 def test_a_bench_is_read_back_as_it_was_planned(bench: BenchDir) -> None:
@@ -69,7 +72,7 @@ def test_secrets_are_not_in_the_record_and_a_new_one_changes_no_plan(bench: Benc
 
 
 def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(bench: BenchDir, tmp_path: Path) -> None:
-    record = bench.bench()
+    record = read_state(bench.path / "bench.json")
     record["planned_with"]["hosts"]["a"]["env"]["HF_TOKEN"] = "hush"  # an earlier version took it for no secret
     (bench.path / "bench.json").write_text(json.dumps(record))
     assert len(reopen(bench).runs) == 2
@@ -114,7 +117,7 @@ def _without(key: str) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_a_damaged_record_is_named_and_not_guessed_at(bench: BenchDir, damage: Callable[[dict[str, Any]], None]) -> None:
-    record = bench.bench()
+    record = read_state(bench.path / "bench.json")
     damage(record)
     (bench.path / "bench.json").write_text(json.dumps(record))
     with pytest.raises(DataError) as caught:
@@ -127,8 +130,8 @@ def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(be
     second = supersede(bench, run)
     third = supersede(bench, second)
     assert (second.run_id, third.run_id) == (f"{FIRST}-a2", f"{FIRST}-a3")
-    assert bench.bench()["runs"] == ["old-run", f"{FIRST}-a3", SECOND]
-    assert bench.bench()["superseded"] == {FIRST: f"{FIRST}-a2", f"{FIRST}-a2": f"{FIRST}-a3"}
+    assert bench.record().runs == ("old-run", f"{FIRST}-a3", SECOND)
+    assert bench.record().superseded == {FIRST: f"{FIRST}-a2", f"{FIRST}-a2": f"{FIRST}-a3"}
     assert [(run_id, run.repeat) for run_id, run in reopen(bench).runs.items()] == [(f"{FIRST}-a3", 1), (SECOND, 2)]
 
 
@@ -148,7 +151,8 @@ def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(be
     ],
 )
 def test_a_run_counts_that_finished_or_failed_of_itself(state: str, kind: str, expected: bool) -> None:
-    assert counts({"state": state, "error": {"kind": kind} if kind else None}) is expected
+    outcome = RecordedOutcome.of({"state": state, "error": {"kind": kind} if kind else None}, "r1")
+    assert outcome and counts(outcome) is expected
 
 
 def test_one_controller_at_a_time_has_a_bench(bench: BenchDir) -> None:

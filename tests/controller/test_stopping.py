@@ -22,7 +22,9 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import add_block, bench_record, leave_out
+from orchestrator.record.bench_parts import PlanEntry
+from orchestrator.record.benchfile import bench_record
+from orchestrator.record.owed import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
@@ -135,7 +137,7 @@ def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, 
 def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> BenchDir:
     """Return a bench of two cells whose journal has these events at these times."""
     plan = Bench(name, CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
-    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"]))
+    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"]).as_dict())
     names = [run.run_id for run in plan.planned()]
     for at, event, run in journal:
         bench.event(event, at=at, **({"run": names[int(run) - 1]} if run else {}))
@@ -173,11 +175,11 @@ def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no
 def test_runs_that_are_added_and_left_out_stand_in_the_record(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, "b1", [])
     plan = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
-    before = bench.bench()["runs"]
+    before = bench.record().runs
     add_block(bench, plan, plan.block(3))
     added = [run.run_id for run in plan.block(3)]
-    assert bench.bench()["runs"] == [*before, *added]
-    assert bench.bench()["plan"][added[1]] == {"cell": 1, "repeat": 3}
+    assert bench.record().runs == (*before, *added)
+    assert (bench.record().plan or {})[added[1]] == PlanEntry(cell=1, repeat=3)
     leave_out(bench, added, ["left out: 2"])
-    record = bench.bench()
-    assert (record["runs"], record["left_out"], record["notes"]) == (before, added, ["left out: 2"])
+    record = bench.record()
+    assert (record.runs, record.left_out, record.notes) == (before, tuple(added), ("left out: 2",))

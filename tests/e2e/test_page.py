@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -212,14 +213,15 @@ def hostile_copy(bench: Path, target: Path) -> Path:
     """Copy a bench, with markup in every text that a node, a log or a bench file may hold; all its digests are true."""
     shutil.copytree(bench, target)
     made = BenchDir(target)
-    made.update_bench(bench_id=HOSTILE, created=HOSTILE, orch=HOSTILE, argv=["orch", HOSTILE], superseded={"gone": HOSTILE})
+    words, gone = ("orch", HOSTILE), {"gone": HOSTILE}
+    made.change(lambda old: replace(old, bench_id=HOSTILE, created=HOSTILE, orch=HOSTILE, argv=words, superseded=gone))
     for run in made.runs():
-        manifest = run.manifest()
+        manifest = run.manifest_content()
         spoil_manifest(manifest)
         if manifest["outcome"]["error"]:
             manifest["outcome"]["error"] |= {"message": HOSTILE, "hint": HOSTILE}
         run.write_manifest(manifest)
-        log, record = run.log_path("node1", "rank-0.out"), run.exit_record("node1") or {}
+        log, record = run.log_path("node1", "rank-0.out"), run.exit_content("node1") or {}
         data = log.read_text().replace('"framework_version": "1"', f'"framework_version": {json.dumps(HOSTILE)}').encode()
         run.write_log("node1", "rank-0.out", data)
         record["files"]["rank-0.out"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

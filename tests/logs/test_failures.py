@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.logs import failures as diagnosis
 from orchestrator.logs.failures import diagnose, is_consequence
+from orchestrator.record.node_record import ExitRecord
 
 CAUSES = {
     "torch 2": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
@@ -148,15 +149,14 @@ RANKS = [{"rank": 0, "code": None, "signal": "SIGTERM"}, {"rank": 1, "code": Non
         ({"oom_kills": 1, "ranks": RANKS}, 0, None),
         ({"oom_kills": 0, "ranks": RANKS}, 1, None),
         ({"oom_kills": None, "ranks": RANKS}, 1, None),
-        ({"oom_kills": True, "ranks": RANKS}, 1, None),
-        ({"oom_kills": "3", "ranks": "none"}, None, None),
         ({"ranks": RANKS}, 1, None),
     ],
 )
 def test_the_kernels_kills_for_memory_are_in_no_log_but_in_the_record(
     record: dict[str, object], rank: int | None, kind: str
 ) -> None:
-    found = diagnose("orch step=3\n", record, rank)
+    whole = {"schema": 1, "state": "failed", "node_rank": 0, "ranks": [], "files": {}} | record
+    found = diagnose("orch step=3\n", ExitRecord.of(whole).memory_kills(rank))
     assert (found.kind if found else None) == kind
 
 

@@ -15,7 +15,7 @@ from orchestrator.plan import placement as topology
 from orchestrator.plan.bench import ordered, run_name
 from orchestrator.plan.placement import ladder, place, taken
 from orchestrator.plan.spec import RunSpec, cells
-from orchestrator.record.rundir import check_name
+from orchestrator.record.state_file import check_name
 
 
 def wanted(nodes: int, gpus: int, device: str = "cuda") -> RunSpec:

@@ -34,7 +34,7 @@ from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan, folded
 from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results.numbers.throughput import throughput
+from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.read import read_run
 from tests.support.run_folders import build
 
@@ -483,7 +483,7 @@ def test_paddle_lines_count_with_any_prefix() -> None:
 def test_oneflow_lines_without_a_time_fall_back_to_their_rate() -> None:
     line = "train: epoch 0, iter %d, loss: 7.1, top_1: 0.0, top_k: 0.0, samples/s: %s\n"
     found = parse((line % (20, "1000.000") + line % (40, "2000.000")).encode(), grammar("oneflow")).samples
-    assert throughput(found, warmup_steps=0, steps=40, global_batch=100, world_size=8).samples_per_s == pytest.approx(4000 / 3)
+    assert throughput(found, Terms(warmup_steps=0, steps=40, global_batch=100)).samples_per_s == pytest.approx(4000 / 3)
 
 
 # ------------------------------------------------------------------ from a log to a speed

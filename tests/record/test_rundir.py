@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 from orchestrator.files import write_atomic
-from orchestrator.record.rundir import BenchDir, RunDir, latest
+from orchestrator.record.journal import Entry
+from orchestrator.record.rundir import BenchDir, RunDir, bench_folders, benches, latest
+from orchestrator.record.state_file import read_state
 
 BENCH = {"bench_id": "b1", "created": "2025-01-02T03:04:05Z", "runs": ["r1", "r2", "r3"]}
 
@@ -32,9 +35,10 @@ def mode(path: Path) -> int:
 
 
 def test_a_bench_reads_back_what_was_written(bench: BenchDir) -> None:
-    assert BenchDir.open(bench.path).bench() == {"schema": 1, **BENCH}
-    bench.update_bench(runs=["r1"])
-    assert bench.bench()["runs"] == ["r1"]
+    assert read_state(bench.path / "bench.json") == {"schema": 1, **BENCH}
+    bench.change(lambda record: replace(record, runs=("r1",)))
+    assert BenchDir.open(bench.path).record().runs == ("r1",)
+    assert read_state(bench.path / "bench.json") == {"schema": 1, **BENCH, "runs": ["r1"]}
 
 
 def test_runs_are_those_written_in_execution_order(bench: BenchDir) -> None:
@@ -43,14 +47,14 @@ def test_runs_are_those_written_in_execution_order(bench: BenchDir) -> None:
     bench.run("r2").path.mkdir()
     (bench.run("r2").path / ".0a1b.part").write_bytes(b"{")  # where a controller was killed
     assert [run.run_id for run in bench.runs()] == ["r1", "r3"]
-    assert bench.runs()[0].manifest() == {"schema": 1, "run_id": "r1"}
+    assert bench.runs()[0].manifest_content() == {"schema": 1, "run_id": "r1"}
 
 
 def test_fields_of_a_manifest_are_replaced_one_by_one(bench: BenchDir) -> None:
     run = bench.run("r1")
     run.write_manifest({"repeat": 1, "outcome": None})
     run.update_manifest(outcome={"state": "finished"})
-    assert run.manifest() == {"schema": 1, "repeat": 1, "outcome": {"state": "finished"}}
+    assert run.manifest_content() == {"schema": 1, "repeat": 1, "outcome": {"state": "finished"}}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -96,7 +100,7 @@ def test_names_outside_the_allow_list_are_refused(bench: BenchDir, name: str) ->
         lambda: run.log_path("node1", name),
         lambda: run.log_path(name, "x"),
         lambda: run.logs(name),
-        lambda: run.exit_record(name),
+        lambda: run.exit_content(name),
         lambda: run.write_rendered(name, "x", b""),
         lambda: run.write_result(name, {}),
         lambda: bench.run(name),
@@ -120,13 +124,13 @@ def test_names_on_the_allow_list_are_taken(bench: BenchDir) -> None:
 
 def test_logs_are_the_regular_files_without_the_exit_record(bench: BenchDir) -> None:
     run = bench.run("r1")
-    assert run.logs("node1") == [] and run.exit_record("node1") is None
+    assert run.logs("node1") == [] and run.exit_content("node1") is None
     for name in ("rank-1.out", "rank-0.out", "exit.json"):
         run.write_log("node1", name, b"{}")
     run.log_path("node1", "link.out").symlink_to("/etc/passwd")
     os.mkfifo(run.log_path("node1", "pipe.out"))
     assert [path.name for path in run.logs("node1")] == ["rank-0.out", "rank-1.out"]
-    assert run.exit_record("node1") == {}
+    assert run.exit_content("node1") == {}
 
 
 def _giant(path: Path) -> None:
@@ -160,7 +164,7 @@ def test_a_malformed_exit_record_is_an_error_that_names_it(bench: BenchDir, make
     run = bench.run("r1")
     make(run.log_path("node1", "exit.json"))
     with pytest.raises(DataError, match="node1/exit.json") as caught:
-        run.exit_record("node1")
+        run.exit_content("node1")
     assert caught.value.kind == "result_invalid"
 
 
@@ -192,7 +196,7 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_pat
     path = tmp_path / "state.json"
     write_atomic(path, b"old")
     code = (
-        "import resource, signal, sys; from pathlib import Path; from orchestrator.record.rundir import write_atomic\n"
+        "import resource, signal, sys; from pathlib import Path; from orchestrator.files import write_atomic\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write_atomic(Path(sys.argv[1]), b'x' * 9999)"
     )
@@ -220,11 +224,11 @@ def test_a_full_disk_is_named_with_what_is_needed_and_free(small_disk: Path) -> 
     assert not [path for path in bench.path.rglob("*") if path.name.endswith(".part")]
     with pytest.raises(DataError):
         for _ in range(3000):
-            bench.event("filling", text="z" * 100)
+            bench.event("stopping", reason="z" * 100)
     events = len(bench.events())
     (small_disk / "b1" / "bench.json").unlink()
-    bench.event("after")
-    assert [event["event"] for event in bench.events()[events - 1 :]] == ["filling", "after"]
+    bench.event("over")
+    assert [entry.event for entry in bench.events()[events - 1 :]] == ["stopping", "over"]
 
 
 def test_nothing_that_json_lacks_is_written(bench: BenchDir) -> None:
@@ -244,10 +248,10 @@ def test_state_cut_at_any_byte_is_damaged_or_whole(bench: BenchDir) -> None:
     for cut in range(len(data)):
         path.write_bytes(data[:cut])
         if cut == len(data) - 1:  # only the final line end is gone
-            assert run.manifest()["spec"] == {"nodes": 4}
+            assert run.manifest_content()["spec"] == {"nodes": 4}
             continue
         with pytest.raises(DataError, match="manifest.json.* at byte ") as caught:
-            run.manifest()
+            run.manifest_content()
         assert caught.value.kind == "state_damaged"
 
 
@@ -276,32 +280,32 @@ def test_a_folder_that_is_no_bench_is_refused(tmp_path: Path) -> None:
 
 def test_events_keep_order_and_fields(bench: BenchDir) -> None:
     assert bench.events() == []
-    bench.event("planned", at=1.5, cells=2)
-    bench.event("staged", host="node1", name="x")
+    bench.event("planned", at=1.5, port=2)
+    bench.event("reattached", run="r1", host="node1")
     first, second = bench.events()
-    assert first == {"event": "planned", "at": 1.5, "cells": 2}
-    assert second["host"] == "node1" and second["at"] > 1e9
+    assert first == Entry("planned", 1.5, "", {"port": 2})
+    assert second.at and second.at > 1e9 and (second.run, second.fields) == ("r1", {"host": "node1"})
 
 
 def test_events_cut_at_any_byte_lose_only_the_torn_line_and_go_on(bench: BenchDir) -> None:
-    for name in ("one", "two", "three"):
+    for name in ("planned", "staged", "armed"):
         bench.event(name, at=0)
     path = bench.path / "events.jsonl"
     data = path.read_bytes()
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
-        names = [event["event"] for event in bench.events()]
-        assert names == ["one", "two", "three"][: data[:cut].count(b"\n")]
-        bench.event("next", at=0)
-        assert [event["event"] for event in bench.events()] == [*names, "next"]
+        names = [entry.event for entry in bench.events()]
+        assert names == ["planned", "staged", "armed"][: data[:cut].count(b"\n")]
+        bench.event("over", at=0)
+        assert [entry.event for entry in bench.events()] == [*names, "over"]
 
 
 def test_damage_inside_the_events_names_file_and_byte(bench: BenchDir) -> None:
-    for name in ("one", "two"):
+    for name in ("planned", "staged"):
         bench.event(name, at=0)
     path = bench.path / "events.jsonl"
     data = path.read_bytes()
-    path.write_bytes(data.replace(b'{"event": "two"', b'{"event": two', 1))
+    path.write_bytes(data.replace(b'{"event": "staged"', b'{"event": staged', 1))
     with pytest.raises(DataError, match=f"events.jsonl: line at byte {data.find(10) + 1}"):
         bench.events()
     path.write_bytes(b"3\n" + data)
@@ -312,13 +316,13 @@ def test_damage_inside_the_events_names_file_and_byte(bench: BenchDir) -> None:
 def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> None:
     code = (
         "import sys; from pathlib import Path; from orchestrator.record.rundir import BenchDir\n"
-        "b = BenchDir(Path(sys.argv[1]))\nfor i in range(50): b.event('process', i=i, text='x' * 5000)"
+        "b = BenchDir(Path(sys.argv[1]))\nfor i in range(50): b.event('over', code=i, errors=['x' * 5000])"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)])
 
     def append() -> None:
         for i in range(50):
-            bench.event("thread", i=i)
+            bench.event("planned", port=i)
 
     threads = [threading.Thread(target=append) for _ in range(3)]
     for thread in threads:
@@ -328,28 +332,28 @@ def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> 
     assert process.wait(timeout=60) == 0
     events = bench.events()
     assert len(events) == 200
-    assert [event["i"] for event in events if event["event"] == "process"] == list(range(50))
+    assert [entry.code for entry in events if entry.event == "over"] == list(range(50))
 
 
 def test_an_event_waits_for_another_writer(bench: BenchDir) -> None:
     """A writer mends a torn end before it appends; it must not take the half-written line of another for one."""
-    bench.event("first", at=0)
+    bench.event("begun", at=0)
     with (bench.path / "events.jsonl").open("ab", buffering=0) as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        other.write(b'{"event": "slow",')
-        thread = threading.Thread(target=bench.event, args=("last",))
+        other.write(b'{"event": "staged",')
+        thread = threading.Thread(target=bench.event, args=("over",))
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
         other.write(b' "at": 0}\n')
     thread.join(10)
-    assert [event["event"] for event in bench.events()] == ["first", "slow", "last"]
+    assert [entry.event for entry in bench.events()] == ["begun", "staged", "over"]
 
 
 def test_an_event_is_never_written_through_a_link(bench: BenchDir, tmp_path: Path) -> None:
     (bench.path / "events.jsonl").symlink_to(tmp_path / "target")
     with pytest.raises(OrchError):
-        bench.event("x")
+        bench.event("begun")
     assert not (tmp_path / "target").exists()
 
 
@@ -375,6 +379,17 @@ def test_a_bench_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
     (root / "b2" / "bench.json").write_text('{"schema"')
     with pytest.raises(DataError, match="b2/bench.json"):
         latest(root)
+
+
+def test_benches_come_newest_first_and_a_damaged_one_is_none(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    assert list(benches(root)) == [] and bench_folders(root) == []
+    for name in ("b1", "b3", "b2"):
+        BenchDir.create(root, BENCH | {"bench_id": name})
+    (root / "empty").mkdir()
+    (root / "b2" / "bench.json").write_text('{"schema": 1, "bench_id": "b2", "runs": [3]}')
+    assert [bench.path.name for bench in benches(root)] == ["b3", "b1"]
+    assert bench_folders(root) == [root / "b3", root / "b2", root / "b1"]
 
 
 def test_a_run_is_named_by_its_folder(tmp_path: Path) -> None:

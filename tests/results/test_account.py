@@ -17,6 +17,7 @@ from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers import tempo as tempo_module
 from orchestrator.results.numbers.tempo import tempo
+from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.read import read_run
 from tests.support.examples import examples
 from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
@@ -132,7 +133,7 @@ def test_a_tempo_has_all_samples_and_all_seconds_of_the_run(times: list[float], 
         for step, end in enumerate(ends)
         if step or clock
     ]
-    found = tempo(log, warmup_steps=warmup, steps=len(times), global_batch=64, world_size=8)
+    found = tempo(log, Terms(warmup_steps=warmup, steps=len(times), global_batch=64))
     assert found is not None and len(found.points) <= 302
     begins = [-ends[warmup], *(end for end, _ in found.points)]
     assert begins[-1] == pytest.approx(ends[-1] - ends[warmup], rel=1e-6, abs=1e-6)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import join
-from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, unmatched
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record.evidence import rendered_texts
+from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.cells import Cell, cells_of
@@ -21,7 +21,6 @@ __all__ = ["Comparison", "compare"]
 _DIGITS = 12
 _RUNNERS = ("rank_wrapper.py", "noderun.py")
 """What a set of payload files holds of the node runner; the second name is that of earlier versions."""
-_Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +92,43 @@ def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:
     return [f" {by[0]}={value}" for value in by[1]] if by else ["", ""]
 
 
-def _samples(bench: BenchDir, cells: Sequence[Cell]) -> list[tuple[RunDir, _Manifest]]:
+def _samples(bench: BenchDir, cells: Sequence[Cell]) -> list[tuple[RunDir, Manifest]]:
     """Return one run of each cell, a good one if there is any: repeats differ in what is made neutral only."""
     runs = [bench.run((cell.good or cell.runs)[0].run_id) for cell in cells]
     return [(run, _manifest(run)) for run in runs]
 
 
-def _manifest(run: RunDir) -> _Manifest:
+def _manifest(run: RunDir) -> Manifest:
     """Return a manifest that has what is asked of it here; a run of which it has the cell was read with suspicion already."""
-    found = run.manifest()
-    wanted = {"framework": dict, "payload": dict, "bench_id": str}
-    lacking = [name for name, kind in wanted.items() if not isinstance(found.get(name), kind)]
-    lacking += [name for name in ("master_port", "world_size") if type(found["placement"].get(name)) is not int]
+    manifest = read_manifest(run)
+    relied_on = {"bench_id": manifest.bench_id, "master_port": manifest.placement.master_port}
+    lacking = [name for name, value in relied_on.items() if not value]
     if lacking:
         message = f"expected a run's manifest, {', '.join(lacking)} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=str(run.path / "manifest.json"), run_id=run.run_id)
-    return found
+    return manifest
 
 
 def _name(bench: BenchDir) -> str:
-    return str(bench.bench().get("bench_id", bench.path.name))
+    return bench.record().bench_id
 
 
-def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, _Manifest]]) -> dict[str, str]:
+def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str, str]:
     """Return what else is known of a bench, by names that `distinctions` ranks."""
-    record = bench.bench()
-    found = {"orch": str(record.get("orch")), "inventory": str(record.get("inventory"))}
-    found["command"] = join(["orch", *map(str, (record.get("argv") or [])[1:])])
+    record = bench.record()
+    found = {"orch": record.orch, "inventory": record.inventory, "command": join(["orch", *record.argv[1:]])}
     for _, manifest in runs:
-        framework = manifest["framework"]
-        found[f"template.{framework.get('name')}"] = str(framework.get("digest"))[:_DIGITS]
-        for name, digest in manifest["payload"].items():
-            found["node_runner" if name in _RUNNERS else f"payload.{name}"] = str(digest)[:_DIGITS]
+        found[f"template.{manifest.framework}"] = manifest.digest[:_DIGITS]
+        for name, digest in manifest.payload.items():
+            found["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:_DIGITS]
     return found
 
 
-def _rendered(runs: Sequence[tuple[RunDir, _Manifest]], cases: Sequence[str]) -> dict[tuple[str, int, str], str]:
+def _rendered(runs: Sequence[tuple[RunDir, Manifest]], cases: Sequence[str]) -> dict[tuple[str, int, str], str]:
     """Return the files of the runs' nodes by (case, node_rank, path), made neutral."""
     found = {}
     for (run, manifest), case in zip(runs, cases, strict=True):
-        for slot in manifest["placement"]["slots"]:
-            for path, text in rendered_texts(run, slot["host"]).items():
-                found[case, slot["node_rank"], path] = neutral(text, manifest)
+        for slot in manifest.slots:
+            for path, text in rendered_texts(run, slot.host).items():
+                found[case, slot.node_rank, path] = neutral(text, manifest)
     return found

@@ -18,6 +18,7 @@ from orchestrator.checks.differences import differences
 from orchestrator.inventory.hostset import fold
 from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written
+from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
@@ -75,15 +76,13 @@ def distinctions(
     return tuple(Distinction(name, *(", ".join(values) for values in found[name])) for name in ordered)
 
 
-def neutral(text: str, manifest: Mapping[str, Any]) -> str:
+def neutral(text: str, manifest: Manifest) -> str:
     """Return a rendered file of a run with names in place of what is another in every run, on all hosts, or told elsewhere."""
-    placement = manifest["placement"]
-    names = {manifest["run_id"]: "<run>", manifest["bench_id"]: "<bench>"}
-    names |= {payload_digest(manifest["payload"]): "<payload>"}
-    for slot in placement["slots"]:
-        names |= {slot["address"]: f"<address {slot['node_rank']}>", slot["host"]: f"<host {slot['node_rank']}>"}
-    port = placement["master_port"]
-    names |= {str(port + apart): f"<port +{apart}>" for apart in range(placement["world_size"] + 1)}
+    names = {manifest.run_id: "<run>", manifest.bench_id: "<bench>", payload_digest(manifest.payload): "<payload>"}
+    for slot in manifest.slots:
+        names |= {slot.address: f"<address {slot.node_rank}>", slot.host: f"<host {slot.node_rank}>"}
+    port = manifest.placement.master_port
+    names |= {str(port + apart): f"<port +{apart}>" for apart in range(manifest.placement.world_size + 1)}
     words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     return re.sub(rf"(?<![\w.-])(?:{words})(?!\w)", lambda match: names[match[0]], text)
 

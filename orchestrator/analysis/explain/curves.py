@@ -11,7 +11,8 @@ from pathlib import Path
 from orchestrator.analysis.explain.overlap import reaches
 from orchestrator.errors import OrchError
 from orchestrator.record.evidence import invalid, rendered_texts
-from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.record.manifest import read_manifest
+from orchestrator.record.rundir import RunDir, benches
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.links.collectives import medians
 from orchestrator.results.numbers.intervals import interval
@@ -61,18 +62,17 @@ def newest_curve(
     be read is passed by: `orch summarize` tells what is wrong with it.
     """
     short: list[MeasuredCurve] = []
-    for path in sorted(runs.glob("*/bench.json"), reverse=True):
+    for bench in benches(runs):
         try:
-            bench = BenchDir.open(path.parent)
             results = [read_run(run) for run in bench.runs() if _is_of(run, collective, settings)]
-        except (OrchError, KeyError, TypeError, AttributeError):  # damaged, or of an earlier version
+        except OrchError:  # damaged, or of an earlier version
             continue
         fitting = [cell for cell in cells_of(results) if _fits(cell, shape, device)]
         best = max(fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None)
         times = medians([(run.repeat, run.readings) for run in best.good], in_place) if best else {}
         if best and times:
             over = tuple(one.bench_id for one in short)
-            name, off = path.parent.name, _uncertain(best, in_place)
+            name, off = bench.path.name, _uncertain(best, in_place)
             found = MeasuredCurve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
             if reaches(max(times), reaching):
                 return found
@@ -85,23 +85,23 @@ def settings_of(run: RunDir) -> Settings:
 
     A run on CPUs has hosts without settings: no NCCL is asked there.
     """
-    manifest = run.manifest()
+    manifest = read_manifest(run)
     found: dict[str, dict[str, str]] = {}
-    for slot in manifest["placement"]["slots"]:
-        text = rendered_texts(run, slot["host"]).get("env.sh", "") if manifest["spec"]["device"] == "cuda" else ""
+    for host in manifest.hosts:
+        text = rendered_texts(run, host).get("env.sh", "") if manifest.spec.device == "cuda" else ""
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise invalid(f"expected lines of a shell, got: {error}", slot["host"], "env.sh") from None
+            raise invalid(f"expected lines of a shell, got: {error}", host, "env.sh") from None
         pairs = (word.partition("=")[::2] for word in words if word.startswith(_SETTING))
-        found[slot["host"]] = {name: value for name, value in pairs if not name.startswith(_TELLING)}
+        found[host] = {name: value for name, value in pairs if not name.startswith(_TELLING)}
     return found
 
 
 def _is_of(run: RunDir, collective: str, settings: Settings) -> bool:
     """Tell by what was planned alone whether a run is worth reading."""
-    manifest = run.manifest()
-    measured = manifest["framework"].get("measures") == "collectives" and manifest["spec"]["model"] == collective
+    manifest = read_manifest(run)
+    measured = manifest.measure.name == "collectives" and manifest.spec.model == collective
     return measured and settings_of(run) == settings
 
 

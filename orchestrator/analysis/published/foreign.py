@@ -24,7 +24,9 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.rundir import BenchDir, RunDir, read_bytes
+from orchestrator.record.manifest import read_manifest
+from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.record.state_file import read_bytes
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
@@ -142,9 +144,9 @@ def _again(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
 
 
 def _first_node_logs(run: RunDir) -> Iterable[bytes]:
-    manifest = run.manifest()
-    folder = run.path / "logs" / manifest["placement"]["slots"][0]["host"]
-    patterns = manifest["framework"]["log"]["files"]
+    manifest = read_manifest(run)
+    folder = run.path / "logs" / manifest.slots[0].host
+    patterns = manifest.grammar.files
     paths = [path for path in folder.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in patterns)]
     return (read_bytes(path, _MAX_LOG_BYTES) for path in sorted(paths, key=lambda path: _natural(path.name)))
 

@@ -69,7 +69,7 @@ class Tuned:
 
 def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     """Return what came of a tune; ``results`` of its runs, if they were read. Raises DataError where its record is damaged."""
-    record = bench.bench()
+    record = bench.record()
     state = _state(bench, results)
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
     found = gain(last) if last else None
@@ -77,17 +77,19 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     knobs = state.schedule.knobs if state.schedule else ()
     env, options = settings(knobs, best) if last else ({}, {})
     speeds = [_median(last.speeds[who].values()) if last else None for who in (best, (0,) * len(best))]
-    spec, origins = record["cells"][0]["spec"], record["cells"][0]["origins"]
+    default = record.cells[0]
     observed = state.pilot.observed if state.pilot else {}
     return Tuned(
-        bench_id=str(record["bench_id"]),
-        created=str(record["created"]),
+        bench_id=record.bench_id,
+        created=record.created,
         verdict=_verdict(state, found),
         why=state.ended,
-        spec=spec,
-        chosen={name: value for name, value in spec["options"].items() if origins.get(f"options.{name}") == "command line"},
-        hosts=tuple(record["planned_with"]["hosts"])[: spec["nodes"]],
-        inventory=str(record["inventory"]),
+        spec=default.as_dict(),
+        chosen={
+            name: value for name, value in default.options.items() if default.origins.get(f"options.{name}") == "command line"
+        },
+        hosts=tuple(record.planned_with.hosts if record.planned_with else ())[: default.nodes],
+        inventory=record.inventory,
         networks=tuple(observed.get("networks", ())),
         versions={name: observed[name] for name in _VERSIONS if observed.get(name)},
         best=written(knobs, best) if last else "",
@@ -104,15 +106,15 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
 def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
     """Return those runs of a tune in which the default and the best candidate ran beside each other last, and how many other
     candidates there are; all runs where no candidate has run well. Raises DataError where its record is damaged."""
-    record, state = bench.bench(), _state(bench, results)
+    record, state = bench.record(), _state(bench, results)
     ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
-    if not ahead:
+    if not ahead or record.tune is None or record.plan is None:
         return list(results), 0
     number, best = ahead[-1]
     default = (0,) * len(best)
-    rung = record["tune"]["rungs"][number]
-    cells = dict(zip((default, *state.rungs[number].rung.candidates), rung["cells"], strict=True))
-    places = {run_id: (entry.get("rung"), entry.get("cell")) for run_id, entry in record["plan"].items()}
+    rung = record.tune.rungs[number]
+    cells = dict(zip((default, *state.rungs[number].rung.candidates), rung.cells, strict=True))
+    places = {run_id: (entry.rung, entry.cell) for run_id, entry in record.plan.items()}
     others = {candidate for measured in state.rungs for candidate in measured.speeds} - {default, best}
     return [run for run in results if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))], len(others)
 

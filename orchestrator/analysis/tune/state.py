@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from orchestrator.analysis.tune.candidates import Candidate, applicable, written
 from orchestrator.analysis.tune.halving import Rung, RungResult, TuneSchedule
-from orchestrator.errors import DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.framework import Knob
+from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
 from orchestrator.record.rundir import BenchDir
+from orchestrator.record.state_file import damaged
 from orchestrator.results.run import RunResult
 
 __all__ = ["State", "state_of", "tune_record"]
 
 
-def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, numerics: bool, output: str) -> dict[str, Any]:
+def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, numerics: bool, output: str) -> TuneRecord:
     """Return what ``bench.json`` says of a tune before it begins. ``output``: where the result is written, empty: beside it."""
     alike = set.intersection(*(set(host.env.items()) for host in hosts))
     held = {name: value for name, value in sorted(alike) if any(name in knob.env for knob in knobs)}
-    record = {"seed": seed, "numerics": numerics, "output": output, "held": held, "rungs": [], "ended": ""}
-    return {"knobs": [asdict(knob) for knob in knobs], **record}
+    return TuneRecord(tuple(knobs), seed, numerics, output, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +42,44 @@ class State:
 
 def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     """Return how far a tune is; ``read`` gives the result of a run that is over. Raises DataError for a record that is none."""
-    record = bench.bench()
+    record = bench.record()
+    tune, entries = record.tune, record.plan
+    if tune is None or entries is None:
+        raise damaged(bench.path / "bench.json", "expected the record of a tune, found none")
+    runs = [(entries[run_id], result) for run_id in record.runs if run_id in entries and (result := read(run_id))]
+    pilot = next((result for entry, result in runs if entry.rung is None), None)
+    if pilot is None or pilot.throughput is None or pilot.spec is None:
+        return State(pilot, None, (), {}, (), tune.ended)
+    networks = tuple(pilot.observed.get("networks", ()))
+    knobs = applicable(tune.knobs, networks, pilot.spec, tune.held, numerics=tune.numerics)
+    schedule = TuneSchedule(knobs, tune.seed, pilot.spec.warmup_steps, pilot.spec.steps)
+    failures: dict[str, str] = {}
     try:
-        tune, entries = record["tune"], record["plan"]
-        runs = [(entries[run_id], result) for run_id in record["runs"] if run_id in entries and (result := read(run_id))]
-        pilot = next((result for entry, result in runs if "rung" not in entry), None)
-        if pilot is None or pilot.throughput is None or pilot.spec is None:
-            return State(pilot, None, (), {}, (), tune["ended"])
-        networks = tuple(pilot.observed.get("networks", ()))
-        knobs = applicable(map(_knob, tune["knobs"]), networks, pilot.spec, tune["held"], numerics=tune["numerics"])
-        schedule = TuneSchedule(knobs, tune["seed"], pilot.spec.warmup_steps, pilot.spec.steps)
-        failures: dict[str, str] = {}
         rungs = [
-            _measured(schedule, kept, [each for each in runs if each[0].get("rung") == number], failures)
-            for number, kept in enumerate(tune["rungs"])
+            _measured(schedule, kept, [each for each in runs if each[0].rung == number], failures)
+            for number, kept in enumerate(tune.rungs)
         ]
-        last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
-        confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.get("rung") == last)
-        return State(pilot, schedule, tuple(rungs), failures, confirming, tune["ended"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"expected the record of a tune, {error} is missing or of the wrong type"
-        raise DataError(message, kind="state_damaged", where=str(bench.path / "bench.json")) from error
-
-
-def _knob(kept: Mapping[str, Any]) -> Knob:
-    values = tuple(map(tuple, kept["values"]))
-    return Knob(tuple(kept["env"]), kept["option"], values, tuple(kept["networks"]), kept["numerics"], kept["default"])
+    except (KeyError, IndexError) as error:
+        message = f"tune: expected runs of its candidates, {error} is none"
+        raise damaged(bench.path / "bench.json", message) from error
+    last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
+    confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.rung == last)
+    return State(pilot, schedule, tuple(rungs), failures, confirming, tune.ended)
 
 
 def _measured(
     schedule: TuneSchedule,
-    kept: Mapping[str, Any],
-    runs: Sequence[tuple[Mapping[str, Any], RunResult]],
+    kept: RungRecord,
+    runs: Sequence[tuple[PlanEntry, RunResult]],
     failures: dict[str, str],
 ) -> RungResult:
     """Return a rung with what its runs came to; note why candidates failed."""
-    rung = Rung(tuple(map(tuple, kept["candidates"])), kept["repeats"], kept["steps"], kept["confirms"])
-    by_cell = dict(zip(kept["cells"], (schedule.default, *rung.candidates), strict=True))
+    rung = Rung(kept.candidates, kept.repeats, kept.steps, kept.confirms)
+    by_cell = dict(zip(kept.cells, (schedule.default, *rung.candidates), strict=True))
     speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
     for entry, result in runs:
-        candidate = by_cell[entry["cell"]]
-        speeds[candidate][entry["repeat"]] = result.throughput.samples_per_s if result.throughput else None
+        candidate = by_cell[entry.cell]
+        speeds[candidate][entry.repeat] = result.throughput.samples_per_s if result.throughput else None
         if result.error:
             words = ": ".join(word for word in (result.error.host, result.error.message.partition("\n")[0]) if word)
             failures.setdefault(written(schedule.knobs, candidate), words)

@@ -1,7 +1,7 @@
 """The speed of a run from step to step, for charts; the number of the run is that of `throughput`.
 
 >>> log = [StepSample(step, timestamp=100 + step) for step in range(4)]
->>> tempo(log, warmup_steps=1, steps=3, global_batch=8, world_size=1)
+>>> tempo(log, Terms(warmup_steps=1, steps=3, global_batch=8))
 Tempo(points=((0.0, 8.0), (1.0, 8.0), (2.0, 8.0)), first_s=0.0, clock=101)
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import DataError
 from orchestrator.logs.steps import StepSample
-from orchestrator.results.numbers.throughput import Stretch, stretches
+from orchestrator.results.numbers.throughput import Stretch, Terms, stretches
 
 __all__ = ["Tempo", "tempo", "quantiles"]
 
@@ -33,33 +33,24 @@ class Tempo:
     clock: float | None
 
 
-def tempo(
-    samples: Sequence[StepSample],
-    *,
-    warmup_steps: int,
-    steps: int,
-    global_batch: int,
-    world_size: int,
-    scope: str = "global",
-    cumulative: bool = False,
-) -> Tempo | None:
+def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
     """Return how fast the run was from line to line; None where the lines before the window do not tell."""
-    lines = [sample for sample in samples if sample.step <= steps]
-    ranks = world_size if scope == "process" else 1
+    lines = [sample for sample in samples if sample.step <= terms.steps]
     found: list[Stretch] = []
     for start in dict.fromkeys([0, *(line.step for line in lines[:1])]):
         with suppress(DataError):
             later = [line for line in lines if line.step > start]
-            found = found or (stretches(lines, later, start, global_batch, ranks, cumulative)[1] if later else [])
+            found = found or (stretches(lines, later, replace(terms, warmup_steps=start))[1] if later else [])
     if not found:
         return None
+    warmup_steps = terms.warmup_steps
     at = -math.fsum(interval.seconds for interval in found if interval.last <= warmup_steps)
     first_s, width, points = at + found[0].seconds, -(-len(found) // _POINTS), []
     for some in ([i for i in found if i.last <= warmup_steps], [i for i in found if i.last > warmup_steps]):
         for begin in range(0, len(some), width):
             seconds = math.fsum(interval.seconds for interval in some[begin : begin + width])
             at += seconds
-            points.append((at, global_batch * sum(interval.steps for interval in some[begin : begin + width]) / seconds))
+            points.append((at, terms.global_batch * sum(interval.steps for interval in some[begin : begin + width]) / seconds))
     return Tempo(tuple(points), first_s, next((line.timestamp for line in lines if line.step == warmup_steps), None))
 
 

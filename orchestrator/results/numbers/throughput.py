@@ -4,7 +4,7 @@ The window of a run is the steps ``warmup + 1 … steps``. Its throughput is the
 window; rates are combined by time and never averaged. What a run needs and the log lacks is an error, not a smaller sample.
 
 >>> log = [StepSample(step, timestamp=step * 0.5) for step in range(13)]
->>> throughput(log, warmup_steps=2, steps=12, global_batch=64, world_size=8)
+>>> throughput(log, Terms(warmup_steps=2, steps=12, global_batch=64))
 Throughput(samples_per_s=128.0, samples=640, seconds=5.0, first_step=3, last_step=12)
 """
 
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import DataError
 from orchestrator.logs.steps import ABSURD, StepSample, rows
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WORTH",
     "Stretch",
+    "Terms",
     "Throughput",
     "deviation",
     "disagreement",
@@ -37,7 +38,6 @@ __all__ = [
     "spread",
     "step_times",
     "stretches",
-    "terms",
     "throughput",
     "trend",
     "variation",
@@ -50,6 +50,29 @@ APART = 0.05
 """By so much may two measures of one window differ: what lies between two steps, rounding."""
 _PARTS = 10
 _TOO_ONE_SIDED = 33
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the functions here must know of a run beside its samples: the window ``warmup_steps + 1 … steps``, the samples of
+    one step over all ranks, and how to read its rates.
+
+    ``ranks`` is how many rates like the logged one make up that of the run: 1 where lines speak of the whole run, else one for
+    each process, or node, that logs its own. ``cumulative``: a rate is the mean since the first step.
+    """
+
+    warmup_steps: int
+    steps: int
+    global_batch: int
+    ranks: int = 1
+    cumulative: bool = False
+
+    @classmethod
+    def of(cls, spec: RunSpec, grammar: LogGrammar) -> Terms:
+        """Return the terms of a run whose log is read by ``grammar``."""
+        uncounted = spec.warmup_steps if grammar.after_warmup else 0
+        ranks = {"global": 1, "node": spec.nodes}.get(grammar.scope, spec.world_size)
+        return cls(spec.warmup_steps - uncounted, spec.steps - uncounted, spec.global_batch, ranks, grammar.cumulative)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,76 +95,39 @@ class Stretch:
     seconds: float
 
 
-def terms(spec: RunSpec, grammar: LogGrammar) -> dict[str, Any]:
-    """Return what the functions here must know of a run beside its samples."""
-    uncounted = spec.warmup_steps if grammar.after_warmup else 0
-    return {
-        "warmup_steps": spec.warmup_steps - uncounted,
-        "steps": spec.steps - uncounted,
-        "global_batch": spec.global_batch,
-        # Speakers of one rate each: where a line speaks of a node, its devices are one speaker.
-        "world_size": spec.nodes if grammar.scope == "node" else spec.world_size,
-        "scope": "global" if grammar.scope == "global" else "process",
-        "cumulative": grammar.cumulative,
-    }
-
-
-def throughput(
-    samples: Sequence[StepSample],
-    *,
-    warmup_steps: int,
-    steps: int,
-    global_batch: int,
-    world_size: int,
-    scope: str = "global",
-    cumulative: bool = False,
-) -> Throughput:
+def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     """Return samples per second over the window.
 
     Raises DataError (result_invalid) where steps of the window are missing, saying how many there were, and where a time is
     not finite or does not grow.
     """
-    window = _window(samples, warmup_steps, steps)
-    ranks = world_size if scope == "process" else 1
-    seconds, _ = stretches(samples, window, warmup_steps, global_batch, ranks, cumulative)
+    window = _window(samples, terms)
+    seconds, _ = stretches(samples, window, terms)
     counts = _all(sample.samples for sample in window)
-    number = int(sum(counts)) * ranks if counts else (steps - warmup_steps) * global_batch
-    speed = number / _positive(seconds, steps)
+    number = int(sum(counts)) * terms.ranks if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
+    speed = number / _positive(seconds, terms.steps)
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
-    return Throughput(speed, number, seconds, warmup_steps + 1, steps)
+    return Throughput(speed, number, seconds, terms.warmup_steps + 1, terms.steps)
 
 
-def step_times(
-    samples: Sequence[StepSample],
-    *,
-    warmup_steps: int,
-    steps: int,
-    global_batch: int,
-    world_size: int,
-    scope: str = "global",
-    cumulative: bool = False,
-) -> tuple[float, ...]:
+def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:
     """Return the seconds of one step for each line of the window, in order. Raises as `throughput` does."""
-    window = _window(samples, warmup_steps, steps)
-    ranks = world_size if scope == "process" else 1
-    _, intervals = stretches(samples, window, warmup_steps, global_batch, ranks, cumulative)
+    _, intervals = stretches(samples, _window(samples, terms), terms)
     return tuple(interval.seconds / interval.steps for interval in intervals)
 
 
-def disagreement(
-    samples: Sequence[StepSample], best: float, *, warmup_steps: int, steps: int, **terms: Any
-) -> tuple[str, float] | None:
-    """Return what else a log says of its own speed, where that is `APART` from ``best``, its throughput: by what, and
-    samples/s. Takes what `throughput` takes, and raises as that does.
+def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
+    """Return what else a log says of its own speed, where that is `APART` from its throughput: by what, and samples/s.
+    Raises as `throughput` does.
 
     >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
-    >>> disagreement(log, 128.0, warmup_steps=2, steps=12, global_batch=64, world_size=8)
+    >>> disagreement(log, Terms(warmup_steps=2, steps=12, global_batch=64))
     ('rates', 160.0)
     """
-    terms |= {"warmup_steps": warmup_steps, "steps": steps}
+    best = throughput(samples, terms).samples_per_s
     # Between two lines many steps may have passed: a rate speaks of them all, a step time of the last.
-    every = len(_window(samples, warmup_steps, steps)) == steps - warmup_steps
+    every = len(_window(samples, terms)) == terms.steps - terms.warmup_steps
     said = [("step times", ("step_time_s",))] * every + [("rates", ("samples_per_s", "steps_per_s"))]
     numbers = [one.step for one in samples]
     for name, kinds in said:
@@ -149,14 +135,15 @@ def disagreement(
         if not columns:
             continue
         with suppress(DataError):  # not on every line
-            speed = throughput(rows(numbers, columns), **terms).samples_per_s
+            speed = throughput(rows(numbers, columns), terms).samples_per_s
             if not 1 / (1 + APART) < speed / best < 1 + APART:
                 return name, speed
     return None
 
 
-def _window(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> list[StepSample]:
+def _window(samples: Sequence[StepSample], terms: Terms) -> list[StepSample]:
     """Return the lines of the window. They must end with the last step and stand at equal distances, 1 or more steps."""
+    warmup_steps, steps = terms.warmup_steps, terms.steps
     numbers = [sample.step for sample in samples]
     if any(later <= earlier for earlier, later in zip(numbers, numbers[1:], strict=False)):
         raise DataError("expected each step once and in order, got steps that go back or stand still", kind="result_invalid")
@@ -185,18 +172,12 @@ def _window(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> lis
     return window
 
 
-def stretches(
-    samples: Sequence[StepSample],
-    window: Sequence[StepSample],
-    warmup_steps: int,
-    global_batch: int,
-    ranks: int,
-    cumulative: bool,
-) -> tuple[float, list[Stretch]]:
+def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms: Terms) -> tuple[float, list[Stretch]]:
     """Return the seconds of the window and of each interval in it.
 
     A clock is better evidence than durations, and durations than rates: a clock leaves nothing out between two steps.
     """
+    warmup_steps, cumulative = terms.warmup_steps, terms.cumulative
     before = next((sample for sample in samples if sample.step == warmup_steps), None)
     zero = StepSample(0, elapsed_s=0.0) if before is None and warmup_steps == 0 else before
     lines = [zero, *window] if zero else []
@@ -205,7 +186,7 @@ def stretches(
         """Steps per second of the whole run."""
         if sample.steps_per_s is not None or sample.samples_per_s is None:
             return sample.steps_per_s
-        return sample.samples_per_s * ranks / global_batch
+        return sample.samples_per_s * terms.ranks / terms.global_batch
 
     def elapsed(sample: StepSample) -> float | None:
         if sample.elapsed_s is not None or not cumulative:

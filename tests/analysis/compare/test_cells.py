@@ -22,6 +22,7 @@ from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import CellPair, compared, doubt, matched, unmatched
 from orchestrator.plan.framework import payload_digest
+from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
@@ -264,9 +265,22 @@ def test_one_odd_node_of_the_second_bench_is_a_difference_and_a_copy_has_none() 
 
 
 def manifest(run: str, address: str, port: int, digest: str) -> dict[str, Any]:
-    slots = [{"host": f"gpu{n}", "address": f"{address}{n}", "node_rank": n} for n in (0, 1)]
-    placement = {"slots": slots, "master_port": port, "world_size": 2}
-    return {"run_id": run, "bench_id": "b", "payload": {"train.py": digest}, "placement": placement}
+    slots = [{"host": f"gpu{n}", "address": f"{address}{n}", "node_rank": n, "first_rank": n, "nproc": 1} for n in (0, 1)]
+    spec = {"framework": "simulated", "model": "resnet50", "nodes": 2, "gpus": 1, "device": "cpu", "batch_size": 64}
+    spec |= {"dtype": "fp32", "loader": "none", "steps": 12, "warmup_steps": 2, "timeout_s": 60, "options": {}}
+    framework = {"log": {"files": ["rank-0.out"], "patterns": []}}
+    return {
+        "run_id": run,
+        "bench_id": "b",
+        "spec": spec,
+        "framework": framework,
+        "payload": {"train.py": digest},
+        "placement": {"slots": slots, "master_port": port, "world_size": 2},
+    }
+
+
+def neutral_of(text: str, manifest: dict[str, Any]) -> str:
+    return neutral(text, Manifest.of(manifest, "manifest.json", manifest["run_id"]))
 
 
 def test_files_are_alike_where_only_run_port_address_and_payload_are_others() -> None:
@@ -278,12 +292,12 @@ def test_files_are_alike_where_only_run_port_address_and_payload_are_others() ->
         head = f"# {of['run_id']}\nexport PEERS={peers} HOST={slots[1]['host']}\n"
         return f"{head}run ../{payload_digest(of['payload'])}/train.py -b {batch}\n"
 
-    one, other = (neutral(text(of, 64), of) for of in (first, second))
+    one, other = (neutral_of(text(of, 64), of) for of in (first, second))
     assert one == other and "<port +1>" in one and "20000" not in one
-    changed = neutral(text(second, 32), second)
+    changed = neutral_of(text(second, 32), second)
     places = [("1n1g", 0, "launch.sh"), ("2n1g", 0, "launch.sh"), ("2n1g", 1, "launch.sh")]
     (found,) = file_differences(dict.fromkeys(places, one), dict.fromkeys(places, changed))
     assert (found.path, found.cases, found.node_ranks) == ("launch.sh", ("1n1g", "2n1g"), (0, 1))
     assert found.lines == ("-run ../<payload>/train.py -b 64", "+run ../<payload>/train.py -b 32")
     assert file_differences(dict.fromkeys(places, one), dict.fromkeys(places, other)) == ()
-    assert neutral("nothing of it: 10.0.0.11 gpu10 my-b.001", first) == "nothing of it: 10.0.0.11 gpu10 my-b.001"
+    assert neutral_of("nothing of it: 10.0.0.11 gpu10 my-b.001", first) == "nothing of it: 10.0.0.11 gpu10 my-b.001"

@@ -14,7 +14,6 @@ from orchestrator.controller.search import Search
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
-from orchestrator.plan.spec import RunSpec
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from tests.support import commands
@@ -48,8 +47,9 @@ def bench(root: Path, rungs: list[list[tuple[str, int, float]]]) -> BenchDir:
         "cells": cells,
         "inventory": "lab.yaml",
     }
-    hosts = {"planned_with": {"hosts": ["node1", "node2"]}, "tune": {**tune, "ended": "confirmed" if len(rungs) == 2 else ""}}
-    made = BenchDir.create(root / "runs", record | hosts)
+    more = {"planned_with": {"hosts": {"node1": {}, "node2": {}}}}
+    more["tune"] = {**tune, "ended": "confirmed" if len(rungs) == 2 else ""}
+    made = BenchDir.create(root / "runs", record | more)
     for run, cell, seconds in [("r1", 0, 0.5), *(each for runs in rungs for each in runs)]:
         env = {"NCCL_ALGO": ALGOS[cell]} if ALGOS[cell] else {}
 
@@ -95,7 +95,7 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
 def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_gone_on_with(tmp_path: Path) -> None:
     made, seconds = bench(tmp_path, []), [0.0, 9.0]  # a controller that took its time before anything ran
     (made.path / "r1").rename(tmp_path / "away")
-    spec = RunSpec(**made.bench()["cells"][0]["spec"])
+    spec = made.record().cells[0]
     plan = Bench("b1", (spec,), {"pytorch": open_framework("pytorch")}, Schedule(budget_s=5))
     first = Search(made, plan, lambda *_: None, clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0])
     owed = [replace(plan.planned()[0], run_id="r1")]

@@ -40,7 +40,7 @@ def damaged_state(trial: Trial) -> None:
         return found
 
     readings: dict[Path, Reading] = {
-        bench.path / "bench.json": lambda: BenchDir.open(bench.path).bench(),
+        bench.path / "bench.json": lambda: BenchDir.open(bench.path).record(),
         bench.path / "events.jsonl": bench.events,
         run.path / "manifest.json": result,
         run.path / "logs" / "node1" / "exit.json": result,

@@ -17,6 +17,7 @@ from orchestrator.errors import DataError
 from orchestrator.logs.steps import StepSample
 from orchestrator.results.numbers import throughput as stats
 from orchestrator.results.numbers.throughput import (
+    Terms,
     Throughput,
     disagreement,
     mean,
@@ -31,7 +32,7 @@ from orchestrator.results.numbers.throughput import (
     variation,
 )
 
-TERMS: dict[str, Any] = {"warmup_steps": 2, "steps": 6, "global_batch": 32, "world_size": 4}
+TERMS = Terms(warmup_steps=2, steps=6, global_batch=32)
 CLOCK = [StepSample(step, timestamp=50.0 + 0.25 * step) for step in range(7)]
 
 
@@ -54,29 +55,29 @@ def by(name: str, values: dict[int, float]) -> list[StepSample]:
         ("step time of every second step", by("step_time_s", {2: 9.0, 4: 0.2, 6: 0.3}), {}, 128.0),
         ("clock without the line before the window", [replace(s, step_time_s=0.5) for s in CLOCK[3:]], {}, 64.0),
         ("global rates by time", by("samples_per_s", {3: 100.0, 4: 300.0, 5: 100.0, 6: 300.0}), {}, 150.0),
-        ("rates of one process", by("samples_per_s", {s: 32.0 for s in range(3, 7)}), {"scope": "process"}, 128.0),
-        ("steps per second of one process", by("steps_per_s", {s: 4.0 for s in range(3, 7)}), {"scope": "process"}, 128.0),
+        ("rates of one process", by("samples_per_s", {s: 32.0 for s in range(3, 7)}), {"ranks": 4}, 128.0),
+        ("steps per second of one process", by("steps_per_s", {s: 4.0 for s in range(3, 7)}), {"ranks": 4}, 128.0),
         ("cumulative rates", by("samples_per_s", {2: 32.0, 6: 64.0}), {"cumulative": True}, 128.0),
         ("cumulative from the start", by("samples_per_s", {3: 48.0, 6: 64.0}), {"cumulative": True, "warmup_steps": 0}, 64.0),
     ],
 )
 def test_evidence(name: str, samples: list[StepSample], terms: dict[str, Any], speed: float) -> None:
-    assert throughput(samples, **(TERMS | terms)).samples_per_s == pytest.approx(speed), name
+    assert throughput(samples, replace(TERMS, **terms)).samples_per_s == pytest.approx(speed), name
 
 
 def test_the_result_says_samples_seconds_and_steps() -> None:
-    assert throughput(CLOCK, **TERMS) == Throughput(128.0, 128, 1.0, 3, 6)
+    assert throughput(CLOCK, TERMS) == Throughput(128.0, 128, 1.0, 3, 6)
 
 
 def test_logged_sample_counts_are_evidence_and_per_process_ones_count_for_all_ranks() -> None:
     counted = [replace(sample, samples=16) for sample in CLOCK]
-    assert throughput(counted, **TERMS).samples == 64
-    assert throughput(counted, **TERMS, scope="process").samples == 256
+    assert throughput(counted, TERMS).samples == 64
+    assert throughput(counted, replace(TERMS, ranks=4)).samples == 256
 
 
 def test_lines_outside_the_window_change_nothing() -> None:
     slow_start = [replace(s, timestamp=10.0 + s.step) for s in CLOCK[:2]] + CLOCK[2:] + [StepSample(7, timestamp=1e6)]
-    assert throughput(slow_start, **TERMS) == throughput(CLOCK, **TERMS)
+    assert throughput(slow_start, TERMS) == throughput(CLOCK, TERMS)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,10 @@ def test_lines_outside_the_window_change_nothing() -> None:
 )
 def test_what_is_missing_is_an_error_that_counts(samples: list[StepSample], text: str) -> None:
     with pytest.raises(DataError, match=text.replace("(", r"\(")) as caught:
-        throughput(samples, **TERMS)
+        throughput(samples, TERMS)
     assert caught.value.kind == "result_invalid"
     with pytest.raises(DataError):
-        step_times(samples, **TERMS)
+        step_times(samples, TERMS)
 
 
 @pytest.mark.parametrize("name", ["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"])
@@ -111,7 +112,7 @@ def test_a_time_that_is_not_finite_or_does_not_grow_is_an_error(name: str, bad: 
     values = {s: 10.0 + s if name in ("timestamp", "elapsed_s") else 2.0 for s in range(2, 7)}
     samples = by(name, values | {5: bad})
     try:
-        measured = throughput(samples, **TERMS, cumulative=cumulative)
+        measured = throughput(samples, replace(TERMS, cumulative=cumulative))
     except DataError as error:
         assert error.kind == "result_invalid"
     else:  # a step of 5e-324 s is absurd, but it is above zero and its window is not
@@ -121,7 +122,7 @@ def test_a_time_that_is_not_finite_or_does_not_grow_is_an_error(name: str, bad: 
 
 def test_a_window_without_samples_is_no_speed() -> None:
     with pytest.raises(DataError, match="a speed above 0"):
-        throughput([replace(sample, samples=0) for sample in CLOCK], **TERMS)
+        throughput([replace(sample, samples=0) for sample in CLOCK], TERMS)
 
 
 steps_of_a_run = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30)
@@ -133,7 +134,7 @@ def test_doubling_times_halves_throughput(times: list[float], batch: int, name: 
         ends = [factor * math.fsum(times[:i]) for i in range(len(times) + 1)]
         values = [factor * time for time in [0.0, *times]] if name == "step_time_s" else ends
         samples = by(name, dict(enumerate(values)))
-        return throughput(samples, warmup_steps=0, steps=len(times), global_batch=batch, world_size=1)
+        return throughput(samples, Terms(warmup_steps=0, steps=len(times), global_batch=batch))
 
     assert run(2.0).samples_per_s == pytest.approx(run(1.0).samples_per_s / 2)
 
@@ -141,8 +142,8 @@ def test_doubling_times_halves_throughput(times: list[float], batch: int, name: 
 @given(steps_of_a_run, st.floats(-1e6, 1e6))
 def test_when_the_clock_started_does_not_matter(times: list[float], start: float) -> None:
     ends = [start + math.fsum(times[:i]) for i in range(len(times) + 1)]
-    terms: dict[str, Any] = {"warmup_steps": 0, "steps": len(times), "global_batch": 8, "world_size": 1}
-    assert throughput(by("timestamp", dict(enumerate(ends))), **terms).seconds == pytest.approx(
+    terms = Terms(warmup_steps=0, steps=len(times), global_batch=8)
+    assert throughput(by("timestamp", dict(enumerate(ends))), terms).seconds == pytest.approx(
         math.fsum(times), rel=1e-5, abs=1e-6
     )
 
@@ -150,13 +151,13 @@ def test_when_the_clock_started_does_not_matter(times: list[float], start: float
 @given(steps_of_a_run)
 def test_throughput_lies_between_the_slowest_and_the_fastest_step(times: list[float]) -> None:
     samples = by("step_time_s", dict(enumerate(times, start=1)))
-    speed = throughput(samples, warmup_steps=0, steps=len(times), global_batch=8, world_size=1).samples_per_s
+    speed = throughput(samples, Terms(warmup_steps=0, steps=len(times), global_batch=8)).samples_per_s
     assert 8 / max(times) * (1 - 1e-9) <= speed <= 8 / min(times) * (1 + 1e-9)
 
 
 def test_step_times_are_per_step_whatever_the_distance_of_lines() -> None:
-    assert step_times(CLOCK, **TERMS) == (0.25,) * 4
-    assert step_times(CLOCK[::2], **TERMS) == (0.25,) * 2
+    assert step_times(CLOCK, TERMS) == (0.25,) * 4
+    assert step_times(CLOCK[::2], TERMS) == (0.25,) * 2
 
 
 def test_variation_is_sample_deviation_over_mean() -> None:
@@ -234,11 +235,11 @@ def test_few_steps_and_a_jump_have_no_trend_or_one() -> None:
 @given(st.floats(0.01, 10), st.floats(0.5, 2), st.integers(1, 512))
 def test_rates_that_follow_from_batch_and_time_never_disagree(step_s: float, wrong: float, batch: int) -> None:
     log = [StepSample(step, timestamp=1e6 + step * step_s, samples_per_s=batch / step_s * wrong) for step in range(0, 121, 20)]
-    found = disagreement(log, batch / step_s, warmup_steps=20, steps=120, global_batch=batch, world_size=8)
+    found = disagreement(log, Terms(warmup_steps=20, steps=120, global_batch=batch))
     assert (found is None) == (1 / 1.05 < wrong < 1.05) or abs(wrong - 1.05) < 1e-4 or abs(1 / wrong - 1.05) < 1e-4
     assert found is None or found == ("rates", pytest.approx(batch / step_s * wrong))
 
 
 def test_a_step_time_that_stands_for_twenty_steps_proves_nothing() -> None:
     log = [StepSample(step, timestamp=step * 0.5, step_time_s=0.4) for step in range(0, 121, 20)]
-    assert disagreement(log, 128.0, warmup_steps=20, steps=120, global_batch=64, world_size=8) is None
+    assert disagreement(log, Terms(warmup_steps=20, steps=120, global_batch=64)) is None

@@ -1,0 +1,193 @@
+"""The journal of a bench, ``events.jsonl``: what its controllers did, a line for each event, durable once it is written.
+
+`Event` names the events and `FIELDS` says what each one tells; nothing else is written, and nobody else reads the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.files import failures, sync_directory, write_all
+from orchestrator.record.sealed import is_broken, sealed, unsealed
+from orchestrator.record.state_file import damaged, json_bytes, read_bytes
+from orchestrator.strictjson import strict_json
+
+__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller"]
+
+_MOST_BYTES = 1 << 30
+
+
+class Event:
+    """The names of what may happen to a bench, and to one of its runs."""
+
+    BEGUN = "begun"
+    PREFLIGHT = "preflight"
+    DECIDED = "decided"
+    OVER = "over"
+    PLANNED = "planned"
+    BORROWED = "borrowed"
+    STAGED = "staged"
+    ARMED = "armed"
+    STARTED = "started"
+    TAKEN_OVER = "taken_over"
+    LINE_LOST = "line_lost"
+    REATTACHED = "reattached"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    FAILED = "failed"
+    LOST = "lost"
+    INTERRUPTED = "interrupted"
+    COLLECTED = "collected"
+    NOT_COLLECTED = "not_collected"
+    LEFT_OUT = "left_out"
+    SUPERSEDED = "superseded"
+
+
+ENDS = (Event.FINISHED, Event.FAILED, Event.LOST, Event.INTERRUPTED)
+"""How a run may end."""
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    # of a bench: a controller took it, found its nodes fit, decided how it goes on, and came to its end
+    Event.BEGUN: ("argv",),
+    Event.PREFLIGHT: ("hosts",),
+    Event.DECIDED: ("reason", "blocks", "widest", "used_s", "runs"),
+    Event.OVER: ("code", "errors"),
+    # of a run, in the order of its life
+    Event.PLANNED: ("run", "port"),
+    Event.BORROWED: ("run", "origin"),
+    Event.STAGED: ("run",),
+    Event.ARMED: ("run",),
+    Event.STARTED: ("run", "skew_s", "bound_s", "hosts"),
+    Event.TAKEN_OVER: ("run",),
+    Event.LINE_LOST: ("run", "host", "error"),
+    Event.REATTACHED: ("run", "host"),
+    Event.STOPPING: ("run", "reason"),
+    **dict.fromkeys(ENDS, ("run", "error")),
+    Event.COLLECTED: ("run",),
+    Event.NOT_COLLECTED: ("run", "host", "error"),
+    Event.LEFT_OUT: ("run", "host", "names"),
+    Event.SUPERSEDED: ("run", "by"),
+}
+"""What each event may tell besides its name and its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event as it stands in the journal: ``at`` is the controller's wall clock in seconds, None where that is no number;
+    ``run`` the id of the run that it is about, empty for the bench. An event of a later version has a name of its own."""
+
+    event: str
+    at: float | None
+    run: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Entry:
+        """Return an event from its line."""
+        at, run = content.get("at"), content.get("run")
+        is_time = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
+        rest = {name: value for name, value in content.items() if name not in ("event", "at", "run")}
+        return cls(str(content["event"]), float(at) if is_time and at is not None else None, str(run or ""), rest)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command line of a controller that began; empty where it does not stand there."""
+        words = self.fields.get("argv")
+        return tuple(map(str, words)) if isinstance(words, list) else ()
+
+    @property
+    def errors(self) -> tuple[Mapping[str, Any], ...]:
+        """What went wrong in a bench that is over, each as `OrchError.as_dict` has it."""
+        errors = self.fields.get("errors")
+        return tuple(error for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()
+
+    @property
+    def code(self) -> int:
+        """The exit status of a bench that is over."""
+        code = self.fields.get("code")
+        return code if type(code) is int else 1
+
+
+class Journal:
+    """The events of one bench. Several threads and processes may write at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def write(self, event: str, /, **fields: Any) -> None:
+        """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override.
+
+        Raises ValueError for an event, or a field of it, that does not stand in `FIELDS`.
+        """
+        if event not in FIELDS:
+            raise ValueError(f"expected an event of the journal, got {event!r}")
+        if unknown := [name for name in fields if name not in ("at", *FIELDS[event])]:
+            raise ValueError(f"event {event}: expected {', '.join(FIELDS[event])}, got {', '.join(unknown)}")
+        line = json_bytes(sealed({"event": event, "at": round(time.time(), 6)} | fields), indent=None)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._lock, failures(self.path, needed=len(line)):
+            file = os.open(self.path, flags, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                os.fchmod(file, 0o600)
+                whole = _whole_lines(file)
+                if whole < os.fstat(file).st_size:
+                    os.ftruncate(file, whole)  # a torn line was never acknowledged, and must not swallow the next one
+                try:
+                    write_all(file, line)
+                    os.fsync(file)
+                except OSError:
+                    os.ftruncate(file, whole)
+                    raise
+            finally:
+                os.close(file)
+            if not whole:
+                sync_directory(self.path.parent)
+
+    def read(self) -> list[Entry]:
+        """Return the events in order. A torn last line is left out; damage elsewhere is DataError naming file and offset."""
+        try:
+            data = read_bytes(self.path, _MOST_BYTES)
+        except FileNotFoundError:
+            return []
+        entries, offset = [], 0
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            content = strict_json(line, f"{self.path}: line at byte {offset}", "state_damaged")
+            if not isinstance(content, dict) or not isinstance(content.get("event"), str):
+                raise damaged(self.path, f"byte {offset}: expected an event")
+            if is_broken(content):
+                raise damaged(self.path, f"byte {offset}: the event does not agree with its own seal")
+            entries.append(Entry.of(unsealed(content)))
+            offset += len(line)
+        return entries
+
+
+def begun_runs(entries: Iterable[Entry]) -> frozenset[str]:
+    """Return the ids of the runs that were written at some time."""
+    return frozenset(entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED))
+
+
+def last_controller(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the events of the controller that a bench had last; where it came to its end, the last one says how."""
+    begun = [index for index, entry in enumerate(entries) if entry.event == Event.BEGUN]
+    return entries[begun[-1] :] if begun else []
+
+
+def _whole_lines(file: int) -> int:
+    """Return how many bytes of ``file`` are complete lines."""
+    end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,0 +1,184 @@
+"""What a node writes of a run: the record of its end, ``exit.json``, with that of each of its ranks. The node runner writes it;
+this is its one reader, for files that came home and for what a line brings.
+
+Times are seconds of the node's own monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.record.rundir import RunDir
+
+__all__ = ["STATES", "ExitRecord", "LogFile", "RankRecord", "exit_record", "short"]
+
+SCHEMA = 1
+"""Of ``exit.json``. 1: first version."""
+STATES = ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """Size and digest of a log as its node has it."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """The end of one rank by its wrapper. ``signal`` ended it, else it has a ``code``; ``ended_mono_s`` is None where nobody
+    saw its end. ``slowed_us``: by the names of nvidia-smi's counters, for how long the clocks of its GPU were lowered."""
+
+    rank: int
+    code: int | None
+    signal: str | None
+    note: str = ""
+    started_mono_s: float | None = None
+    ended_mono_s: float | None = None
+    slowed_us: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any) -> RankRecord:
+        """Return the record of a rank as its node wrote it. Raises ValueError saying what was expected."""
+        if not isinstance(value, dict):
+            raise ValueError("ranks: expected a list of objects")
+        slowed = value.get("slowed_us")
+        return cls(
+            _whole(value, "rank"),
+            _whole_or_none(value, "code"),
+            _text_or_none(value, "signal"),
+            _text_or_none(value, "note") or "",
+            _seconds(value, "started_mono_s"),
+            _seconds(value, "ended_mono_s"),
+            # What a driver counts is for a remark beside a number, and may be left out.
+            {name: time for name, time in slowed.items() if type(time) is int} if isinstance(slowed, dict) else {},
+        )
+
+    @property
+    def how(self) -> str:
+        """What ended it: a signal, or its exit code."""
+        return self.signal or f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` is why it was stopped, empty where it
+    was not. ``oom_kills`` counts the processes that the kernel killed for memory meanwhile. ``files`` are its logs by name."""
+
+    run_id: str
+    node_rank: int
+    state: str
+    code: int | None
+    signal: str | None
+    reason: str = ""
+    started_mono_s: float | None = None
+    stopped_mono_s: float | None = None
+    ended_mono_s: float | None = None
+    oom_kills: int = 0
+    ranks: tuple[RankRecord, ...] = ()
+    files: Mapping[str, LogFile] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any) -> ExitRecord:
+        """Return an exit record as a node wrote it. Raises ValueError saying what was expected."""
+        if not isinstance(value, dict):
+            raise ValueError("expected an object")
+        if not _is_whole(value.get("schema")) or value["schema"] != SCHEMA:
+            raise ValueError(f"expected schema {SCHEMA}, got {short(value.get('schema'))}")
+        state, code, signal = value.get("state"), value.get("code"), value.get("signal")
+        if state not in STATES or not (code is None or _is_whole(code)) or not isinstance(signal, (str, type(None))):
+            got = f"state {short(state)}, code {short(code)}, signal {short(signal)}"
+            raise ValueError(f"expected state 'finished' with code 0, got {got}")
+        ranks, files = value.get("ranks"), value.get("files")
+        if not isinstance(ranks, list):
+            raise ValueError("ranks: expected a list of objects")
+        if not isinstance(files, dict):
+            raise ValueError(f"files: expected an object, got {short(files)}")
+        return cls(
+            run_id=_text_or_none(value, "run_id") or "",
+            node_rank=_whole(value, "node_rank"),
+            state=state,
+            code=code,
+            signal=signal,
+            reason=_text_or_none(value, "reason") or "",
+            started_mono_s=_seconds(value, "started_mono_s"),
+            stopped_mono_s=_seconds(value, "stopped_mono_s"),
+            ended_mono_s=_seconds(value, "ended_mono_s"),
+            oom_kills=_whole_or_none(value, "oom_kills") or 0,
+            ranks=tuple(map(RankRecord.of, ranks)),
+            files={name: _log_file(name, entry) for name, entry in files.items()},
+        )
+
+    @property
+    def how(self) -> str:
+        """What ended its launch script: a signal, or its exit code."""
+        return self.signal or f"exit code {self.code}"
+
+    def ended_by(self, signal: str) -> list[int]:
+        """Return the ranks that a signal ended."""
+        return [rank.rank for rank in self.ranks if rank.signal == signal]
+
+    def memory_kills(self, rank: int | None) -> int:
+        """Return how often the kernel killed for memory, 0 where that was not this rank; None: where it was no rank at all."""
+        entries = [one for one in self.ranks if rank in (None, one.rank)]
+        return self.oom_kills if not entries or any(one.signal == "SIGKILL" for one in entries) else 0
+
+
+def exit_record(run: RunDir, host: str) -> ExitRecord | None:
+    """Return how a run ended on ``host``, by that node's own record; None where none came home.
+
+    Raises DataError (result_invalid) for a record that is none, is huge, or is no regular file.
+    """
+    content = run.exit_content(host)
+    if content is None:
+        return None
+    try:
+        return ExitRecord.of(content)
+    except ValueError as error:
+        raise DataError(str(error), kind="result_invalid", host=host, where="exit.json", phase="summarize") from error
+
+
+def short(value: Any) -> str:
+    """Return a value as an error shows it."""
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}…"
+
+
+def _log_file(name: str, entry: Any) -> LogFile:
+    if not isinstance(entry, dict) or not _is_whole(entry.get("bytes")) or not isinstance(entry.get("sha256"), str):
+        raise ValueError(f"files.{name}: expected bytes and sha256")
+    return LogFile(entry["bytes"], entry["sha256"])
+
+
+def _is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number: to Python, ``false`` of JSON is 0 and ``true`` is 1."""
+    return type(value) is int
+
+
+def _whole(record: Mapping[str, Any], key: str) -> int:
+    value = record.get(key)
+    if type(value) is not int:
+        raise ValueError(f"{key}: expected a whole number, got {short(value)}")
+    return value
+
+
+def _whole_or_none(record: Mapping[str, Any], key: str) -> int | None:
+    return None if record.get(key) is None else _whole(record, key)
+
+
+def _text_or_none(record: Mapping[str, Any], key: str) -> str | None:
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key}: expected text, got {short(value)}")
+    return value
+
+
+def _seconds(record: Mapping[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    if value is not None and type(value) not in (int, float):
+        raise ValueError(f"{key}: expected seconds, got {short(value)}")
+    return value

@@ -1,0 +1,116 @@
+"""A JSON object on disk with a schema and a seal: written whole, and refused where it is damaged.
+
+Every name in a path of ours is one from an allow-list, and no file is read that is a link, a pipe, or too large.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.files import write_atomic
+from orchestrator.record.sealed import is_broken, sealed, unsealed
+from orchestrator.strictjson import strict_json
+
+__all__ = [
+    "SCHEMA",
+    "check_name",
+    "damaged",
+    "json_bytes",
+    "map_bytes",
+    "read_bytes",
+    "read_json",
+    "read_state",
+    "state_bytes",
+    "write_state",
+]
+
+SCHEMA = 1
+"""1: first version."""
+_MAX_NAME_BYTES = 128
+_MAX_STATE_BYTES = 64 * 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def write_state(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object whole or not at all, sealed; ``schema`` is added."""
+    write_atomic(path, state_bytes(content))
+
+
+def state_bytes(content: Mapping[str, Any]) -> bytes:
+    """Return what `write_state` writes."""
+    return json_bytes(sealed({"schema": SCHEMA, **content}))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return an object that `write_state` wrote, without its seal. Raises DataError (state_damaged) naming file and offset."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise damaged(path, f"expected an object, got {type(value).__name__}")
+    schema = value.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
+    if schema > SCHEMA:
+        raise damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; read it with that one")
+    if is_broken(value):
+        raise damaged(path, "its values do not agree with its own seal", "a byte of it has changed since it was written")
+    return unsealed(value)
+
+
+def check_name(name: str, where: str) -> str:
+    """Return ``name`` if it may be one part of a path of ours. Raises DataError (result_invalid) otherwise."""
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_BYTES:
+        raise DataError(
+            f"expected a name of letters, digits, '.', '_' and '-', not starting with '.' or '-', got {name[:80]!r}",
+            kind="result_invalid",
+            where=where,
+        )
+    return name
+
+
+def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_damaged") -> Any:
+    """Return the JSON in a regular file of at most ``limit`` bytes. Raises DataError of ``kind`` naming file and offset."""
+    try:
+        data = read_bytes(path, limit)
+    except FileNotFoundError as error:
+        raise DataError("expected a file, found none", kind=kind, where=str(path)) from error
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", kind=kind, where=str(path)) from error
+    return strict_json(data, str(path), kind)
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return a regular file's bytes, following no link and waiting for no other end of a pipe. Raises OSError."""
+    data = map_bytes(path, limit, above=limit)
+    assert isinstance(data, bytes)
+    return data
+
+
+def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
+    """Return a regular file's bytes as `read_bytes` does, those of more than ``above`` mapped instead of read."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(file, "rb") as stream:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes, at most {limit} are read")
+        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(status.st_size)
+
+
+def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
+    """Return JSON without NaN; ASCII only, so that no text of a node reaches a terminal by way of ``cat``."""
+    return json.dumps(value, indent=indent, allow_nan=False).encode() + b"\n"
+
+
+def damaged(path: Path | str, message: str, hint: str = "") -> DataError:
+    """Return the error of a file of ours that is not as it was written."""
+    return DataError(message, kind="state_damaged", where=str(path), hint=hint)
