@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.controller.campaign import Campaign
+from orchestrator.controller.events import TakingOver
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.benchfile import supersede
@@ -35,12 +36,12 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
             continue
         outcome = directory.manifest().get("outcome")
         if outcome is None:
-            campaign.cluster.open()
-            campaign.observe("taking_over", {"run": run})
+            campaign.stage.cluster.open()
+            campaign.stage.observe(TakingOver(run))
             if campaign.take_over(run) is None:
                 found.append(run)
                 continue
-            if campaign.interrupt.signal:
+            if campaign.stage.interrupt.signal:
                 return []
             outcome = directory.manifest()["outcome"]
         if not counts(outcome) or (retry_failed and outcome["state"] != "finished"):
