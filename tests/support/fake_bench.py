@@ -37,10 +37,11 @@ hosts:
 """
 LIMITS = Limits(beat_s=0.02, lost_s=3.0, doubt_s=0.5, lease_s=9.0, grace_s=0.2, arm_s=2.0, ask_s=2.0)
 """Short ones, but for the silence after which a node is lost: the machine of the tests may be busy."""
+FOLDER = open_framework("simulated")
 IMPATIENT = replace(LIMITS, lost_s=0.4)
 
 
-def training(spec: RunSpec, *, after_s: float = 0.05, step_s: float = 0.5) -> Program:
+def training(spec: RunSpec, *, after_s: float = 0.02, step_s: float = 0.5) -> Program:
     """Return what the ranks of a spec with one rank a node write: rank 0 a line for each step of ``step_s``."""
 
     def program(order: Mapping[str, Any]) -> dict[int, Rank]:
@@ -66,7 +67,7 @@ class FakeBench:
         self.source.write_text(INVENTORY)
         inventory = open_inventory(str(self.source))
         self.hosts, self.secrets = inventory.hosts, inventory.secrets
-        self.folder = open_framework("simulated")
+        self.folder = FOLDER
         request = Request("resnet50", nodes=(2,), gpus=(1,), single={"steps": 6, "warmup_steps": 1})
         (self.spec,) = specs(request, [self.folder], self.hosts)
         self.plan = Bench("bench-1", (self.spec,), {"simulated": self.folder}, Schedule(**{"repeats": 1, **schedule}))
