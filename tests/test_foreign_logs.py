@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import systemlogs
-import test_results
 from typer.testing import CliRunner
 
 from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
@@ -28,6 +26,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary, summarize
+from tests import systemlogs, test_results
 
 FILES = published_files()
 FRAMEWORKS = {name: open_framework(name).framework for name in FILES}

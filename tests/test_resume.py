@@ -24,6 +24,7 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.record import ownership
 from orchestrator.record.benchfile import bench_record, reopen, supersede
 from orchestrator.record.rundir import BenchDir
+from tests import judge
 from tests.support.fake_bench import FakeBench, training
 from tests.support.fake_keeper import Rank
 
@@ -280,8 +281,7 @@ def test_a_run_that_goes_on_without_its_controller_is_watched_to_its_end(rig: Fa
 
 def test_a_run_that_ended_without_its_controller_is_read_from_its_records(rig: FakeBench) -> None:
     killed_while_running(rig, after_s=0.0)
-    while any(node.keepers for node in rig.nodes.values()):
-        continue
+    judge.wait_for(lambda: not any(node.keepers for node in rig.nodes.values()), 5, "it does not end")
     assert owed(rig) == (["r2"], []) and rig.run().manifest()["outcome"]["state"] == "finished"
     assert rig.run().manifest()["start"]["skew_s"] >= 0
 

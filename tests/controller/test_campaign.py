@@ -10,6 +10,7 @@ from orchestrator.controller.campaign import ports
 from orchestrator.controller.events import Checked, RunBegun, RunOver, Started
 from orchestrator.errors import Faults, Interrupted, TransportError
 from orchestrator.results.read import read_run
+from tests import judge
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
 from tests.support.fake_keeper import Rank
 
@@ -159,8 +160,8 @@ def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):
         line.send("arm", **launch._order(name))
         if name in started:
             line.send("go", at=0.0)
-            while rig.nodes[name].keepers[rig.first.run_id].started is None:
-                continue
+            keeper = rig.nodes[name].keepers[rig.first.run_id]
+            judge.wait_for(lambda keeper=keeper: keeper.started, 5, "it does not start")
         line.close()
     return campaign
 

@@ -36,6 +36,7 @@ def reason(rig: FakeBench, name: str) -> str:
 
 
 def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> None:
+    rig.runs(training(rig.spec, after_s=0.2))  # some beats, of which one brings something
     rig.launch().run()
     shown = b"".join(event.data for event in rig.shown if isinstance(event, LogGrew))
     assert shown.startswith(b"orch rank=0 local_rank=0 world_size=2") and shown.count(b"\n") == 9

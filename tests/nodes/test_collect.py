@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.collect import collect_host, is_complete, left_behind, settle
 from orchestrator.record.rundir import RunDir
+from tests import judge
 from tests.support.fake_keeper import Rank
 from tests.support.fake_node import FakeNode
 
@@ -26,8 +26,7 @@ def node(tmp_path: Path) -> FakeNode:
     line = node.keeper(RUN, start=True, timeout_s=1)
     line.send("arm", **ORDER)
     line.send("go", at=0.0)
-    while node.keepers[RUN].started is None:
-        time.sleep(0.001)
+    judge.wait_for(lambda: node.keepers[RUN].started, 5, "it does not start")
     return node
 
 
