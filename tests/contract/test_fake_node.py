@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ from tests.support.fake_keeper import Rank
 from tests.support.fake_node import FakeNode
 
 RUNNER = Upload("payload/x/noderun.py", runner_source())
+# Names of their own: a node runner knows what is a run's by its marker, on the whole machine.
+RUN, OTHER = (f"contract-{secrets.token_hex(8)}-{number}" for number in (1, 2))
 OWNER = {"user": "u", "controller": "c", "process": 1, "since": "now"}
 FACTS = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": [], "programs": []}
 
@@ -45,7 +48,7 @@ class Subject:
     node: Any
     fake: FakeNode | None
 
-    def line(self, rank: Rank, run: str = "r1") -> Any:
+    def line(self, rank: Rank, run: str = RUN) -> Any:
         """Stage a run of one rank and return the line to its keeper."""
         if self.fake:
             self.fake.program = lambda order: {0: rank}
@@ -65,7 +68,7 @@ class Subject:
         assert event["host"] == self.node.host.name and event["at"] <= time.monotonic()
         return event
 
-    def arm(self, line: Any, rank: Rank, run: str = "r1", **changes: Any) -> None:
+    def arm(self, line: Any, rank: Rank, run: str = RUN, **changes: Any) -> None:
         files = {"launch.sh": hashlib.sha256(script(rank)).hexdigest()}
         order = {"run_id": run, "node_rank": 0, "argv": ["sh", "launch.sh"], "files": files, "variables": "", "ports": []}
         order |= {"by_marker": False, "lease_s": 20.0, "limit_s": 60.0, "first_line_s": 60.0, "stall_s": 60.0, "progress": []}
@@ -88,11 +91,13 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
         yield Subject(fake, fake)
         return
     rig: Rig = request.getfixturevalue("rig")
-    transport: Transport = rig.connect(rig.serve())
+    # A node of its own, so that a run of another test on this machine does not hold it.
+    transport: Transport = rig.connect(rig.serve(f"SetEnv HOME={tmp_path} ORCH_LAB_NODE={root}"))
     transport.host = replace(transport.host, vars={"workdir": str(root)})
     node = Node(transport, runner_source())
     yield Subject(node, None)
-    node.ask("stop", grace_s=0.2, reason="over", timeout_s=20)
+    for run in (RUN, OTHER):
+        node.ask("stop", run=run, grace_s=0.2, reason="over", timeout_s=20)
     node.close()
 
 
@@ -114,14 +119,15 @@ def test_files_are_sent_once_and_only_below_the_work_directory(subject: Subject)
 
 def test_a_run_that_is_not_there(subject: Subject) -> None:
     node = subject.node
-    assert node.ask("left", run="r1", timeout_s=20) == {"left": [], "keeper": False}
-    assert node.ask("status", timeout_s=20) == {"runs": {}, "owner": None}
-    assert node.ask("drop", run="r1", finished=False, timeout_s=20) == {"dropped": False}
-    assert node.ask("stop", run="r1", grace_s=0.1, reason="x", timeout_s=20) == {"stopped": [], "left": []}
-    assert left_behind(node, "r1", timeout_s=20) is None
-    node.put([Upload("runs/r1/launch.sh", b"")], timeout_s=20)
+    assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "keeper": False}
+    status = node.ask("status", timeout_s=20)
+    assert set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
+    assert node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
+    assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=20) == {"stopped": [], "left": []}
+    assert left_behind(node, RUN, timeout_s=20) is None
+    node.put([Upload(f"runs/{RUN}/launch.sh", b"")], timeout_s=20)
     with pytest.raises(TransportError) as caught:
-        node.keeper("r1", start=False, timeout_s=1)
+        node.keeper(RUN, start=False, timeout_s=1)
     assert caught.value.kind == "node_lost" and node.transport.alive and not node.transport.unread and node.transport.via == ""
 
 
@@ -148,14 +154,14 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
     assert set(record["files"]) == {"node.out", "node.err", "rank-0.out", "rank-0.err"}
     line.send("bye")
     line.close(5)
-    run = RunDir(tmp_path / "r1")
+    run = RunDir(tmp_path / RUN)
     collected = collect_host(subject.node, run)
     assert collected.complete and (collected.files, collected.new_bytes) == (4, 5) and run.exit_record("lab1") == record
     assert run.log_path("lab1", "rank-0.out").read_bytes() == b"hello"
-    left = left_behind(subject.node, "r1", timeout_s=20)
+    left = left_behind(subject.node, RUN, timeout_s=20)
     assert left and left.record == record and left.started and left.boot_id == record["boot_id"]
-    assert subject.node.ask("drop", run="r1", finished=False, timeout_s=20) == {"dropped": False}
-    assert subject.node.ask("drop", run="r1", finished=True, timeout_s=20) == {"dropped": True}
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
+    assert subject.node.ask("drop", run=RUN, finished=True, timeout_s=20) == {"dropped": True}
 
 
 def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
@@ -170,7 +176,7 @@ def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
 
 def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
     line = subject.started(Rank(b"up"))
-    assert subject.node.ask("left", run="r1", timeout_s=20)["keeper"] is True
+    assert subject.node.ask("left", run=RUN, timeout_s=20)["keeper"] is True
     data = ""
     while not data:  # its launch script may have started and its rank not
         line.send("beat", n=1, tail={"file": "rank-0.out", "offset": 0})
@@ -185,8 +191,8 @@ def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
 
 def test_another_may_stop_it_by_its_name(subject: Subject) -> None:
     line = subject.started(Rank())
-    answer = subject.node.ask("stop", run="r1", grace_s=0.5, reason="cancelled by me", timeout_s=20)
-    assert answer == {"stopped": ["r1"], "left": []}
+    answer = subject.node.ask("stop", run=RUN, grace_s=0.5, reason="cancelled by me", timeout_s=20)
+    assert answer == {"stopped": [RUN], "left": []}
     assert subject.event("stopping")["reason"] == "cancelled by me"
     line.close()
 
@@ -194,8 +200,8 @@ def test_another_may_stop_it_by_its_name(subject: Subject) -> None:
 def test_a_second_line_finds_the_run_where_it_is_and_hears_its_end(subject: Subject) -> None:
     first = subject.started(Rank(after_s=1.0))
     first.close()
-    assert left_behind(subject.node, "r1", timeout_s=20).alive  # type: ignore[union-attr]
-    second = subject.listen(subject.node.keeper("r1", start=False, timeout_s=5))
+    assert left_behind(subject.node, RUN, timeout_s=20).alive  # type: ignore[union-attr]
+    second = subject.listen(subject.node.keeper(RUN, start=False, timeout_s=5))
     assert second.hello["state"] == "running" and second.hello["started"] and second.hello["record"] is None
     subject.event("rank")
     assert subject.event("ended")["record"]["state"] == "finished"
@@ -209,15 +215,15 @@ def test_what_was_altered_on_its_way_is_not_armed(subject: Subject) -> None:
     assert refused["kind"] == "transfer_corrupt" and "launch.sh is not what was sent" in refused["message"]
     assert shape(subject.event("lost"))["error"] == "RunError"
     line.close()
-    assert subject.node.ask("drop", run="r1", finished=False, timeout_s=20) == {"dropped": True}
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
 
 
 def test_a_node_has_one_run_at_a_time_and_says_whose(subject: Subject) -> None:
     first = subject.started(Rank())
-    hold, second = subject.events, subject.line(Rank(), run="r2")
-    subject.arm(second, Rank(), run="r2")
+    hold, second = subject.events, subject.line(Rank(), run=OTHER)
+    subject.arm(second, Rank(), run=OTHER)
     refused = subject.event("error")
-    assert refused["kind"] == "node_busy" and '"run_id": "r1"' in refused["owner"]
+    assert refused["kind"] == "node_busy" and RUN in refused["owner"]
     second.close()
     subject.events = hold
     first.send("stop", reason="interrupted: enough")
@@ -231,15 +237,15 @@ def test_without_a_go_word_a_keeper_leaves_with_its_line(subject: Subject) -> No
     subject.event("armed")
     line.send("bye")
     line.close(5)
-    assert subject.node.ask("drop", run="r1", finished=False, timeout_s=20) == {"dropped": True}
-    assert subject.node.ask("left", run="r1", timeout_s=20)["keeper"] is False
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
+    assert subject.node.ask("left", run=RUN, timeout_s=20)["keeper"] is False
 
 
 def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> None:
     waits = Rank(after_s=30.0)
     line = subject.line(waits)
     content = b"trap 'exit 0' TERM\nsleep 30 & wait\n"
-    subject.node.put([Upload("runs/r1/launch.sh", content, 0o700)], timeout_s=20)
+    subject.node.put([Upload(f"runs/{RUN}/launch.sh", content, 0o700)], timeout_s=20)
     subject.arm(line, waits, files={"launch.sh": hashlib.sha256(content).hexdigest()})
     subject.event("armed")
     line.send("go", at=time.monotonic() + 0.05)
