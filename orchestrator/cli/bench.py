@@ -140,7 +140,8 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
     from dataclasses import asdict
 
-    from orchestrator.cli.controller import earlier_times, plan_words
+    from orchestrator.controller.earlier import earlier_times
+    from orchestrator.controller.stopping import plan_words
     from orchestrator.inventory.hostset import fold
     from orchestrator.plan.bench import PORTS, plan_run
     from orchestrator.plan.render import folded, without_secrets

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import NoReturn, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from orchestrator.checks.check import folded
+from orchestrator.controller.events import (
+    BlockOver,
+    Checked,
+    Decided,
+    LeftOut,
+    LogGrew,
+    NodeEnded,
+    Observer,
+    PlanMade,
+    ProgressEvent,
+    RunBegun,
+    RunOver,
+    RunsPlanned,
+    Started,
+    Stopping,
+    TakenOver,
+    TakingOver,
+)
 from orchestrator.controller.stopping import block_words
 from orchestrator.inventory.hostset import fold
 from orchestrator.logs.parse import parse
@@ -22,9 +40,7 @@ from orchestrator.report.text import visible
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.run import RunResult
 
-__all__ = ["Observer", "progress"]
-
-Observer = Callable[[str, Mapping[str, Any]], None]
+__all__ = ["progress"]
 
 
 @contextmanager
@@ -34,8 +50,8 @@ def progress(log: TextIO) -> Iterator[Observer]:
     view = _View()
     if not console.is_terminal:
 
-        def plain(event: str, fields: Mapping[str, Any]) -> None:
-            lines = view.take(event, fields)
+        def plain(event: ProgressEvent) -> None:
+            lines = view.take(event)
             _write(log, lines)
             _write(sys.stderr, lines)
 
@@ -43,8 +59,8 @@ def progress(log: TextIO) -> Iterator[Observer]:
         return
     live = Live(view, console=console, refresh_per_second=4, transient=True)
 
-    def observe(event: str, fields: Mapping[str, Any]) -> None:
-        lines = view.take(event, fields)
+    def observe(event: ProgressEvent) -> None:
+        lines = view.take(event)
         _write(log, lines)
         # The terminal may be gone; showing never decides anything.
         with suppress(OSError):
@@ -65,6 +81,11 @@ def _write(stream: TextIO, lines: Sequence[str]) -> None:
             print(line, file=stream, flush=True)
 
 
+def _unknown(event: NoReturn) -> NoReturn:
+    """Refuse an event that has no words; the type checker sees that there is none."""
+    raise AssertionError(event)
+
+
 class _View:
     """What is known of a bench at this moment, and how it looks."""
 
@@ -82,53 +103,57 @@ class _View:
         self.step, self.speed, self.log = 0, 0.0, b""
         self.heard = (0, 0.0)
 
-    def take(self, event: str, fields: Mapping[str, Any]) -> list[str]:
+    def take(self, event: ProgressEvent) -> list[str]:
         """Take in one event; return the lines that it is worth in a log."""
         match event:
-            case "checks":
+            case PlanMade(words):
+                return [f"plan: {words}"]
+            case RunsPlanned(runs):
+                self.planned = runs
+            case Checked(checks):
                 return [
                     f"{fold(hosts)}: {check.name}: {visible(check.found)}; expected {visible(check.expected)}. {check.hint}"
-                    for check, hosts in folded(fields["checks"]).items()
+                    for check, hosts in folded(checks).items()
                     if check.verdict == "warning"
                 ]
-            case "plan":
-                return [f"plan: {fields['words']}"]
-            case "block":
-                return [f"  {block_words(fields['schedule'], fields['width'], fields['repeat'], fields['left_s'])}"]
-            case "decided":
-                return list(fields["notes"])
-            case "runs":
-                self.planned = fields["runs"]
-            case "taking_over":
-                self._begin(fields["run"])
-                return [f"taking over {fields['run'].run_id}"]
-            case "run":
-                self._begin(fields["run"])
-                return [f"[{fields['index'] + 1}/{len(self.planned)}] {fields['run'].run_id}"]
-            case "started":
-                self.states = dict.fromkeys(fields["hosts"], "running")
-                return [f"  started on {fold(fields['hosts'])}, skew {fields['skew_s'] * 1e3:.1f} ms"]
-            case "taken_over":
-                self.states = dict.fromkeys(fields["hosts"], "running")
-                return [f"  found on {fold(fields['hosts'])}, going on with it"]
-            case "stopping":
+            case RunBegun(index, run):
+                self._begin(run)
+                return [f"[{index + 1}/{len(self.planned)}] {run.run_id}"]
+            case Started(hosts, skew_s):
+                self.states = dict.fromkeys(hosts, "running")
+                return [f"  started on {fold(hosts)}, skew {skew_s * 1e3:.1f} ms"]
+            case TakingOver(run):
+                self._begin(run)
+                return [f"taking over {run.run_id}"]
+            case TakenOver(hosts):
+                self.states = dict.fromkeys(hosts, "running")
+                return [f"  found on {fold(hosts)}, going on with it"]
+            case LogGrew(data):
+                self._read(data)
+            case Stopping(reason):
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
-                return [f"  stopping everywhere: {visible(fields['reason'])}"]
-            case "ended":
-                self.states[fields["host"]] = fields["state"]
-            case "log":
-                self._read(fields["data"])
-            case "left_out":
-                return [f"  {fields['host']}: no logs, and left there: {visible(', '.join(fields['names']))}"]
-            case "run_over":
-                self.done = fields["index"] + 1
-                outcome = fields["outcome"]
-                took = time.monotonic() - self.run_began
-                speed = self._speed(fields["result"]) if outcome.state == "finished" else ""
-                words = [outcome.error.host, visible(outcome.error.message)] if outcome.error else []
-                cause = "".join(f": {word}" for word in words if word)
-                return [f"  {outcome.state} in {took:.1f} s{speed}{cause}"]
+                return [f"  stopping everywhere: {visible(reason)}"]
+            case NodeEnded(host, state):
+                self.states[host] = state
+            case LeftOut(host, names):
+                return [f"  {host}: no logs, and left there: {visible(', '.join(names))}"]
+            case RunOver():
+                return [self._over(event)]
+            case BlockOver(repeat, width, schedule, left_s):
+                return [f"  {block_words(schedule, width, repeat, left_s)}"]
+            case Decided(notes):
+                return list(notes)
+            case _:
+                _unknown(event)
         return []
+
+    def _over(self, event: RunOver) -> str:
+        self.done = event.index + 1
+        took = time.monotonic() - self.run_began
+        speed = self._speed(event.result) if event.state == "finished" and event.result else ""
+        words = [event.error.host, visible(event.error.message)] if event.error else []
+        cause = "".join(f": {word}" for word in words if word)
+        return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
         """Return how fast a run was: over its window, as in the table; as it was seen, where its logs are not home."""

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.checks.among import same_machine
 from orchestrator.checks.judge import among, judge, unfit
 from orchestrator.controller.blame import with_cause
+from orchestrator.controller.events import Checked, LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
-from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.reattach import find
+from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
 from orchestrator.inventory.hosts import Host, secret_values
 from orchestrator.inventory.secrets import redaction
-from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.preflight import capture
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
-from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
@@ -34,14 +34,11 @@ _PORT_TRIES = 3
 
 @dataclass(slots=True)
 class Campaign:
-    """Everything that the runs of one bench share. ``observe(event, fields)`` shows progress and never decides anything."""
+    """Everything that the runs of one bench share."""
 
     bench: BenchDir
     hosts: Sequence[Host]
-    cluster: Cluster
-    limits: Limits
-    interrupt: Interrupt
-    observe: Callable[[str, Mapping[str, Any]], None]
+    stage: Stage
     next_port: Callable[[], int]
     secrets: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -52,28 +49,29 @@ class Campaign:
 
         ``needed`` are runs of all kinds that may come. An unreachable cluster, or one unfit for them, raises at once.
         """
-        for index, run in enumerate(() if self.interrupt.signal else runs):
-            if self.interrupt.signal:
+        for index, run in enumerate(() if self.stage.interrupt.signal else runs):
+            if self.stage.interrupt.signal:
                 break
             if index == 0:
-                self.cluster.open()
+                self.stage.cluster.open()
                 self._preflight(needed)
-            self.observe("run", {"index": index, "run": run})
+            self.stage.observe(RunBegun(index, run))
             outcome = self._one(run)
-            self.observe("run_over", {"index": index, "run": run, "outcome": outcome})
+            self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
             if outcome.error:
                 self.errors.append(outcome.error)
-            if self.interrupt.signal or outcome.state == "lost" or (outcome.error and outcome.error.kind == "interrupted"):
+            interrupted = outcome.error is not None and outcome.error.kind == "interrupted"
+            if self.stage.interrupt.signal or outcome.state == "lost" or interrupted:
                 break
-            self.cluster.open()
+            self.stage.cluster.open()
         self._note_interrupt()
         return self.errors
 
     def _note_interrupt(self) -> None:
         """A signal decides the end of a bench, also one that came between two runs."""
-        if self.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
+        if self.stage.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
             message = "stopped by a signal to the controller; the runs that remain were not started"
-            self.errors.append(Interrupted(self.interrupt.signal, message))
+            self.errors.append(Interrupted(self.stage.interrupt.signal, message))
         self.errors.sort(key=lambda error: not isinstance(error, Interrupted))
 
     def _preflight(self, runs: Sequence[PlannedRun]) -> None:
@@ -81,16 +79,16 @@ class Campaign:
         needed = {run.folder.framework.name: run.folder.framework for run in runs}
         for framework in needed.values():
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
-            facts, errors = capture(self.cluster, framework)
+            facts, errors = capture(self.stage.cluster, framework)
             known = [host for host in self.hosts if host.name in facts]
             checks = [check for host in known for check in judge(host, facts[host.name], framework, ranks)]
             checks += among(facts)
-            self.observe("checks", {"checks": checks})
+            self.stage.observe(Checked(checks))
             bad = [*errors.values(), *same_machine(facts), *unfit(checks)]
             if bad:
                 raise Faults(bad)
             self.facts[framework.name] = facts
-        self.bench.event(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
+        self.stage.journal(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
 
     def _one(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
@@ -110,16 +108,8 @@ class Campaign:
         return self._finish(rundir, plan, outcome)
 
     def _launch(self, plan: Plan, run: PlannedRun) -> Launch:
-        return Launch(
-            plan,
-            run.folder,
-            self.cluster,
-            limits=self.limits,
-            interrupt=self.interrupt,
-            owner=owner(),
-            journal=lambda event, **fields: self.bench.event(event, run=run.run_id, **fields),
-            observe=self.observe,
-        )
+        stage = replace(self.stage, journal=partial(self.stage.journal, run=run.run_id))
+        return Launch(plan, run.folder, stage, owner())
 
     def take_over(self, run: PlannedRun) -> Outcome | None:
         """Bring a run to its end that a controller has left in the middle; None where it had not been started anywhere.
@@ -131,7 +121,8 @@ class Campaign:
         port = read_manifest(rundir).placement.master_port
         plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
         names = [slot.host for slot in plan.placement.slots]
-        traces = each_or_raise(names, lambda name: find(self.cluster.nodes[name], run.run_id, timeout_s=self.limits.ask_s))
+        nodes, ask_s = self.stage.cluster.nodes, self.stage.limits.ask_s
+        traces = each_or_raise(names, lambda name: find(nodes[name], run.run_id, timeout_s=ask_s))
         states = {trace.state for trace in traces.values()}
         launch = self._launch(plan, run)
         if states == {"nothing"}:
@@ -139,7 +130,7 @@ class Campaign:
             return None
         start = self._start_of(run.run_id)
         if states <= {"running", "ended"}:
-            self.bench.event(Event.TAKEN_OVER, run=run.run_id)
+            self.stage.journal(Event.TAKEN_OVER, run=run.run_id)
             return self._finish(rundir, plan, launch.adopt(traces, start))
         for trace in traces.values():
             if trace.line:
@@ -156,8 +147,8 @@ class Campaign:
         return StartRecord.of(started[-1].fields) if started else None
 
     def _stop(self, run_id: str, host: str, reason: str) -> None:
-        wait_s = self.limits.ask_s + self.limits.grace_s
-        self.cluster.nodes[host].ask("stop", run=run_id, grace_s=self.limits.grace_s, reason=reason, timeout_s=wait_s)
+        node, limits = self.stage.cluster.nodes[host], self.stage.limits
+        node.ask("stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=limits.ask_s + limits.grace_s)
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
@@ -165,16 +156,17 @@ class Campaign:
         for node in without_secrets(plan, self.hosts, self.secrets).nodes:
             for file in node.files:
                 rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
-        self.bench.event(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
+        self.stage.journal(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
 
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
         """Collect, look for leftovers, end them, and write all of that down, whatever happened before."""
         hosts = [slot.host for slot in plan.placement.slots]
         # A node that has just been given up would only be waited for once more.
-        there = [host for host in hosts if host in self.cluster.nodes and not outcome.answers.get(host, Answer()).silent]
-        results, errors = each(there, lambda host: self._home(rundir, host))
+        nodes = self.stage.cluster.nodes
+        reachable = [host for host in hosts if host in nodes and not outcome.answers.get(host, Answer()).silent]
+        results, errors = each(reachable, lambda host: self._home(rundir, host))
         for host, failure in errors.items():
-            self.bench.event(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
+            self.stage.journal(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
         facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
@@ -182,23 +174,23 @@ class Campaign:
             secrets = redaction(secret_values(self.hosts, self.secrets))
             error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
         write_end(rundir, outcome.start, RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released))
-        self.bench.event(outcome.state, run=plan.run_id, error=str(error) if error else None)
+        self.stage.journal(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
-            self.bench.event(Event.COLLECTED, run=plan.run_id)
+            self.stage.journal(Event.COLLECTED, run=plan.run_id)
         left = [host for host, state in clean.items() if state.left]
         if left and not error:
             error = RunError("processes of this run are left", kind="rank_failed", host=left[0], run_id=plan.run_id)
         return Outcome(outcome.state, error, outcome.start)
 
     def _home(self, rundir: RunDir, host: str) -> Clean:
-        node = self.cluster.nodes[host]
-        answer = node.ask("left", run=rundir.run_id, timeout_s=self.limits.ask_s)
+        node = self.stage.cluster.nodes[host]
+        answer = node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s)
         if answer["left"]:
-            answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.limits.ask_s)
+            answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.stage.limits.ask_s)
         collected = collect_host(node, rundir)
         if collected.odd:
-            self.bench.event(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
-            self.observe("left_out", {"host": host, "names": collected.odd})
+            self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
+            self.stage.observe(LeftOut(host, collected.odd))
         return Clean(checked=True, left=tuple(answer["left"]))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.manifest import Manifest, read_manifest
@@ -14,7 +15,7 @@ from orchestrator.record.rundir import RunDir, benches
 from orchestrator.results.read import read_run
 from orchestrator.results.tally import longest
 
-__all__ = ["expected", "usable_baseline"]
+__all__ = ["earlier_times", "expected", "usable_baseline"]
 
 
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
@@ -57,3 +58,8 @@ def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]
         except OrchError:
             continue
     return found
+
+
+def earlier_times(root: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
+    """Return as `expected` what runs of a plan took in earlier benches, where it has a budget; nothing without one."""
+    return expected(root, plan.cells) if plan.schedule.budget_s is not None else []

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.controller.peer import Interrupt, Peer, close_seconds
+from orchestrator.controller.events import Started, TakenOver
+from orchestrator.controller.peer import Peer, close_seconds
 from orchestrator.controller.reattach import Trace
+from orchestrator.controller.stage import Stage
 from orchestrator.controller.watch import Watch
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
-from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 
-__all__ = ["Interrupt", "Launch", "Limits", "Outcome"]
+__all__ = ["Launch", "Outcome"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +47,21 @@ class Outcome:
 
 
 class Launch:
-    """One run from stage to the last proof. ``journal(event, **fields)`` records transitions, ``observe`` shows progress."""
+    """One run from its files to the last proof. ``owner`` is the record by which others know whose run it is."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: FrameworkFolder,
-        cluster: Cluster,
-        *,
-        limits: Limits,
-        interrupt: Interrupt,
-        owner: Mapping[str, Any],
-        journal: Callable[..., None],
-        observe: Callable[[str, Mapping[str, Any]], None],
-    ) -> None:
+    def __init__(self, plan: Plan, folder: FrameworkFolder, stage: Stage, owner: Mapping[str, Any]) -> None:
         self.plan = plan
         self.folder = folder
-        self.cluster = cluster
-        self.limits = limits
+        self.stage = stage
         self.owner = owner
-        self.journal = journal
-        self.observe = observe
-        self.watch = Watch(
-            plan, cluster, limits=limits, interrupt=interrupt, journal=journal, observe=observe, tail=self._grammar.files[0]
-        )
+        self.watch = Watch(plan, stage, tail=self._grammar.files[0])
         self.hosts = self.watch.hosts
 
     def run(self) -> Outcome:
         """Run it. Raises OrchError where nothing was started; any later trouble is in the outcome."""
         try:
             each_or_raise(self.hosts, self._stage)
-            self.journal(Event.STAGED)
+            self.stage.journal(Event.STAGED)
             self._arm()
             self.watch.synchronise()
             start = self._go()
@@ -108,7 +92,7 @@ class Launch:
             for name, trace in traces.items():
                 if trace.record is not None:
                     watch.take_end(watch.peers[name], trace.record)
-            self.observe("taken_over", {"hosts": self.hosts})
+            self.stage.observe(TakenOver(self.hosts))
             watch.run()
         finally:
             watch.close()
@@ -129,7 +113,7 @@ class Launch:
     # -- stage, arm, go
 
     def _stage(self, name: str) -> None:
-        node = self.cluster.nodes[name]
+        node = self.stage.cluster.nodes[name]
         stage_payload(node, self.folder)
         base = f"runs/{self.plan.run_id}"
         node.put(
@@ -138,20 +122,22 @@ class Launch:
         )
 
     def _drop(self, name: str) -> None:
-        self.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.limits.ask_s)
+        self.stage.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s)
 
     def _plan_of(self, name: str) -> NodePlan:
         return next(node for node in self.plan.nodes if node.slot.host == name)
 
     def _arm(self) -> None:
+        arm_s = self.stage.limits.arm_s
+
         def open_line(name: str) -> KeeperLine:
-            node = self.cluster.nodes[name]
+            node = self.stage.cluster.nodes[name]
             try:
-                return node.keeper(self.plan.run_id, start=True, timeout_s=self.limits.arm_s)
+                return node.keeper(self.plan.run_id, start=True, timeout_s=arm_s)
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise
-                message = f"expected its keeper ready within {self.limits.arm_s:g} s, it did not answer; nothing was started"
+                message = f"expected its keeper ready within {arm_s:g} s, it did not answer; nothing was started"
                 raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
         lines, errors = each(self.hosts, open_line)
@@ -161,11 +147,11 @@ class Launch:
         for name, peer in self.watch.peers.items():
             self.watch.listen(lines[name])
             peer.send("arm", **self._order(name))
-        self.watch.wait(lambda peer: peer.armed, self.limits.arm_s, "arm")
-        self.journal(Event.ARMED)
+        self.watch.wait(lambda peer: peer.armed, arm_s, "arm")
+        self.stage.journal(Event.ARMED)
 
     def _order(self, name: str) -> dict[str, Any]:
-        node = self._plan_of(name)
+        node, limits = self._plan_of(name), self.stage.limits
         holds_samples = self._grammar.nodes == "every" or node.slot.node_rank == 0
         return {
             "run_id": self.plan.run_id,
@@ -176,13 +162,13 @@ class Launch:
             "ports": list(node.ports),
             # What another node's launcher starts here is no descendant of the keeper; it is known by the run's marker.
             "by_marker": self.plan.launch == "first_node",
-            "lease_s": self.limits.lease_s,
+            "lease_s": limits.lease_s,
             "limit_s": self.plan.spec.timeout_s,
-            "first_line_s": self.limits.first_line_s,
-            "stall_s": self.limits.stall_s,
+            "first_line_s": limits.first_line_s,
+            "stall_s": limits.stall_s,
             "progress": list(self._grammar.files) if holds_samples else [],
-            "grace_s": self.limits.grace_s,
-            "output_limit_bytes": self.limits.output_bytes,
+            "grace_s": limits.grace_s,
+            "output_limit_bytes": limits.output_bytes,
             "owner": {**self.owner, "run_id": self.plan.run_id},
         }
 
@@ -191,23 +177,23 @@ class Launch:
 
         From here on nothing is raised: what has been released is watched to its end. None where not every node started.
         """
-        peers, interrupt = self.watch.peers, self.watch.interrupt
+        peers, interrupt = self.watch.peers, self.stage.interrupt
         slowest = max(peer.round_trip_s for peer in peers.values())
         instant = time.monotonic() + max(0.03 + 0.002 * len(peers), 4 * slowest)
         self.watch.released = True
         for peer in peers.values():
             peer.send("go", at=instant + peer.offset_s)
-        deadline = time.monotonic() + self.limits.arm_s
+        deadline = time.monotonic() + self.stage.limits.arm_s
         while any(peer.started is None and not peer.over for peer in peers.values()) and not interrupt.signal:
             self.watch.take_events(0.05)
             if time.monotonic() > deadline:
                 break
         start = self.watch.start_record()
         if start:
-            self.journal(Event.STARTED, **start.as_dict())
-            self.observe("started", start.as_dict())
+            self.stage.journal(Event.STARTED, **start.as_dict())
+            self.stage.observe(Started(list(start.hosts), start.skew_s))
         elif not interrupt.signal:
-            message = f"expected a start within {self.limits.arm_s:g} s of the release, none was told"
+            message = f"expected a start within {self.stage.limits.arm_s:g} s of the release, none was told"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
                     peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")

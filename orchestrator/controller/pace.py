@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
 from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun
@@ -35,7 +36,7 @@ class Pace:
         bench: BenchDir,
         plan: Bench,
         expected: Sequence[tuple[RunSpec, float]],
-        observe: Callable[[str, Mapping[str, Any]], None],
+        observe: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bench = bench
@@ -57,7 +58,7 @@ class Pace:
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield the runs that are owed, then those of further blocks; each is over when the next one is asked for."""
         waiting = self._all = list(owed)
-        self._observe("runs", {"runs": self._all})
+        self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
             block = [run for run in waiting if run.repeat == waiting[0].repeat]
             in_time = self._in_time(block)  # a block that is not whole makes no pairs
@@ -90,7 +91,7 @@ class Pace:
         add_block(self.bench, self.plan, block)
         self._note(decision.reason, blocks, runs=[run.run_id for run in block])
         self._all = [*self._all, *block]
-        self._observe("runs", {"runs": self._all})
+        self._observe(RunsPlanned(self._all))
         return block
 
     def _in_time(self, runs: Sequence[PlannedRun]) -> bool:
@@ -104,9 +105,7 @@ class Pace:
     def _tell(self, repeat: int) -> None:
         schedule = self.plan.schedule
         left_s = None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
-        self._observe(
-            "block", {"repeat": repeat, "width": widest(self.tally.results()), "schedule": schedule, "left_s": left_s}
-        )
+        self._observe(BlockOver(repeat, widest(self.tally.results()), schedule, left_s))
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
         """Write down why a bench that adapts ends here, and the runs that it leaves out."""
@@ -120,7 +119,7 @@ class Pace:
         notes = [text for text in words if text]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         self._note(reason, blocks)
-        self._observe("decided", {"notes": notes})
+        self._observe(Decided(notes))
         self._note_unmeasured()
 
     def _note(self, reason: str, blocks: int, **fields: Any) -> None:

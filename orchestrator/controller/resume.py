@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.controller.campaign import Campaign
+from orchestrator.controller.events import TakingOver
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.journal import begun_runs
@@ -36,12 +37,12 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
             continue
         outcome = read_manifest(directory).outcome
         if outcome is None:
-            campaign.cluster.open()
-            campaign.observe("taking_over", {"run": run})
+            campaign.stage.cluster.open()
+            campaign.stage.observe(TakingOver(run))
             if campaign.take_over(run) is None:
                 found.append(run)
                 continue
-            if campaign.interrupt.signal:
+            if campaign.stage.interrupt.signal:
                 return []
             outcome = read_manifest(directory).outcome
         if outcome is None or not counts(outcome) or (retry_failed and outcome.state != "finished"):

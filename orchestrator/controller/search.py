@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from orchestrator.analysis.tune.candidates import applied, written
 from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
 from orchestrator.analysis.tune.state import State, state_of
+from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.plan.spec import RunSpec
@@ -45,7 +45,7 @@ class Search:
         self,
         bench: BenchDir,
         plan: Bench,
-        observe: Callable[[str, Mapping[str, Any]], None],
+        observe: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bench = bench
@@ -68,7 +68,7 @@ class Search:
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield the runs that are owed, then those of further rungs; each is over when the next one is asked for."""
         waiting = self._all = list(owed)
-        self._observe("runs", {"runs": self._all})
+        self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
             if not self._in_time(waiting[0]):
                 self._leave(waiting)
@@ -103,7 +103,7 @@ class Search:
         took = len(block) * times.run_s(rung.steps)
         self._say([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
         self._all = [*self._all, *block]
-        self._observe("runs", {"runs": self._all})
+        self._observe(RunsPlanned(self._all))
         return block
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
@@ -189,15 +189,15 @@ class Search:
         entries = self._entries()
         if all(entries[run.run_id].rung is None for run in waiting):
             self._end(TOO_SHORT)
-        self._observe("decided", {"notes": notes})
+        self._observe(Decided(notes))
 
     def _end(self, why: str) -> None:
         end_tune(self.bench, why)
         self.bench.event(Event.DECIDED, reason=why, used_s=round(self.tally.used_s(), 3))
-        self._observe("decided", {"notes": [f"the tune ends: {why}"]})
+        self._observe(Decided([f"the tune ends: {why}"]))
 
     def _say(self, notes: Sequence[str]) -> None:
-        self._observe("decided", {"notes": list(notes)})
+        self._observe(Decided(list(notes)))
 
 
 def _why(state: State) -> str:

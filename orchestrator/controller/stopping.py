@@ -17,13 +17,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 
-__all__ = ["Decision", "Width", "block_words", "schedule_words", "decide", "end_words", "given_up", "left_out_words", "widest"]
+__all__ = [
+    "Decision",
+    "Width",
+    "block_words",
+    "decide",
+    "end_words",
+    "given_up",
+    "left_out_words",
+    "plan_words",
+    "schedule_words",
+    "widest",
+]
 
 _FAILURES = 3
 
@@ -99,6 +111,18 @@ def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str
     if schedule.order == "random":
         words.append(f"random order in blocks, seed {schedule.seed}")
     return "; ".join(words)
+
+
+def plan_words(plan: Bench, expected: Sequence[tuple[RunSpec, float]]) -> str:
+    """Return how a bench will go on, in words; nothing where all its runs stand in the plan in their usual order.
+
+    ``expected`` are cells and the seconds that a run of each is expected to take.
+    """
+    schedule = plan.schedule
+    if not schedule.adapts and schedule.order == "interleaved":
+        return ""
+    block_s = sum(took for _, took in expected) if len(expected) == len(plan.cells) else None
+    return schedule_words(schedule, len(plan.cells), block_s)
 
 
 def block_words(schedule: Schedule, width: Width | None, blocks: int, left_s: float | None) -> str:

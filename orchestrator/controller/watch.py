@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from orchestrator.controller.peer import A_NODE_FAILED, Interrupt, Peer, first_cause
+from orchestrator.controller.events import LogGrew, NodeEnded, Stopping
+from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
+from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import KeeperLine, refusal
-from orchestrator.plan.limits import Limits
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, NodeStart, StartRecord
@@ -36,28 +36,11 @@ _GOODBYE_S = 1.0
 
 
 class Watch:
-    """All that the controller hears from the nodes of one run, and says to them.
+    """All that the controller hears from the nodes of one run, and says to them. ``tail`` names the log that is shown."""
 
-    ``journal(event, **fields)`` records transitions, ``observe`` shows progress, ``tail`` names the log that is shown.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        cluster: Cluster,
-        *,
-        limits: Limits,
-        interrupt: Interrupt,
-        journal: Callable[..., None],
-        observe: Callable[[str, Mapping[str, Any]], None],
-        tail: str,
-    ) -> None:
+    def __init__(self, plan: Plan, stage: Stage, *, tail: str) -> None:
         self.plan = plan
-        self.cluster = cluster
-        self.limits = limits
-        self.interrupt = interrupt
-        self.journal = journal
-        self.observe = observe
+        self.stage = stage
         self.tail = tail
         self.hosts = [node.slot.host for node in plan.nodes]
         self.peers: dict[str, Peer] = {}
@@ -96,8 +79,8 @@ class Watch:
                 # Others may be about to refuse for the same reason; name them together.
                 self.take_events(0.1)
                 raise Faults([peer.error for peer in self.peers.values() if peer.error])
-            if self.interrupt.signal:
-                raise Interrupted(self.interrupt.signal, "stopped before the start; nothing was started", phase=phase)
+            if self.stage.interrupt.signal:
+                raise Interrupted(self.stage.interrupt.signal, "stopped before the start; nothing was started", phase=phase)
             if time.monotonic() > deadline:
                 late = [name for name, peer in self.peers.items() if not ready(peer)]
                 message = f"expected every node ready within {limit_s:g} s, this one was not; nothing was started"
@@ -128,13 +111,13 @@ class Watch:
     def run(self) -> None:
         """Beat, listen and judge until every node has ended or is given up."""
         beat_due = turn = time.monotonic()
-        deadline = turn + self.plan.spec.timeout_s + self.limits.grace_s + _UNSTOPPED_S
+        deadline = turn + self.plan.spec.timeout_s + self.stage.limits.grace_s + _UNSTOPPED_S
         for peer in self.peers.values():
             peer.last_answer = max(peer.last_answer, turn)
         while not all(peer.over for peer in self.peers.values()):
             if turn >= beat_due:
                 self._beat(tail=True)
-                beat_due = turn + self.limits.beat_s
+                beat_due = turn + self.stage.limits.beat_s
             self._take_turn()
             before, turn = turn, time.monotonic()
             if turn > deadline:
@@ -145,7 +128,7 @@ class Watch:
                 if not peer.over:
                     peer.listened(turn, listened_s)
                     self._judge(name, peer)
-            if self.interrupt.signal:
+            if self.stage.interrupt.signal:
                 self.stop("interrupted: the controller got a signal")
             if any(peer.causes or peer.error for peer in self.peers.values()):
                 state, error = first_cause(self.peers, self.plan.run_id)
@@ -162,14 +145,14 @@ class Watch:
             for peer in self.peers.values():
                 if not peer.over:
                     peer.send("stop", reason=reason)
-            self.journal(Event.STOPPING, reason=reason)
-            self.observe("stopping", {"reason": reason})
+            self.stage.journal(Event.STOPPING, reason=reason)
+            self.stage.observe(Stopping(reason))
 
     def verdict(self) -> tuple[str, OrchError | None]:
         """Return the state of the run and its first cause: what happened earliest, not what was heard first."""
-        if self.interrupt.signal:
+        if self.stage.interrupt.signal:
             message = "stopped by a signal to the controller"
-            return "interrupted", Interrupted(self.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
+            return "interrupted", Interrupted(self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
         return first_cause(self.peers, self.plan.run_id)
 
     def answers(self) -> dict[str, Answer]:
@@ -186,12 +169,13 @@ class Watch:
     def _judge(self, name: str, peer: Peer) -> None:
         if peer.silence_s > _DOUBT_AFTER_S and not peer.asking and peer.greeted_at < peer.last_answer:
             peer.asking = True
-            threading.Thread(target=ask_beside, args=(self.cluster, peer), name=f"ask-{name}", daemon=True).start()
-        doubt_s = self.limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
-        if peer.silence_s > self.limits.lost_s + doubt_s and not self._unread(name):
+            threading.Thread(target=ask_beside, args=(self.stage.cluster, peer), name=f"ask-{name}", daemon=True).start()
+        limits = self.stage.limits
+        doubt_s = limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
+        if peer.silence_s > limits.lost_s + doubt_s and not self._unread(name):
             via = f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
             error = TransportError(
-                f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {self.limits.lease_s:g} s",
+                f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {limits.lease_s:g} s",
                 kind="node_lost",
                 host=name,
                 run_id=self.plan.run_id,
@@ -203,7 +187,7 @@ class Watch:
 
     def _unread(self, name: str) -> bool:
         """Whether something lies on a node's line that its thread was held up from reading: then the silence is ours."""
-        node = self.cluster.nodes.get(name)
+        node = self.stage.cluster.nodes.get(name)
         return node is not None and node.transport.unread
 
     def _finish_waiting(self) -> None:
@@ -217,7 +201,7 @@ class Watch:
                 peer.send("finish")
 
     def _give_up_late_stops(self) -> None:
-        if self._stopping_since is None or time.monotonic() < self._stopping_since + self.limits.grace_s + 5.0:
+        if self._stopping_since is None or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + 5.0:
             return
         for name, peer in self.peers.items():
             if not peer.over:
@@ -282,7 +266,6 @@ class Watch:
                 self._take_state(peer, event)
             case "rank":
                 peer.blame_rank(RankRecord.of(event), self._stopping_since)
-                self.observe("rank", event)
             case "stopping":
                 if event["reason"] != self._stop_reason:
                     peer.blame_stop(event["reason"], event["mono"], self._stopping_since)
@@ -309,13 +292,13 @@ class Watch:
         if event.get("data") and event["offset"] == self._tail_offset:
             data = base64.b64decode(event["data"])
             self._tail_offset += len(data)
-            self.observe("log", {"data": data})
+            self.stage.observe(LogGrew(data))
 
     def _take_state(self, peer: Peer, event: Mapping[str, Any]) -> None:
         """Go on over a new line; what happened while there was none stands in the keeper's hello."""
         peer.line, peer.attaching = event["line"], False
         self.listen(event["line"])
-        self.journal(Event.REATTACHED, host=peer.name)
+        self.stage.journal(Event.REATTACHED, host=peer.name)
         if self._stopping_since is not None:
             peer.send("stop", reason=self._stop_reason)
         elif self._finishing:
@@ -326,7 +309,7 @@ class Watch:
     def take_end(self, peer: Peer, record: ExitRecord) -> None:
         """Take in a node's own record of its end."""
         peer.record = record
-        self.observe("ended", {"host": peer.name, "state": record.state})
+        self.stage.observe(NodeEnded(peer.name, record.state))
         peer.blame_record(record, self._stopping_since, self._stop_reason)
 
     def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:
@@ -335,10 +318,10 @@ class Watch:
         if not self.released:
             peer.error = error
             return
-        self.journal(Event.LINE_LOST, host=name, error=str(error))
+        self.stage.journal(Event.LINE_LOST, host=name, error=str(error))
         peer.attaching = True
         peer.sent.clear()
         reattachment = Reattachment(
-            self.cluster, peer, self.plan.run_id, self.limits.ask_s, lambda event: self._inbox.put((name, event))
+            self.stage.cluster, peer, self.plan.run_id, self.stage.limits.ask_s, lambda event: self._inbox.put((name, event))
         )
         threading.Thread(target=reattachment.run, name=f"reattach-{name}", daemon=True).start()

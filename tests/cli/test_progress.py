@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.cli.progress import Observer, progress
+from orchestrator.cli.progress import progress
+from orchestrator.controller.events import LogGrew, Observer, RunBegun, RunOver
 from orchestrator.errors import DataError
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plan.folders import open_framework
@@ -33,13 +33,14 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[Observer, io.Str
 
 def last_line(shown: tuple[Observer, io.StringIO], result: RunResult, state: str = "finished", times: Any = TIMES) -> str:
     observe, log = shown
-    observe("run", {"index": 0, "run": PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")})
-    observe("log", {"data": b"orch rank=0 local_rank=0 world_size=1 node_rank=0 host=a pid=1 device=simulated\n"})
+    run = PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")
+    observe(RunBegun(0, run))
+    observe(LogGrew(b"orch rank=0 local_rank=0 world_size=1 node_rank=0 host=a pid=1 device=simulated\n"))
     for step, time_s in enumerate(times, start=1):
         line = f"orch step={step} t={step}.0 step_time_s={time_s} samples=64 loss=nan\n".encode()
         for cut in range(0, len(line), 7):  # as it comes: a line may be cut anywhere
-            observe("log", {"data": line[cut : cut + 7]})
-    observe("run_over", {"index": 0, "run": None, "outcome": SimpleNamespace(state=state, error=None), "result": result})
+            observe(LogGrew(line[cut : cut + 7]))
+    observe(RunOver(0, run, state, None, result))
     return log.getvalue().splitlines()[-1]
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.controller.resume import counts
-from orchestrator.errors import DataError, RunError
+from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
+from orchestrator.controller.resume import counts, remaining
+from orchestrator.errors import DataError, Faults, RunError
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
@@ -27,6 +28,9 @@ from orchestrator.record.manifest import RecordedOutcome
 from orchestrator.record.owed import reopen, supersede
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
+from tests.support import judge
+from tests.support.fake_bench import FakeBench, training
+from tests.support.fake_keeper import Rank
 
 INVENTORY = """\
 schema: 1
@@ -209,3 +213,103 @@ def test_an_unreadable_record_of_a_held_bench_is_still_a_refusal(bench: BenchDir
         ownership.take(bench)
     assert ownership.holder(bench)
     taken.release()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> FakeBench:
+    """A bench of two repeats on nodes that behave."""
+    return FakeBench(tmp_path, repeats=2)
+
+
+class Killed(BaseException):
+    """The controller dies."""
+
+
+def killed_while_running(rig: FakeBench, after_s: float) -> None:
+    """Have the first run under way on both nodes, and its controller dead."""
+
+    def dies() -> None:
+        for node in rig.nodes.values():
+            for keeper in node.keepers.values():
+                keeper.lines.clear()  # the system closes what a dead controller had open
+        rig.when.clear()
+        raise Killed
+
+    rig.runs(training(rig.spec, after_s=after_s))
+    rig.when[Started] = dies
+    with pytest.raises(Killed):
+        rig.campaign.execute([rig.first], [rig.first])
+    rig.cluster.close()
+
+
+def owed(rig: FakeBench, **more: bool) -> tuple[list[str], list[str]]:
+    """Return the runs that the bench still owes, and the kinds of the errors that count."""
+    campaign = rig.campaign
+    runs = remaining(campaign, reopen(rig.bench).runs, **more)
+    return [run.run_id.rpartition("-")[2] for run in runs], [error.kind for error in campaign.errors]
+
+
+def test_runs_that_were_never_written_are_owed_as_planned(rig: FakeBench) -> None:
+    assert owed(rig) == (["r1", "r2"], []) and rig.cluster.nodes == {}
+
+
+def test_a_run_that_finished_is_not_owed_again(rig: FakeBench) -> None:
+    rig.campaign.execute([rig.first], [rig.first])
+    assert owed(rig) == (["r2"], [])
+
+
+def test_a_run_that_failed_of_itself_is_an_error_again_or_repeated_where_asked_for(rig: FakeBench) -> None:
+    rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
+    rig.campaign.execute([rig.first], [rig.first])
+    assert owed(rig) == (["r2"], ["rank_failed"])
+    assert owed(rig, retry_failed=True) == (["a2", "r2"], [])
+
+
+def test_a_run_that_measured_nothing_is_repeated_under_another_name(rig: FakeBench) -> None:
+    rig.runs(lambda order: {order["node_rank"]: Rank()})
+    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].stop("cancelled by me")
+    rig.campaign.execute([rig.first], [rig.first])
+    assert owed(rig) == (["a2", "r2"], []) and rig.run().path.exists()
+
+
+def test_a_run_of_which_only_the_journal_knows_is_not_written_over(rig: FakeBench) -> None:
+    rig.bench.event("planned", run=rig.first.run_id, port=20000)
+    assert owed(rig) == (["a2", "r2"], [])
+
+
+def test_a_run_that_goes_on_without_its_controller_is_watched_to_its_end(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=0.5)
+    assert owed(rig) == (["r2"], [])
+    assert rig.run().manifest_content()["outcome"]["state"] == "finished"
+    assert [type(event) for event in rig.shown if isinstance(event, (TakingOver, TakenOver))] == [TakingOver, TakenOver]
+
+
+def test_a_run_that_ended_without_its_controller_is_read_from_its_records(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=0.0)
+    judge.wait_for(lambda: not any(node.keepers for node in rig.nodes.values()), 5, "it does not end")
+    assert owed(rig) == (["r2"], []) and rig.run().manifest_content()["outcome"]["state"] == "finished"
+    assert rig.run().manifest_content()["start"]["skew_s"] >= 0
+
+
+def test_a_run_whose_keeper_is_gone_on_one_node_is_stopped_and_repeated(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=30.0)
+    rig.b.die()
+    assert owed(rig) == (["a2", "r2"], [])
+    outcome = rig.run().manifest_content()["outcome"]
+    assert outcome["state"] == "interrupted" and not rig.a.keepers
+    assert outcome["error"]["host"] == "b"
+
+
+def test_a_node_of_a_run_under_way_that_cannot_be_reached_ends_the_attempt(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=30.0)
+    rig.b.away = True
+    with pytest.raises(Faults) as caught:
+        owed(rig)
+    assert [error.host for error in caught.value.errors] == ["b"] and rig.run().manifest_content()["outcome"] is None
+
+
+def test_a_signal_while_a_run_is_taken_over_leaves_nothing_to_be_started(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=30.0)
+    rig.when[TakenOver] = lambda: setattr(rig.interrupt, "signal", 2)
+    assert owed(rig) == ([], []) and rig.run().manifest_content()["outcome"]["state"] == "interrupted"
+    assert not any(isinstance(event, RunOver) for event in rig.shown)

@@ -77,8 +77,8 @@ def two_names(trial: Trial) -> None:
 
 
 FIXED = (
-    "import sys; sys.argv[0] = 'orch'; from orchestrator.cli import campaign, main\n"
-    "campaign.ports = lambda choose: iter(({ports})).__next__; main.main()"
+    "import sys; sys.argv[0] = 'orch'; from orchestrator.cli import main; from orchestrator.controller import controller\n"
+    "controller.ports = lambda choose: iter(({ports})).__next__; main.main()"
 )
 
 

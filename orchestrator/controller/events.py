@@ -1,0 +1,163 @@
+"""What a bench shows while it is carried out: one type for each event, with its fields.
+
+Campaign, launch, watch and scheduler send them, `orchestrator.cli.progress` puts them into words. They decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.checks.check import Check
+from orchestrator.controller.stopping import Width
+from orchestrator.errors import OrchError
+from orchestrator.plan.bench import PlannedRun
+from orchestrator.plan.schedule import Schedule
+from orchestrator.results.run import RunResult
+
+__all__ = [
+    "BlockOver",
+    "Checked",
+    "Decided",
+    "ProgressEvent",
+    "LeftOut",
+    "LogGrew",
+    "NodeEnded",
+    "Observer",
+    "PlanMade",
+    "RunBegun",
+    "RunOver",
+    "RunsPlanned",
+    "Started",
+    "Stopping",
+    "TakenOver",
+    "TakingOver",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """How the bench will go on, in words."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPlanned:
+    """All runs that are known to come, those that are over included."""
+
+    runs: Sequence[PlannedRun]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What preflight found on the nodes."""
+
+    checks: Sequence[Check]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegun:
+    """A run is being staged. ``index``: its place among the runs of this controller, from 0."""
+
+    index: int
+    run: PlannedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Every node has started; ``skew_s`` is the time from the first to the last of them."""
+
+    hosts: Sequence[str]
+    skew_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakingOver:
+    """The nodes of a run that another controller left in the middle are asked what they have of it."""
+
+    run: PlannedRun
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """That run goes on, on these nodes."""
+
+    hosts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogGrew:
+    """Further bytes of the log that is shown."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The run is being stopped on every node."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnded:
+    """A node has ended its part; ``state`` as in its exit record."""
+
+    host: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Names in a node's log folder that are no logs, and stay there."""
+
+    host: str
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOver:
+    """A run is over and collected. ``result``: what its logs amount to, None where they have not been read."""
+
+    index: int
+    run: PlannedRun
+    state: str
+    error: OrchError | None
+    result: RunResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOver:
+    """A repeat of every cell is over; ``width`` is the widest interval so far, ``left_s`` what is left of the budget."""
+
+    repeat: int
+    width: Width | None
+    schedule: Schedule
+    left_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided about the further runs, in words."""
+
+    notes: Sequence[str]
+
+
+ProgressEvent = (
+    PlanMade
+    | RunsPlanned
+    | Checked
+    | RunBegun
+    | Started
+    | TakingOver
+    | TakenOver
+    | LogGrew
+    | Stopping
+    | NodeEnded
+    | LeftOut
+    | RunOver
+    | BlockOver
+    | Decided
+)
+Observer = Callable[[ProgressEvent], None]

@@ -1,0 +1,179 @@
+"""A bench executed on nodes that behave: what stops it, what does not, and what is written down of each run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.controller.campaign import ports
+from orchestrator.controller.events import Checked, RunBegun, RunOver, Started
+from orchestrator.errors import Faults, Interrupted, TransportError
+from orchestrator.results.read import read_run
+from tests.support import judge
+from tests.support.fake_bench import IMPATIENT, FakeBench, training
+from tests.support.fake_keeper import Rank
+
+
+def test_runs_go_one_after_another_each_collected_before_the_next_one_starts(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    one = ["planned", "staged", "armed", "started", "finished", "collected"]
+    assert rig.told() == ["preflight", *one, *one]
+    results = [read_run(rig.run(number)) for number in (0, 1)]
+    assert [round(result.throughput.samples_per_s) for result in results if result.throughput] == [512, 512]
+    assert [event.index for event in rig.shown if isinstance(event, RunOver)] == [0, 1]
+    outcome = rig.run().manifest_content()["outcome"]
+    assert outcome["clean"] == {name: {"checked": True, "left": []} for name in ("a", "b")} and outcome["error"] is None
+    assert not rig.a.keepers and not rig.b.keepers
+
+
+def test_a_run_is_asked_for_when_the_one_before_is_over(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    states = []
+
+    def asked():
+        for run in rig.plan.planned():
+            states.append([event["event"] for event in rig.bench.events()].count("collected"))
+            yield run
+
+    rig.campaign.execute(asked(), rig.plan.planned())
+    assert states == [0, 1]
+
+
+def test_an_unfit_node_refuses_the_bench_before_anything_is_sent(rig: FakeBench) -> None:
+    rig.b.facts = {"disk_error": "Read-only file system"}
+    with pytest.raises(Faults) as caught:
+        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert [(error.host, error.kind) for error in caught.value.errors] == [("b", "node_unfit")]
+    assert rig.told() == [] and not list(rig.b.root.iterdir()) and any(isinstance(event, Checked) for event in rig.shown)
+
+
+def test_two_names_of_one_machine_refuse_the_bench(rig: FakeBench) -> None:
+    rig.cluster.open()
+    rig.b.boot_id, rig.b.transport.host_key = rig.a.boot_id, rig.a.transport.host_key
+    with pytest.raises(Faults, match="one machine"):
+        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+
+
+@pytest.mark.parametrize(("times", "state"), [(1, "finished"), (2, "finished"), (3, "failed")])
+def test_a_port_that_is_taken_is_replaced_by_another_twice(rig: FakeBench, times: int, state: str) -> None:
+    rig.b.refusals = [("port_busy", "port 1: Address already in use")] * times
+    errors = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    manifest = rig.run().manifest_content()
+    assert manifest["outcome"]["state"] == state and [error.kind for error in errors] == ["port_busy"] * (state == "failed")
+    assert manifest["placement"]["master_port"] == 20000 + min(times, 2)
+    assert manifest["outcome"].get("released", True) is (state == "finished")
+    assert rig.started_on() == (["a", "b"] if state == "finished" else [])
+
+
+def test_a_refusal_that_is_no_taken_port_is_not_tried_again(rig: FakeBench) -> None:
+    rig.b.refusals = [("node_busy", "another run holds this node")]
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert isinstance(error, Faults) and [(one.kind, one.host) for one in error.errors] == [("node_busy", "b")]
+    assert rig.told().count("planned") == 1
+    assert not (rig.a.root / "runs" / rig.first.run_id).exists()
+
+
+def test_a_failed_run_is_named_with_its_last_words_without_secrets_and_the_bench_goes_on(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    words = b"ValueError: cannot log in with hush-hush\n"
+
+    def program(order):
+        return {1: Rank(words, 3, 0.05)} if order["run_id"] == rig.first.run_id else training(rig.spec)(order)
+
+    rig.runs(b=program)
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert (error.host, error.kind, error.message) == ("b", "rank_failed", "rank 1 ended with exit code 3")
+    assert "ValueError: cannot log in with" in error.hint and "hush-hush" not in error.hint
+    assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == ["failed", "finished"]
+    assert rig.run().manifest_content()["outcome"]["error"] == error.as_dict()
+
+
+def test_a_lost_node_ends_the_bench_and_is_not_waited_for_again(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2, limits=IMPATIENT)
+    rig.runs(lambda order: {order["node_rank"]: Rank()})
+    rig.when[Started] = lambda: setattr(rig.b, "silent", True)
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert (error.kind, error.host, error.exit_code) == ("node_lost", "b", 3) and isinstance(error, TransportError)
+    outcome = rig.run().manifest_content()["outcome"]
+    assert outcome["clean"]["b"] == {"checked": False, "left": []} and outcome["clean"]["a"]["checked"]
+    assert outcome["answers"]["b"]["silent"] and not rig.run(1).path.exists()
+    assert "collected" not in rig.told() and "not_collected" not in rig.told()
+
+
+def test_processes_that_are_left_are_ended_and_written_down(rig: FakeBench) -> None:
+    rig.b.leftovers = [77]
+    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert "stop" in rig.b.asked and "stop" not in rig.a.asked
+    assert rig.run().manifest_content()["outcome"]["clean"]["b"] == {"checked": True, "left": []}
+
+
+def test_what_is_no_log_stays_there_and_is_named(rig: FakeBench) -> None:
+    logs = rig.a.root / "runs" / rig.first.run_id / "logs"
+    rig.when["armed"] = lambda: (logs / "link").symlink_to("/etc/passwd")
+    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    (event,) = [event for event in rig.bench.events() if event["event"] == "left_out"]
+    assert (event["host"], event["names"]) == ("a", ["link"]) and not (rig.run().path / "logs" / "a" / "link").exists()
+
+
+def test_a_signal_between_two_runs_decides_the_end(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    rig.when[RunOver] = lambda: setattr(rig.interrupt, "signal", 2)
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert isinstance(error, Interrupted) and error.exit_code == 130
+    assert rig.run().manifest_content()["outcome"]["state"] == "finished" and not rig.run(1).path.exists()
+
+
+def test_a_run_that_nobody_started_is_taken_back(rig: FakeBench) -> None:
+    campaign = left_in_the_middle(rig, started=())
+    assert campaign.take_over(rig.first) is None
+    assert not (rig.a.root / "runs" / rig.first.run_id).exists() and rig.started_on() == []
+
+
+def test_a_run_that_goes_on_everywhere_is_watched_to_its_end(rig: FakeBench) -> None:
+    outcome = left_in_the_middle(rig, started=("a", "b")).take_over(rig.first)
+    assert outcome and (outcome.state, outcome.error) == ("finished", None)
+    assert rig.told()[-3:] == ["taken_over", "finished", "collected"] and read_run(rig.run()).throughput
+
+
+def test_a_run_that_was_started_on_some_nodes_only_is_stopped(rig: FakeBench) -> None:
+    outcome = left_in_the_middle(rig, started=("a",)).take_over(rig.first)
+    assert (
+        outcome
+        and outcome.error
+        and (outcome.state, outcome.error.kind, outcome.error.host) == ("interrupted", "interrupted", "b")
+    )
+    record = rig.run().exit_record("a")
+    assert record and record["reason"] == "interrupted: its controller died while it was being started"
+    assert not rig.a.keepers
+
+
+def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):
+    """A run as a controller leaves it that dies while it starts the nodes; those that are named have started."""
+    rig.runs(training(rig.spec, after_s=0.4))
+    campaign, launch = rig.campaign, rig.launch()
+    campaign._write(rig.run(), launch.plan, rig.first)
+    for name in launch.hosts:
+        launch._stage(name)
+        line = rig.nodes[name].keeper(rig.first.run_id, start=True, timeout_s=1)
+        line.send("arm", **launch._order(name))
+        if name in started:
+            line.send("go", at=0.0)
+            keeper = rig.nodes[name].keepers[rig.first.run_id]
+            judge.wait_for(lambda keeper=keeper: keeper.started, 5, "it does not start")
+        line.close()
+    return campaign
+
+
+def test_each_port_is_given_out_once() -> None:
+    numbers = iter([20001, 20001, 20002, 20001, 20003])
+    port = ports(lambda _: next(numbers))
+    assert [port(), port(), port()] == [20001, 20002, 20003]
+
+
+def test_the_runs_are_shown_in_their_order(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    begun = [event for event in rig.shown if isinstance(event, RunBegun)]
+    assert [(event.index, event.run.repeat) for event in begun] == [(0, 1), (1, 2)]

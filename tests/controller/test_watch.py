@@ -1,0 +1,189 @@
+"""What the controller makes of what its nodes say, and of what they do not say: the first cause, and an end everywhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
+from orchestrator.controller.peer import A_NODE_FAILED
+from orchestrator.errors import Interrupted
+from orchestrator.plan.limits import Limits
+from tests.support.fake_bench import IMPATIENT, FakeBench, training
+from tests.support.fake_keeper import Rank
+
+
+def lasting(order):
+    return {order["node_rank"]: Rank()}
+
+
+def ending(code: int, after_s: float):
+    return lambda order: {order["node_rank"]: Rank(b"", code, after_s)}
+
+
+def later(seconds: float, call) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+
+
+def reason(rig: FakeBench, name: str) -> str:
+    """Why a node ended the run, by its own record."""
+    return json.loads((rig.nodes[name].root / "runs" / rig.first.run_id / "exit.json").read_text())["reason"]
+
+
+def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> None:
+    rig.runs(training(rig.spec, after_s=0.2))  # some beats, of which one brings something
+    rig.launch().run()
+    shown = b"".join(event.data for event in rig.shown if isinstance(event, LogGrew))
+    assert shown.startswith(b"orch rank=0 local_rank=0 world_size=2") and shown.count(b"\n") == 9
+    assert sorted((event.host, event.state) for event in rig.shown if isinstance(event, NodeEnded)) == [
+        ("a", "finished"),
+        ("b", "finished"),
+    ]
+
+
+def test_a_rank_that_fails_ends_the_run_everywhere(rig: FakeBench) -> None:
+    rig.runs(lasting, b=ending(3, 0.05))
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "rank_failed", "b")
+    assert outcome.error.message == "rank 1 ended with exit code 3"
+    assert reason(rig, "a") == A_NODE_FAILED and not rig.a.keepers and not rig.b.keepers
+    assert [event.reason for event in rig.shown if isinstance(event, Stopping)] == [A_NODE_FAILED]
+    assert [event["reason"] for event in rig.bench.events() if event["event"] == "stopping"] == [A_NODE_FAILED]
+
+
+def test_the_first_cause_is_what_happened_first_and_not_what_was_heard_first(rig: FakeBench) -> None:
+    rig.runs(a=ending(5, 0.15), b=ending(4, 0.05))
+
+    def breaks() -> None:
+        rig.b.away = True
+        rig.b.break_lines()
+        later(0.2, lambda: setattr(rig.b, "away", False))
+
+    rig.when[Started] = breaks
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.error.host, outcome.error.message) == ("b", "rank 1 ended with exit code 4")
+    assert [error.host for error in outcome.rivals] == ["a"]  # which clocks alone cannot rule out
+
+
+def test_a_node_that_falls_silent_is_lost_and_the_others_are_stopped(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT)
+    rig.runs(lasting)
+    rig.when[Started] = lambda: setattr(rig.b, "silent", True)
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "node_lost", "b")
+    assert "it stops the run by itself within 9 s" in outcome.error.message
+    assert outcome.answers["b"]["silent"] and not outcome.answers["a"]["silent"]
+    assert reason(rig, "a") == A_NODE_FAILED
+
+
+def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=Limits(beat_s=0.05, lost_s=1.25, doubt_s=1.5, grace_s=0.2, arm_s=2, ask_s=2))
+    rig.runs(training(rig.spec, after_s=1.6))
+    rig.b.greets = True
+
+    def falls_silent() -> None:
+        rig.b.silent = True
+        later(1.5, lambda: setattr(rig.b, "silent", False))
+
+    rig.when[Started] = falls_silent
+    outcome = rig.launch().run()
+    assert (outcome.state, outcome.error) == ("finished", None) and outcome.answers["b"]["longest_silence_s"] > 1.35
+
+
+def test_a_line_that_breaks_is_made_again_and_the_run_goes_on(rig: FakeBench) -> None:
+    rig.runs(training(rig.spec, after_s=0.4))
+    rig.when[Started] = rig.b.break_lines
+    outcome = rig.launch().run()
+    assert (outcome.state, outcome.error) == ("finished", None)
+    assert rig.told() == ["staged", "armed", "started", "line_lost", "reattached"]
+
+
+def test_what_ended_while_its_line_was_broken_is_read_from_its_record(rig: FakeBench) -> None:
+    rig.runs(training(rig.spec, after_s=0.05))
+
+    def breaks() -> None:
+        rig.b.away = True
+        rig.b.break_lines()
+        later(0.2, lambda: setattr(rig.b, "away", False))
+
+    rig.when[Started] = breaks
+    outcome = rig.launch().run()
+    assert (outcome.state, outcome.error) == ("finished", None) and "reattached" not in rig.told()
+
+
+def test_a_stop_reaches_a_node_whose_line_was_broken_when_it_was_ordered(rig: FakeBench) -> None:
+    rig.runs(lasting, a=ending(2, 0.1))
+
+    def breaks() -> None:
+        rig.b.away = True
+        rig.b.break_lines()
+        later(0.2, lambda: setattr(rig.b, "away", False))
+
+    rig.when[Started] = breaks
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.host) == ("failed", "a") and reason(rig, "b") == A_NODE_FAILED
+
+
+def test_a_keeper_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig: FakeBench) -> None:
+    rig.runs(lasting)
+    rig.b.leftovers = [7]
+    rig.when[Started] = rig.b.die
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "node_lost", "b")
+    assert "the ranks it left were ended" in outcome.error.message and rig.b.asked[-1] == "stop" and rig.b.leftovers == []
+
+
+def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:
+    rig.runs(lasting)
+
+    def reboot() -> None:
+        rig.b.boot_id = "another boot"
+        rig.b.die()
+
+    rig.when[Started] = reboot
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "node_rebooted", "b")
+    assert "stop" not in rig.b.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "kind", "message"),
+    [
+        ("cancelled by me@desk", "interrupted", "interrupted", "cancelled by me@desk"),
+        ("run_timeout: longer than 60 s", "failed", "run_timeout", "longer than 60 s"),
+        ("lease_expired: nobody renewed it", "failed", "lease_expired", "nobody renewed it"),
+        ("somebody's own reason", "failed", "interrupted", "somebody's own reason"),
+    ],
+)
+def test_a_node_that_stops_by_itself_says_why(rig: FakeBench, said: str, state: str, kind: str, message: str) -> None:
+    rig.runs(lasting)
+    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].stop(said)
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.message) == (state, kind, message)
+    assert reason(rig, "b") == said
+
+
+def test_a_signal_stops_every_node(rig: FakeBench) -> None:
+    rig.runs(lasting)
+    rig.when[Started] = lambda: setattr(rig.interrupt, "signal", 2)
+    outcome = rig.launch().run()
+    assert isinstance(outcome.error, Interrupted) and outcome.state == "interrupted" and outcome.error.exit_code == 130
+    assert {reason(rig, name) for name in ("a", "b")} == {"interrupted: the controller got a signal"}
+
+
+def test_what_only_waits_for_the_first_node_is_finished_with_it(rig: FakeBench) -> None:
+    rig.runs(lasting, a=training(rig.spec))
+    outcome = rig.launch(launch="first_node").run()
+    assert (outcome.state, outcome.error) == ("finished", None) and reason(rig, "b") == ""
+
+
+def test_a_runner_that_says_something_malformed_fails_the_run(rig: FakeBench) -> None:
+    rig.runs(lasting)
+    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].tell("rank", code=1, ended_mono_s=0.0)
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.error.kind, outcome.error.host) == ("result_invalid", "b")

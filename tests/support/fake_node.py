@@ -1,0 +1,240 @@
+"""A node that behaves, in a folder and in memory: no process, no network, no root.
+
+`FakeNode` answers as `orchestrator.nodes.node.Node` does and `FakeCluster` as `orchestrator.nodes.cluster.Cluster`;
+``tests/contract/test_fake_node.py`` makes the same assertions about the fake and the real one. ``program`` says what the
+ranks of a run do. Faults are attributes, to be set before or while a run goes on.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator.errors import Faults, OrchError, RunError, TransportError
+from orchestrator.inventory.hosts import Host
+from orchestrator.nodes.node import Sink, Upload, Wanted
+from orchestrator.transport.ssh import Result
+from tests.support.fake_keeper import FakeKeeper, FakeLine, Program, digest, idle
+
+__all__ = ["FakeCluster", "FakeNode"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class FakeTransport:
+    """The line under a node: whether it is up, and the one shell command that a deploy asks."""
+
+    via, host_key, unread = "", "SHA256:fake", False
+
+    def __init__(self, node: FakeNode) -> None:
+        self.node, self.alive, self.host = node, True, node.host
+        self.host_key = f"SHA256:{node.host.name}"
+
+    def greets(self, wanted: Callable[[], bool]) -> bool:
+        return self.node.greets and wanted()
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Result:
+        """Answer `Deployed.question` from the folder, as sha256sum and stat would."""
+        self.node.reached()
+        asked = shlex.split(argv[-1])
+        files = asked[asked.index("sha256sum") + 2 : asked.index("stat") - 1]
+        paths = asked[asked.index("--", asked.index("stat")) + 1 :]
+        lines = [
+            f"{digest((self.node.root / name).read_bytes())}  {name}" for name in files if (self.node.root / name).exists()
+        ]
+        lines += [f"{path} {self.node.paths[path]}" for path in paths if path in self.node.paths]
+        whole = len(lines) == len(files) + len(paths)
+        text = self.node.machine + "".join(f"{line}\n" for line in lines)
+        return Result(0 if whole else 1, None, text.encode(), b"")
+
+    def close(self) -> None:
+        self.alive = False
+
+
+class FakeNode:
+    """A host and its runner.
+
+    Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can be made), ``greets``,
+    ``corrupt_fetches`` (so many answers with a wrong byte), ``leftovers`` (process numbers), `break_lines`, `die`.
+    """
+
+    def __init__(self, host: Host, root: Path, program: Program = idle) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.host, self.root, self.program = host, root, program
+        self.login_s = 0.0
+        self.transport = FakeTransport(self)
+        self.keepers: dict[str, FakeKeeper] = {}
+        self.asked: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.boot_id, self.machine, self.paths = f"boot of {host.name}", f"boot of {host.name}\n", {"/usr/bin/python3": "1 2 3"}
+        self.refusals: list[tuple[str, str]] = []
+        self.silent = self.away = self.greets = False
+        self.corrupt_fetches = 0
+        self.leftovers: list[int] = []
+
+    def break_lines(self) -> None:
+        """Lose the connection, and all that is said over it, while the keepers go on."""
+        self.transport.alive = False
+        for keeper in list(self.keepers.values()):
+            for line in list(keeper.lines):
+                line.lose(TransportError("the line broke", kind="node_lost", host=self.host.name))
+
+    def die(self) -> None:
+        """Kill the keepers, which leave no record."""
+        keepers, self.keepers = list(self.keepers.values()), {}
+        for keeper in keepers:
+            keeper.state = "gone"
+            for line in list(keeper.lines):
+                line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.host.name))
+
+    def reached(self) -> None:
+        if self.silent or not self.transport.alive:
+            raise TransportError("no answer from the node runner", kind="node_lost", host=self.host.name)
+
+    def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
+        self.reached()
+        sent = 0
+        for file in files:
+            if not all(_NAME.fullmatch(part) for part in file.path.split("/")):
+                raise RunError(f"unsafe path {file.path!r}", kind="unsafe_path", host=self.host.name)
+            path = self.root / file.path
+            if not path.exists() or digest(path.read_bytes()) != file.sha256:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.content)
+                path.chmod(file.mode)
+                sent += len(file.content)
+        return sent
+
+    def fetch(
+        self, run_id: str, have: Mapping[str, int], sink: Sink, *, timeout_s: float, max_bytes: int, max_files: int
+    ) -> Wanted | None:
+        self.reached()
+        folder = self.root / "runs" / run_id
+        if not (folder / "logs").is_dir():
+            return None
+        entries = sorted(
+            (folder / "logs").iterdir(), key=lambda path: (not path.name.startswith(("node.", "rank-")), path.name)
+        )
+        logs = [path for path in entries if path.is_file() and not path.is_symlink()]
+        room, corrupt = max_bytes, self.corrupt_fetches > 0
+        self.corrupt_fetches -= corrupt and bool(max_files)
+        for path in logs[:max_files]:
+            data, room = path.read_bytes()[:room], room - min(room, path.stat().st_size)
+            if rest := data[have.get(path.name, 0) :]:
+                rest = bytes([rest[0] ^ 1]) + rest[1:] if corrupt else rest
+                sink(path.name, have.get(path.name, 0))(memoryview(rest))
+        record = (folder / "exit.json").read_bytes() if (folder / "exit.json").exists() else b""
+        odd = tuple(path.name for path in entries if path not in logs)
+        sizes = {path.name: path.stat().st_size for path in logs}
+        return Wanted(sizes, record, run_id in self.keepers, max(0, len(logs) - max_files), self.boot_id, odd)
+
+    def keeper(self, run_id: str, *, start: bool, timeout_s: float) -> FakeLine:
+        self.reached()
+        if start:
+            self.keepers.setdefault(run_id, FakeKeeper(self, run_id))
+        if run_id not in self.keepers:
+            raise TransportError("no keeper answers", kind="node_lost", host=self.host.name)
+        return FakeLine(self.keepers[run_id])
+
+    def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
+        self.reached()
+        self.asked.append(op)
+        answer: dict[str, Any] = getattr(self, f"_{op}")(**request)
+        return answer
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def _status(self) -> dict[str, Any]:
+        return {"runs": {name: 1 for name, keeper in self.keepers.items() if keeper.state == "running"}, "owner": None}
+
+    def _left(self, run: str) -> dict[str, Any]:
+        return {"left": [[pid, run] for pid in self.leftovers], "keeper": run in self.keepers}
+
+    def _stop(self, reason: str, grace_s: float, run: str | None = None) -> dict[str, Any]:
+        stopped = [keeper for name, keeper in self.keepers.items() if run in (None, name)]
+        for keeper in stopped:
+            keeper.stop(reason)
+        self.leftovers.clear()
+        return {"stopped": [keeper.run_id for keeper in stopped], "left": []}
+
+    def _drop(self, run: str, finished: bool) -> dict[str, Any]:
+        folder = self.root / "runs" / run
+        gone = folder.is_dir() and run not in self.keepers and (finished or not (folder / "exit.json").exists())
+        if gone:
+            shutil.rmtree(folder)
+        return {"dropped": gone}
+
+    def _facts(self, python: str, ports: Sequence[int], **request: Any) -> dict[str, Any]:
+        told = {
+            "smi": None,
+            "topology": None,
+            "driver": "",
+            "kernel_log": {"closed": "not asked"},
+            "infiniband": [],
+            "peermem": False,
+        }
+        facts = {
+            "hostname": self.host.name, "boot_id": self.boot_id, "kernel": "6.1.0", "machine": "x86_64", "user": "u",
+            "runner_python": "3.11.2", "cpu": "a processor", "cores": 8, "memory_bytes": 1 << 34, "workdir": str(self.root),
+            "disk_free_bytes": 1 << 34, "disk_error": None, "shm_bytes": 1 << 33, "time": time.time(), "ports_busy": [],
+            "limits": {name: [None, None] for name in ("memlock", "nofile", "nproc", "core")},
+            "framework": {"python": "3.11.2"}, "imported": True, "hostname_addresses": [self.host.address], "programs": {},
+            "held_by": None,
+        }  # fmt: skip
+        if request.get("peer"):
+            facts["route"] = {"interface": "eth0", "mtu": 1500, "speed_mbit": 10000, "kind": "1", "to": "", "local": False}
+        packed = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
+        standing = {"machine": self.machine, "paths": dict(self.paths)}
+        return {"facts": facts | self.facts, "told": packed, "standing": standing}
+
+
+class FakeCluster:
+    """The nodes of a bench: `Cluster` over `FakeNode`."""
+
+    def __init__(self, nodes: Sequence[FakeNode]) -> None:
+        self.machines = {node.host.name: node for node in nodes}
+        self.hosts = tuple(node.host for node in nodes)
+        self.nodes: dict[str, FakeNode] = {}
+
+    def open(self) -> FakeCluster:
+        missing = [name for name in self.machines if name not in self.nodes or not self.nodes[name].transport.alive]
+        if errors := [_unreachable(name) for name in missing if self.machines[name].away]:
+            raise Faults(errors)
+        for name in missing:
+            self.reconnect(name)
+        return self
+
+    def reconnect(self, name: str) -> FakeNode:
+        if old := self.nodes.pop(name, None):
+            old.transport.close()
+        node = self.machines[name]
+        if node.away:
+            raise _unreachable(name)
+        node.transport = FakeTransport(node)
+        self.nodes[name] = node
+        return node
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close()
+        self.nodes.clear()
+
+    def __enter__(self) -> FakeCluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _unreachable(name: str) -> OrchError:
+    return TransportError("connection refused", kind="host_unreachable", host=name)
