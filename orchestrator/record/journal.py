@@ -81,8 +81,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One event as it stands in the journal: ``at`` is the controller's wall clock in seconds, None where that is no number;
-    ``run`` the id of the run that it is about, empty for the bench. ``fields`` are those of the table, and all of an event that does
-    not stand there, of a later version."""
+    ``run`` the id of the run that it is about, empty for the bench. ``fields`` are those of the table; all of them where the
+    event is of a later version and does not stand there."""
 
     event: str
     at: float | None
