@@ -262,6 +262,45 @@ def test_no_file_that_runs_on_nodes_is_longer_than_a_reader_can_hold(path: Path)
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
+# What only `record/` knows: keys of files that it reads and writes, and what hands out their content as it is.
+KEYS_OF_RECORDS = {
+    "borrowed", "superseded", "planned_with", "course", "placement", "first_rank", "nproc", "stopped_mono_s", "ended_mono_s",
+    "oom_kills", "slowed_us", "skew_s", "bound_s", "offset_s",
+}  # fmt: skip
+PLAIN_CONTENT = {"manifest_content", "exit_content", "update_manifest", "read_state", "write_state"}
+# What the progress of a bench tells has keys of its own.
+OWN_KEYS = {"cli/progress.py": {"skew_s"}}
+
+
+def keys_asked_for(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, key) of every subscript and ``.get`` with a literal key, and the names of methods that are called."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+            yield node.lineno, node.slice.value
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield node.lineno, name
+            if name == "get" and node.args and isinstance(node.args[0], ast.Constant):
+                yield node.lineno, str(node.args[0].value)
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) not in ("record", "lab")], ids=label)
+def test_what_stands_in_a_record_is_known_to_its_reader_alone(path: Path) -> None:
+    secret = (KEYS_OF_RECORDS | PLAIN_CONTENT) - OWN_KEYS.get(label(path), set())
+    assert [f"{path}:{line}: {key}" for line, key in keys_asked_for(path) if key in secret] == []
+
+
+@pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) != "record"], ids=label)
+def test_events_of_the_journal_are_named_in_its_table_alone(path: Path) -> None:
+    named = [
+        f"{path}:{node.lineno}: {node.args[0].value}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("event", "journal")
+        if node.args and isinstance(node.args[0], ast.Constant)
+    ]
+    assert named == []
+
+
 @pytest.mark.parametrize("path", REMOTE, ids=remote_label)
 def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only(path: Path) -> None:
     allowed = {"noderun"} if path in PARTS else set(FRAMEWORKS.get(path.stem, "").split())

@@ -81,7 +81,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One event as it stands in the journal: ``at`` is the controller's wall clock in seconds, None where that is no number;
-    ``run`` the id of the run that it is about, empty for the bench. An event of a later version has a name of its own."""
+    ``run`` the id of the run that it is about, empty for the bench. ``fields`` are those of the table; all of them where the
+    event is of a later version and does not stand there."""
 
     event: str
     at: float | None
@@ -93,8 +94,10 @@ class Entry:
         """Return an event from its line."""
         at, run = content.get("at"), content.get("run")
         is_time = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
-        rest = {name: value for name, value in content.items() if name not in ("event", "at", "run")}
-        return cls(str(content["event"]), float(at) if is_time and at is not None else None, str(run or ""), rest)
+        event = str(content["event"])
+        names = FIELDS.get(event, tuple(content))
+        fields = {name: content[name] for name in names if name in content and name not in ("event", "at", "run")}
+        return cls(event, float(at) if is_time and at is not None else None, str(run or ""), fields)
 
     @property
     def argv(self) -> tuple[str, ...]:

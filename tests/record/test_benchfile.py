@@ -1,0 +1,143 @@
+"""What bench.json says: read as it was written, by this version and by earlier ones, and refused where it is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import DataError
+from orchestrator.inventory.hosts import Host
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.framework import Knob
+from orchestrator.plan.limits import Limits
+from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.schedule import Schedule
+from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
+from orchestrator.record.benchfile import BenchRecord, bench_record
+from orchestrator.record.owed import add_rung, end_tune
+from orchestrator.record.rundir import BenchDir
+from orchestrator.record.state_file import read_state
+
+HOSTS = [Host("a", "127.0.0.2", gpus=0, slots=2, env={"TOKEN": "hush", "LC_ALL": "C"}), Host("b", "127.0.0.3", gpus=0, slots=2)]
+FOLDER = open_framework("simulated")
+CELLS = checked_specs(Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS)
+PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7, repeats=2, until_ci=0.02, budget_s=600.0))
+KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), numerics=False, default="unset")
+TUNE = TuneRecord((KNOB,), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1,), (2,)), 3, 60, False, (0, 1, 0)),))
+
+
+def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
+    whole = bench_record(
+        PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), Path("/x"), ["orch", "bench"], tune
+    )
+    plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
+    return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",))
+
+
+def written(content: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(content))
+
+
+def test_a_record_reads_back_as_it_was_written() -> None:
+    whole = record()
+    assert BenchRecord.of(written(whole.as_dict()), "b1/bench.json") == whole
+    assert all(getattr(whole, one.name) not in (None, (), {}, "") for one in fields(whole)), "a field that proves nothing"
+
+
+def test_the_keys_of_the_file_stay_what_they_were() -> None:
+    content = written(record(None).as_dict())
+    assert list(content) == [
+        "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
+        "course", "limits", "planned_with", "notes", "left_out",
+    ]  # fmt: skip
+    assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}
+    assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})
+    assert content["course"]["until_ci"] == 0.02 and content["cells"][1]["origins"]["dtype"] == "command line"
+    assert content["planned_with"]["hosts"]["a"]["env"]["LC_ALL"] == "C" and "hush" not in json.dumps(content)
+
+
+def test_an_earlier_version_wrote_less() -> None:
+    oldest = BenchRecord.of({"bench_id": "b0", "created": 1735689600.5, "runs": ["r1"]}, "b0/bench.json")
+    assert (oldest.runs, oldest.created_order, oldest.plan, oldest.limits) == (("r1",), (1735689600.5, ""), None, None)
+    assert BenchRecord.of({}, "x/b7/bench.json").bench_id == "b7"
+    content = written(record(None).as_dict())
+    del content["course"], content["notes"], content["left_out"]
+    assert BenchRecord.of(content, "").schedule == Schedule()
+
+
+def test_benches_are_in_order_of_their_making() -> None:
+    seconds, earlier, later = (
+        BenchRecord("b", created=text).created_order for text in ("1735689600.5", "2025-01-02", "2025-11-30")
+    )
+    assert seconds > later > earlier
+
+
+def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        part: Any = content
+        for step in path[:-1]:
+            part = part[step]
+        part[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        *((key, _damage(key, value=value)) for value in (7, [7], {"x": 7}) for key in (
+            "bench_id", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan", "course",
+            "limits", "planned_with", "tune", "notes", "left_out",
+        )),
+        ("created", _damage("created", value=[])),
+        ("cells", _damage("cells", 0, value={"spec": {}})),
+        ("cells", _damage("cells", 0, "spec", "nodes", value="2")),
+        ("cells", _damage("cells", 0, "origins", value={"nodes": 3})),
+        ("plan", _damage("plan", "late", value={"cell": 0})),
+        ("plan", _damage("plan", "late", "cell", value=2)),
+        ("plan", _damage("plan", "late", "cell", value=-1)),
+        ("plan", _damage("plan", "late", "repeat", value=True)),
+        ("plan", _damage("plan", "late", "rung", value="0")),
+        ("course", _damage("course", "surprise", value=1)),
+        ("limits", _damage("limits", "beat_s", value=[])),
+        ("planned_with", _damage("planned_with", "hosts", "a", "env", value=[])),
+        ("tune", _damage("tune", "ended", value=None)),
+        ("tune", _damage("tune", "numerics", value=1)),
+        ("tune", _damage("tune", "knobs", 0, "values", value=3)),
+        ("tune", _damage("tune", "rungs", 0, "cells", value=[0])),
+    ],
+)  # fmt: skip
+def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, Any]], None]) -> None:
+    content = written(record().as_dict())
+    change(content)
+    with pytest.raises(DataError, match=f"^b1/bench.json: {key}: expected ") as caught:
+        BenchRecord.of(content, "b1/bench.json")
+    assert caught.value.kind == "state_damaged"
+
+
+def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
+    content = {**record().as_dict(), "of_a_later_version": [1]}
+    bench = BenchDir.create(tmp_path, content)
+    end_tune(bench, "confirmed")
+    after = read_state(bench.path / "bench.json")
+    assert after.pop("tune") == written({**content["tune"], "ended": "confirmed"})
+    assert after == {"schema": 1, **{key: value for key, value in written(content).items() if key != "tune"}}
+
+
+def test_a_rung_brings_its_cells_and_marks_its_runs(tmp_path: Path) -> None:
+    plan = Bench("b1", CELLS[:1], {"simulated": FOLDER}, Schedule())
+    start = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"], replace(TUNE, rungs=()))
+    bench = BenchDir.create(tmp_path, start.as_dict())
+    (rung,), wider = TUNE.rungs, replace(plan, cells=CELLS)
+    run = wider.run(CELLS[1], 2, 2)
+    add_rung(bench, wider, [run], rung)
+    found = bench.record()
+    assert found.cells == CELLS and found.runs == (*start.runs, run.run_id) and found.blocks == 2
+    assert found.tune == replace(TUNE, rungs=(rung,)) and found.plan is not None
+    assert found.plan[run.run_id] == PlanEntry(cell=1, repeat=2, rung=0) and found.plan[start.runs[0]] == PlanEntry(0, 1)
