@@ -134,19 +134,19 @@ def live_pid(path: Path) -> int:
 
 def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
     """Return a process and all its ancestors."""
-    found: set[int] = set()
-    while pid in processes and pid not in found:
-        found.add(pid)
+    lineage: set[int] = set()
+    while pid in processes and pid not in lineage:
+        lineage.add(pid)
         pid = processes[pid].parent
-    return found
+    return lineage
 
 
 def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
     """Return these processes and all their descendants."""
-    found = {pid for pid in pids if pid in processes}
-    while children := {process.pid for process in processes.values() if process.parent in found} - found:
-        found |= children
-    return found
+    members = {pid for pid in pids if pid in processes}
+    while children := {process.pid for process in processes.values() if process.parent in members} - members:
+        members |= children
+    return members
 
 
 def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0) -> dict[int, Stat]:

@@ -170,10 +170,10 @@ def _write(path: Path, text: str) -> None:
 def _parent(controller: str) -> tuple[Path, bool]:
     """Return the group under which a node's group is made, and whether it is in the unified hierarchy."""
     groups = sorted(own_groups(controller), key=lambda group: group[2])  # a hierarchy of the controller's own comes first
-    for own, top, unified in groups:
+    for current, top, unified in groups:
         if not unified:
-            return own, False
-        for group in (own, *own.parents):
+            return current, False
+        for group in (current, *current.parents):
             if controller == "freezer" or controller in _delegated(group):
                 return group, True
             if group == top:

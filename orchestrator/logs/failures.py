@@ -71,9 +71,9 @@ def _entries(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _in_line(line: str) -> Failure | None:
-    for known in KNOWN:
-        if known.pattern.search(line) and not (known.unless and known.unless.search(line)):
-            return Failure(known.kind, known.cause, known.remedy, _shortened(line.strip()), known.weight)
+    for entry in KNOWN:
+        if entry.pattern.search(line) and not (entry.unless and entry.unless.search(line)):
+            return Failure(entry.kind, entry.cause, entry.remedy, _shortened(line.strip()), entry.weight)
     return None
 
 

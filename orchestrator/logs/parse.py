@@ -229,19 +229,19 @@ class _Collector:
         if step is None or None in values.values():
             self.warn("step lines with a value that is not a number were left out")
             return
-        if not self._take(tag, step, values, own=groups.get("step") is not None):
+        if not self._take(tag, step, values, has_step=groups.get("step") is not None):
             self.warn(_NO_STEP)
 
-    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], own: bool = True) -> bool:
+    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True) -> bool:
         """Add values to the last step if it is this one and does not have them, else as a new step. Return False if the values
-        have no step of their own (``own``) and do not fit the last one."""
+        have no step of their own (``has_step``) and do not fit the last one."""
         voice = self.voices[tag]
         if voice.steps[-1:] == [step] and voice.complete(values):
             return True
-        if own:
+        if has_step:
             self._count(1)
             voice.add([step], {name: [value] for name, value in values.items()})
-        return own
+        return has_step
 
     def _count(self, added: int) -> None:
         self.count += added

@@ -42,13 +42,13 @@ class Reader:
         """Return the matches in one line, in the form of `found`."""
         return self.pattern.split(line)[:-1]
 
-    def count(self, found: Sequence[str | None]) -> int:
+    def count(self, matches: Sequence[str | None]) -> int:
         """Return the number of matches in a list that `found` returned."""
-        return len(found) // (self.pattern.groups + 1)
+        return len(matches) // (self.pattern.groups + 1)
 
-    def column(self, found: Sequence[str | None], name: str) -> Sequence[Any]:
+    def column(self, matches: Sequence[str | None], name: str) -> Sequence[Any]:
         """Return the text of one group for each match. Raises ValueError if it is empty in a match."""
-        texts = found[self.pattern.groupindex[name] :: self.pattern.groups + 1]
+        texts = matches[self.pattern.groupindex[name] :: self.pattern.groups + 1]
         if not all(texts):
             raise ValueError(name)
         return texts

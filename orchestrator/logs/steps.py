@@ -125,7 +125,7 @@ class _Part:
         self.count = 1
         self.printed = values
         self.differences: dict[str, list[float]] = {}
-        self.spoilt: dict[str, set[int]] = defaultdict(set)  # rows with a rank at rest, or different numbers of samples
+        self.invalid: dict[str, set[int]] = defaultdict(set)  # rows with a rank at rest, or different numbers of samples
         self.first = {name: column if name == "samples" else self._times(name, column) for name, column in values.items()}
 
     def take(self, other: _Part) -> None:
@@ -134,14 +134,14 @@ class _Part:
             first = self.first[name]
             if name == "samples":
                 if column != first:
-                    self.spoilt[name].update(row for row, (a, b) in enumerate(zip(first, column, strict=True)) if a != b)
+                    self.invalid[name].update(row for row, (a, b) in enumerate(zip(first, column, strict=True)) if a != b)
             else:
                 apart: Any = map(sub, column, first)
                 if other.count > 1:
                     apart = map(add, map(mul, apart, repeat(other.count)), other.differences[name])
                 sums = self.differences.get(name)
                 self.differences[name] = list(apart) if sums is None else list(map(add, sums, apart))
-            self.spoilt[name] |= other.spoilt[name]
+            self.invalid[name] |= other.invalid[name]
         self.count += other.count
 
     def mean(self, name: str) -> list[Any]:
@@ -153,8 +153,8 @@ class _Part:
         else:
             times = map(add, self.first[name], map(truediv, self.differences[name], repeat(self.count)))
             column = [1 / time for time in times] if name.endswith("_per_s") else list(times)
-        for row in self.spoilt[name]:
-            column[row] = _spoilt(name, column[row])
+        for row in self.invalid[name]:
+            column[row] = _invalid_mean(name, column[row])
         return column
 
     def total(self, name: str, row: int) -> float:
@@ -170,12 +170,12 @@ class _Part:
         if not name.endswith("_per_s"):
             return column
         if not usual:
-            self.spoilt[name] = {row for row, value in enumerate(column) if value <= 0}
+            self.invalid[name] = {row for row, value in enumerate(column) if value <= 0}
             column = [1.0 if value <= 0 else value for value in column]
         return list(map(truediv, repeat(1.0), column))
 
 
-def _spoilt(name: str, mean: Any) -> float | None:
+def _invalid_mean(name: str, mean: Any) -> float | None:
     """Return the combined value of ranks of which one was at rest or went backwards, or which disagree on the samples."""
     return None if name == "samples" else mean if math.isnan(mean) else 0.0
 
@@ -195,8 +195,8 @@ def _sample(step: int, parts: Sequence[tuple[_Part, int]]) -> StepSample:
         else:
             mean = math.fsum(part.total(name, row) for part, row in parts) / count
             mean = 1 / mean if name.endswith("_per_s") else mean
-        spoilt = any(row in part.spoilt[name] for part, row in parts)
-        values[name] = _spoilt(name, mean) if spoilt else mean
+        invalid = any(row in part.invalid[name] for part, row in parts)
+        values[name] = _invalid_mean(name, mean) if invalid else mean
     return StepSample(step, **values)
 
 

@@ -35,7 +35,8 @@ def test_root_gets_namespaces_and_is_told_so(make_lab: MakeLab) -> None:
         ("node2", "10.11.0.3", 22),
         ("node3", "10.11.0.4", 22),
     ]
-    assert len(said) == 1 and "3 nodes of 2 CPU slots, 10.11.0.2 to 10.11.0.4 port 22, in separate network namespaces" in said[0]
+    assert len(said) == 1
+    assert "3 nodes of 2 CPU slots, 10.11.0.2 to 10.11.0.4 port 22, in separate network namespaces" in said[0]
     assert labs.load(lab.directory) == lab
 
 
