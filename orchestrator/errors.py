@@ -1,15 +1,16 @@
-"""Every way in which `orch` says no, and the exit status each one ends in.
+"""Every error that `orch` reports, and the exit status of each.
 
     OrchError
     ├── ConfigError      2   nothing was contacted
-    ├── TransportError   3   a host could not be reached, or not be trusted
+    ├── TransportError   3   a host could not be reached or authenticated
     ├── DataError        4   logs, results or saved state are damaged or incomplete
-    ├── Regression       5   a comparison found one
+    ├── Regression       5   a comparison found a slowdown
     └── RunError         1   a run failed or was stopped, or a node is unfit for it
         └── Interrupted  130 a signal stopped the run (129 and 143 likewise)
 
 A message reads *where: what was expected, what came. hint.* in lower case. The same facts are attributes, for ``--json``
-and for tests. `Faults` carries several errors found together, so that a user mends a file or a cluster once, not ten times.
+and for tests. `Faults` holds several errors that were found together, so that users fix a file or a cluster once, not ten
+times.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 
 class OrchError(Exception):
-    """An error with a place, a kind and a remedy. Raised anywhere, printed only by the command line."""
+    """An error with a place, a kind and a remedy. Any code may raise it; only the command line prints it."""
 
     exit_code = 1
 
@@ -44,16 +45,16 @@ class OrchError(Exception):
         self.phase = phase
 
     def __str__(self) -> str:
-        """One line for people, without the host: the caller folds hosts that say the same."""
+        """Return one line for people, without the host: callers fold the hosts that report the same error."""
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}. {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel between processes whole: what Python does by itself calls the constructor with the message alone."""
+        """Pickle all fields: by default, Python would call the constructor with the message alone."""
         return _revived, (type(self), self.args, vars(self))
 
     def as_dict(self) -> dict[str, str]:
-        """The machine-readable form, as printed by ``--json``."""
+        """Return the machine-readable form, as printed by ``--json``: the fields that are not empty."""
         fields = ("kind", "message", "where", "host", "run_id", "phase", "hint")
         return {name: getattr(self, name) for name in fields if getattr(self, name)}
 
@@ -65,7 +66,7 @@ def _revived(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any
 
 
 class ConfigError(OrchError):
-    """Bad input: kinds config_invalid, template_error, unsafe_path. Raised before anything is contacted."""
+    """Bad input: kinds config_invalid, template_error, unsafe_path. Raised before any host is contacted."""
 
     exit_code = 2
 
@@ -74,7 +75,7 @@ class ConfigError(OrchError):
 
 
 class TransportError(OrchError):
-    """A host could not be reached, or not be trusted; of one of ``kinds``."""
+    """A host could not be reached or authenticated; the kind is one of ``kinds``."""
 
     exit_code = 3
     kinds = frozenset({
@@ -84,14 +85,14 @@ class TransportError(OrchError):
 
 
 class DataError(OrchError):
-    """Logs, results or saved state are damaged or incomplete; of one of ``kinds``, or storage_full on the controller."""
+    """Logs, results or saved state are damaged or incomplete: one of ``kinds``, or storage_full on the controller."""
 
     exit_code = 4
     kinds = frozenset({"result_invalid", "state_damaged", "plan_changed"})
 
 
 class Regression(OrchError):
-    """Kind regression: a comparison found that something became slower."""
+    """Kind regression: a comparison found a slowdown."""
 
     exit_code = 5
 
@@ -104,7 +105,7 @@ class RunError(OrchError):
 
 
 class Interrupted(RunError):
-    """A signal asked for the end, and the run was stopped and collected. ``exit_code`` is 128 + the signal."""
+    """A signal interrupted `orch`, and the run was stopped and collected. ``exit_code`` is 128 + the signal number."""
 
     def __init__(self, signal_number: int, message: str, **context: str) -> None:
         super().__init__(message, kind="interrupted", **context)
@@ -112,7 +113,7 @@ class Interrupted(RunError):
 
 
 class Faults(OrchError):
-    """Several errors of one cause of failure, reported together; the exit status is that of the first."""
+    """Several errors, reported together; the exit status is that of the first."""
 
     def __init__(self, errors: Sequence[OrchError]) -> None:
         first = errors[0]
@@ -125,7 +126,7 @@ class Faults(OrchError):
 
 
 def recorded_error(value: Any, run_id: str) -> OrchError:
-    """Return an error that a controller recorded, as what it was; storage_full of a run is its node's."""
+    """Return the error that a controller recorded, with its original class; storage_full of a run refers to the node."""
     names = ("message", "kind", "where", "hint", "host", "phase")
     fields = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
     message, kind = fields.pop("message", "no cause was recorded"), fields.pop("kind", "rank_failed")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, folders that are made for them, and what is said where that cannot be."""
+"""Atomic writes of files, folders for them, and the errors when a place cannot be written."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orchestrator.errors import ConfigError, DataError, OrchError
 
 __all__ = ["PROJECT_HINT", "failures", "make_folder", "sync_directory", "write_all", "write_atomic"]
 
-PROJECT_HINT = "make it a folder that can be written, or set ORCH_PROJECT to one"
-"""What to do where a file of a project cannot be written."""
+PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
+"""The hint when a file of a project cannot be written."""
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "") -> None:
-    """Write a file whole or not at all: a temporary name in its folder, flushed, renamed, the folder flushed.
+    """Write a file completely or not at all: write and flush a temporary file in its folder, rename it, flush the folder.
 
-    Follows no link in its last two parts. Raises DataError (storage_full) or ConfigError (unsafe_path).
+    The last two parts of the path may not be links. Raises DataError (storage_full) or ConfigError (unsafe_path).
     """
     temporary = f".{secrets.token_hex(8)}.part"
     with failures(path, needed=len(data), hint=hint):
@@ -46,27 +46,28 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "") 
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of it, in as many pieces as the system takes."""
+    """Write all of ``data``, in as many calls as the system needs."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
 
 
 def make_folder(path: Path, hint: str = "") -> None:
-    """Make a folder of this user's alone, with those above it, where it is not there yet.
+    """Make a folder with access for this user only, and the folders above it, unless it exists.
 
-    Raises ConfigError naming what is in the way, and ``hint``.
+    Raises ConfigError with ``hint`` and the path that is not a folder or cannot be written.
     """
     with failures(path, hint=hint):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            odd = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), path)
-            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(odd)) from None
+            parts = (path, *path.parents)
+            blocking = next((part for part in parts if os.path.lexists(part) and not part.is_dir()), path)
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(blocking)) from None
 
 
 def sync_directory(path: Path) -> None:
-    """Make durable which files a folder has."""
+    """Flush a folder, so that its list of files survives a crash."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -76,7 +77,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def failures(path: Path, needed: int = 0, hint: str = "") -> Iterator[None]:
-    """Turn the system's errors on writing into ours; ``hint`` says what to do where a place cannot be written."""
+    """Convert an OSError from writing ``path`` into an OrchError; ``hint`` is the remedy when the place cannot be written."""
     try:
         yield
     except OSError as error:
@@ -89,10 +90,11 @@ def _failure(path: Path, error: OSError, needed: int, hint: str) -> OrchError:
         with suppress(OSError):
             system = os.statvfs(path.parent)
             free = str(system.f_bavail * system.f_frsize)
-        message = f"no room on the controller's disk: {f'{needed} bytes needed, ' * bool(needed)}{free} free"
+        sizes = f"{needed} bytes needed, {free} free" if needed else f"{free} free"
+        message = f"no space on the controller's disk: {sizes}"
         return DataError(message, kind="storage_full", where=str(path), hint="free some space and repeat; nothing is lost")
     if isinstance(error, FileExistsError):
-        return ConfigError("exists already, and results are never overwritten", kind="unsafe_path", where=str(path))
-    # A name without a folder is one that we made up, in the folder of the path.
+        return ConfigError("already exists, and results are never overwritten", kind="unsafe_path", where=str(path))
+    # A name without a folder is the temporary name in the folder of the path.
     where = error.filename if str(error.filename).startswith("/") else path
     return ConfigError(f"cannot be written: {error.strerror or error}", kind="unsafe_path", where=str(where), hint=hint)

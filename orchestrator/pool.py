@@ -1,4 +1,4 @@
-"""Work shared out over processes, one for each processor, where there is enough of it."""
+"""Work distributed over processes, one per processor, if there is enough of it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from typing import TypeVar
 __all__ = ["shared_out"]
 
 _SHARES = 16
-"""Parts in which a process gets its work: enough of them that none is long the last one."""
+"""Parts into which the work of one process is divided: enough that the others do not wait long for the last one."""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
 def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool, most: int = 8) -> Iterator[Result]:
-    """Yield what ``work`` makes of one share of the jobs after the other, in their order; of all at once where it is not worth
-    more processes, ``most`` at most. Everything travels pickled, and what ``work`` raises is raised here."""
+    """Yield the result of ``work`` for each share of the jobs, in order, from ``most`` processes at most.
+
+    Unless ``worth`` is true, yield one result for all jobs, from this process. Jobs and results are pickled; errors that
+    ``work`` raises are raised here.
+    """
     width = min(most, len(os.sched_getaffinity(0)), len(jobs))
     if not worth or width < 2:
         yield work(jobs)
         return
     share = -(-len(jobs) // (width * _SHARES))
-    # Ctrl-C is for this process to hear, which then waits for no more than what is being worked at.
+    # Only this process handles Ctrl-C; it then waits just for the shares in progress.
     ignored = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(width, get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
         try:

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who lives, who began when and in which control group, and how they are ended for certain."""
+"""Processes as /proc shows them: which are alive, when they started, their control groups, and how to end them reliably."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One line of ``/proc/PID/stat``; ``start_ticks`` tells two processes of one number apart."""
+    """One line of ``/proc/PID/stat``; ``start_ticks`` distinguishes two processes that had the same process id."""
 
     pid: int
     parent: int
@@ -40,7 +40,7 @@ class Stat:
 
 
 def stat(pid: int) -> Stat | None:
-    """Return what the kernel says of a process, None when it is gone. A defunct process has state ``Z``."""
+    """Return the kernel's record of a process, None if it has ended. A defunct process has state ``Z``."""
     try:
         head, _, tail = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
     except (FileNotFoundError, ProcessLookupError):
@@ -51,12 +51,12 @@ def stat(pid: int) -> Stat | None:
 
 def snapshot() -> dict[int, Stat]:
     """Return every process of this machine that is not defunct."""
-    found = (stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
-    return {one.pid: one for one in found if one is not None and one.state not in "ZX"}
+    stats = (stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return {process.pid: process for process in stats if process is not None and process.state not in "ZX"}
 
 
 def environ(pid: int) -> frozenset[bytes]:
-    """Return the ``NAME=value`` entries a process was started with; empty where it may not be read."""
+    """Return the ``NAME=value`` entries with which a process was started; empty if they cannot be read."""
     try:
         return frozenset((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
@@ -64,7 +64,7 @@ def environ(pid: int) -> frozenset[bytes]:
 
 
 def cmdline(pid: int) -> bytes:
-    """Return the NUL-separated arguments of a process, or the title it gave itself; empty where it is gone."""
+    """Return the NUL-separated arguments of a process, or the title it gave itself; empty if it has ended."""
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -72,7 +72,7 @@ def cmdline(pid: int) -> bytes:
 
 
 def namespace(pid: int, which: str) -> str:
-    """Return the identity of a process's namespace, e.g. ``net:[4026532]``; empty where it may not be read."""
+    """Return the identity of a process's namespace, e.g. ``net:[4026532]``; empty if it cannot be read."""
     try:
         return str((_PROC / str(pid) / "ns" / which).readlink())
     except OSError:
@@ -81,10 +81,10 @@ def namespace(pid: int, which: str) -> str:
 
 @contextlib.contextmanager
 def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]:
-    """Yield the identities of these processes' namespaces, which mean the same ones until the block is left.
+    """Yield the identities of these processes' namespaces, which stay valid until the block ends.
 
-    Once nobody uses a namespace the kernel gives its number to the next one that is made, maybe somebody else's; so whoever
-    ends processes by it holds it open meanwhile.
+    When a namespace is no longer used, the kernel reuses its number for the next one, which may be unrelated. Code that ends
+    processes by namespace therefore keeps it open meanwhile.
     """
     opened: list[int] = []
     try:
@@ -98,9 +98,9 @@ def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]
 
 
 def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield (directory, top of its hierarchy, whether that is the unified one) of the groups that count for a controller here.
+    """Yield this process's control groups for a controller: (directory, top of the hierarchy, whether it is the unified one).
 
-    Nothing where the kernel has no control groups.
+    Yields nothing if the kernel has no control groups.
     """
     try:
         mounts = [line.split(" ") for line in (_PROC / "self/mounts").read_text(encoding="utf-8").splitlines()]
@@ -116,56 +116,56 @@ def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
 
 def record_pid(path: Path, pid: int) -> None:
     """Write a process id with its start time."""
-    one = stat(pid)
+    process = stat(pid)
     temporary = path.with_suffix(".part")
-    temporary.write_text(f"{pid} {one.start_ticks if one else 0}\n", encoding="ascii")
+    temporary.write_text(f"{pid} {process.start_ticks if process else 0}\n", encoding="ascii")
     temporary.replace(path)
 
 
 def live_pid(path: Path) -> int:
-    """Return the process id recorded in a file if that very process is alive, else 0."""
+    """Return the process id recorded in a file if the same process is still alive, else 0."""
     try:
         pid, ticks = map(int, path.read_text(encoding="ascii").split())
     except (FileNotFoundError, ValueError):
         return 0
-    one = stat(pid)
-    return pid if one and one.start_ticks == ticks and one.state not in "ZX" else 0
+    process = stat(pid)
+    return pid if process and process.start_ticks == ticks and process.state not in "ZX" else 0
 
 
 def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
-    """Return a process and all its parents."""
-    found: set[int] = set()
-    while pid in processes and pid not in found:
-        found.add(pid)
+    """Return a process and all its ancestors."""
+    lineage: set[int] = set()
+    while pid in processes and pid not in lineage:
+        lineage.add(pid)
         pid = processes[pid].parent
-    return found
+    return lineage
 
 
 def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
-    """Return these processes and all their children's children."""
-    found = {pid for pid in pids if pid in processes}
-    while more := {one.pid for one in processes.values() if one.parent in found} - found:
-        found |= more
-    return found
+    """Return these processes and all their descendants."""
+    members = {pid for pid in pids if pid in processes}
+    while children := {process.pid for process in processes.values() if process.parent in members} - members:
+        members |= children
+    return members
 
 
 def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0) -> dict[int, Stat]:
-    """Kill what ``members`` finds until it finds nothing and all it ever found is gone; return that, by process id.
+    """Kill the processes that ``members`` lists, until it lists none and all of them have ended; return them by process id.
 
-    The processes are stopped before they are killed, so that none of them forks a child that the listing has missed.
-    One that is on its way out shows no environment and no namespaces, by which ``members`` would know it, while the kernel
-    may still be ending a whole process namespace on its behalf: so each is waited for by its number and start time.
-    Raises RunError when some do not end in time (a process waiting for a dead disk or driver cannot be killed).
+    The processes are stopped before they are killed, so that none forks a child that the list does not have. A process that
+    is exiting no longer shows the environment and namespaces by which ``members`` recognises it, although the kernel may
+    still be ending a whole process namespace for it; so each one is awaited by its process id and start time.
+    Raises RunError if some do not end in time (a process that waits for a dead disk or driver cannot be killed).
     """
     ended: dict[int, Stat] = {}
     deadline = time.monotonic() + timeout_s
-    while found := {**_alive(ended), **members()}:
+    while alive := {**_alive(ended), **members()}:
         if time.monotonic() > deadline:
-            left = ", ".join(f"{one.name} (pid {pid})" for pid, one in found.items())
-            raise RunError(f"still alive {timeout_s:g} s after SIGKILL: {left}", kind="node_busy")
-        ended |= found
+            remaining = ", ".join(f"{process.name} (pid {pid})" for pid, process in alive.items())
+            raise RunError(f"still alive {timeout_s:g} s after SIGKILL: {remaining}", kind="node_busy")
+        ended |= alive
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in {**found, **members()}:
+            for pid in {**alive, **members()}:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         time.sleep(0.002)
@@ -175,7 +175,7 @@ def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.
     return ended
 
 
-def _alive(known: Mapping[int, Stat]) -> dict[int, Stat]:
-    """Return those of these very processes that have not ended."""
-    now = ((one, stat(pid)) for pid, one in known.items())
-    return {one.pid: one for one, new in now if new and new.start_ticks == one.start_ticks and new.state not in "ZX"}
+def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
+    """Return those of these processes that have not ended; a reused process id does not count."""
+    pairs = ((old, stat(pid)) for pid, old in processes.items())
+    return {old.pid: old for old, new in pairs if new and new.start_ticks == old.start_ticks and new.state not in "ZX"}

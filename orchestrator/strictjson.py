@@ -1,4 +1,4 @@
-"""JSON as two programs must agree on it: what a reader could take in two ways, or not hold, is refused.
+"""Strict JSON for exchange between programs: ambiguous documents, and numbers that a reader cannot hold, are refused.
 
 >>> strict_json(b'{"steps": 120}', "exit.json")
 {'steps': 120}
@@ -19,18 +19,20 @@ _MAX_DEPTH = 50
 
 
 def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> Any:
-    """Return the JSON value in ``data``. Raises DataError of ``kind`` naming ``where`` and the offset or key: no NaN, no
-    numbers beyond a double, no key twice, at most 50 levels."""
+    """Return the JSON value in ``data``. Raises DataError of ``kind`` with ``where`` and the offset or key.
+
+    Refuses NaN, numbers beyond a double, duplicate keys, and more than 50 levels.
+    """
 
     def fail(text: str) -> DataError:
         return DataError(f"expected JSON, {text}", kind=kind, where=where)
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            twice = Counter(key for key, _ in items).most_common(1)[0][0]
-            raise fail(f"got the key {twice[:80]!r} twice")
-        return found
+        mapping = dict(items)
+        if len(mapping) < len(items):
+            duplicate = Counter(key for key, _ in items).most_common(1)[0][0]
+            raise fail(f"got the key {duplicate[:80]!r} twice")
+        return mapping
 
     def number(text: str) -> float:
         value = float(text)
@@ -42,7 +44,7 @@ def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> 
         text = data if isinstance(data, str) else data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_constant=number)
     except json.JSONDecodeError as error:
-        raise fail(f"got something else at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})") from error
+        raise fail(f"got invalid text at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})") from error
     except UnicodeDecodeError as error:
         raise fail(f"got bytes that are not UTF-8 at byte {error.start}") from error
     except ValueError as error:

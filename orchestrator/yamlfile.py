@@ -1,9 +1,9 @@
-"""Text and YAML files that people write, read with suspicion. The only home of PyYAML.
+"""Strict reading of the text and YAML files that users write. The only module that uses PyYAML.
 
-A document is plain values (mapping, list, text, number, true, false, nothing) and the line of each of them. Scalars follow
-YAML 1.2, so the old surprises stay text and a schema can say what it found: ``on``, ``no``, ``022``, ``12:30``, ``0x16``,
-``2020-01-01``. Keys are always the text that was written. Refused, each with file, line and remedy: duplicate keys, tags,
-``<<``, more than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as indentation.
+A document is plain values (mapping, list, text, number, true, false, null) and the line of each of them. Scalars follow
+YAML 1.2, so YAML 1.1's surprises stay text, and a schema can report them: ``on``, ``no``, ``022``, ``12:30``, ``0x16``,
+``2020-01-01``. Keys are always text, as written. Refused, each with file, line and remedy: duplicate keys, tags, ``<<``, more
+than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as indentation.
 
 >>> document = loads("hosts:\\n  node1: {gpus: 8, at: 12:30}\\n", "lab.yaml")
 >>> document.value, document.line(("hosts", "node1", "gpus"))
@@ -29,7 +29,7 @@ _KeyPath = tuple[str | int, ...]
 _MAX_BYTES = 1 << 20
 _MAX_ALIASES = 100
 _MAX_DEPTH = 50
-# A hundred aliases of each other can stand for more values than there are atoms; this many fit into 1 MiB without any.
+# Nested aliases can stand for more values than there are atoms; without aliases, 1 MiB holds at most this many.
 _MAX_VALUES = 600_000
 _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
     word: value for value, words in ((True, "true True TRUE"), (False, "false False FALSE")) for word in words.split()
@@ -40,37 +40,37 @@ _FLOAT = re.compile(r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value of one file and the line (from 1) of every value in it, found by its path of keys and indices."""
+    """The value of one file; ``lines`` maps the path of keys and indices of every value to its line, from 1."""
 
     value: Any
     lines: Mapping[_KeyPath, int]
     source: str
 
     def line(self, path: _KeyPath = ()) -> int:
-        """Return the line of the value at ``path``, or of the nearest thing around it."""
+        """Return the line of the value at ``path``, or of the closest value around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def load(path: Path) -> Document:
-    """Read one YAML file. Raises ConfigError naming file and line for whatever is wrong with it."""
+    """Read one YAML file. Raises ConfigError with file and line for any fault in it."""
     return loads(read_text(path), str(path))
 
 
 def loads(text: str, source: str) -> Document:
-    """Read YAML from ``text``; ``source`` is what errors call it. Raises ConfigError."""
+    """Read YAML from ``text``; ``source`` is its name in errors. Raises ConfigError."""
     if len(text.encode(errors="replace")) > _MAX_BYTES:
         raise ConfigError("expected at most 1 MiB, got more", where=source)
     return _Composer(source).document(text)
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file. Raises ConfigError where it is missing, no regular file, too big, empty or not UTF-8."""
+    """Return the text of a small file. Raises ConfigError if it is missing, no regular file, too large, empty or not UTF-8."""
     source = str(path)
     try:
         if path.is_dir():
-            raise ConfigError("expected a file, got a directory", where=source, hint="name the file in it")
+            raise ConfigError("expected a file, got a directory", where=source, hint="name a file in it")
         if path.exists() and not path.is_file():
             raise ConfigError("expected a regular file, got a pipe, socket or device", where=source)
         with path.open("rb") as stream:
@@ -93,7 +93,7 @@ def read_text(path: Path) -> str:
 
 
 class _Composer:
-    """Builds one document from parser events: never deeper than the limit, whatever the nesting of the text."""
+    """Builds one document from parser events, with a limit on its depth, whatever the nesting of the text."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -117,7 +117,7 @@ class _Composer:
         except (ValueError, OverflowError) as error:  # PyYAML on an escape or directive with an impossible number
             raise ConfigError(f"expected YAML, got {error}", where=self.source) from None
         if not isinstance(following, yaml.StreamEndEvent):
-            raise self._refusal(following, "expected one document, got a second one", "remove '---' and what follows")
+            raise self._refusal(following, "expected one document, got a second one", "remove '---' and everything after it")
         return Document(value, self.lines, self.source)
 
     def _value(self, event: yaml.Event, path: _KeyPath) -> Any:
@@ -147,7 +147,7 @@ class _Composer:
             place = (*path, key)
             if key in mapping:
                 first = self.lines[place]
-                raise self._refusal(event, f"expected each key once, got {key!r} again", f"it is on line {first} already")
+                raise self._refusal(event, f"expected each key once, got {key!r} again", f"it is already on line {first}")
             self.lines[place] = _line(event)
             mapping[key] = self._value(next(self.events), place)
         return mapping
@@ -165,7 +165,7 @@ class _Composer:
         return self._text(event)
 
     def _text(self, event: yaml.ScalarEvent) -> str:
-        """Return the text of a scalar; JSON escapes a character in two halves, and half a character can never be written."""
+        """Return the text of a scalar. JSON escapes may split a character into two halves; one half alone cannot be encoded."""
         try:
             return event.value.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
@@ -184,7 +184,7 @@ class _Composer:
         if self.aliases > _MAX_ALIASES:
             raise self._refusal(event, f"expected at most {_MAX_ALIASES} aliases, got more", "write the values out")
         if event.anchor not in self.anchors:
-            hint = "an anchor stands before its aliases and not around them; text that begins with '*' needs quotes"
+            hint = "an anchor must come before its aliases, not around them; text that begins with '*' needs quotes"
             raise self._refusal(event, f"expected a known anchor, got '*{event.anchor}'", hint)
         value, size = self.anchors[event.anchor]
         self._count(event, size)
@@ -193,7 +193,7 @@ class _Composer:
     def _count(self, event: yaml.Event, size: int = 1) -> None:
         self.values += size
         if self.values > _MAX_VALUES:
-            raise self._refusal(event, f"expected at most {_MAX_VALUES} values, got more by aliases", "write them out")
+            raise self._refusal(event, f"expected at most {_MAX_VALUES} values, got more through aliases", "write them out")
 
     def _refusal(self, event: yaml.Event, message: str, hint: str) -> ConfigError:
         return ConfigError(message, where=f"{self.source}:{_line(event)}", hint=hint)
@@ -216,7 +216,7 @@ def _line(event: yaml.Event) -> int:
 
 
 def _scalar(text: str) -> Any:
-    """Return what an unquoted word means: YAML 1.2's null, true, false and decimal numbers; all else is text."""
+    """Return the value of an unquoted word: YAML 1.2's null, true, false and decimal numbers; everything else is text."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):

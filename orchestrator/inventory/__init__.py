@@ -1,4 +1,4 @@
-"""The machines: hosts, groups and host sets, in whatever format an inventory is written.
+"""The machines of a cluster: hosts, groups and host sets, from inventories in any supported format.
 
-Uses the ground files alone. Nothing here opens a connection; `read` alone opens files.
+Depends only on the ground files. Nothing in this package opens a connection, and only `read` opens files.
 """

@@ -1,4 +1,4 @@
-"""Ansible inventories, YAML and INI: two spellings of one tree of groups, which `orchestrator.inventory.groups` resolves."""
+"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.inventory.groups` resolves."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
         group.vars[key] = Var(value, where((*path, "vars", key)))
     for pattern, values in parts.get("hosts", {}).items():
         inside: KeyPath = (*path, "hosts", pattern)
-        own = _mapping(tree, values, inside, where)
-        variables = {key: Var(value, where((*inside, key))) for key, value in own.items()}
+        settings = _mapping(tree, values, inside, where)
+        variables = {key: Var(value, where((*inside, key))) for key, value in settings.items()}
         _add_hosts(tree, pattern, name, variables, where(inside))
     for child, inner in parts.get("children", {}).items():
         group.children[child] = where((*path, "children", child))
@@ -59,13 +59,13 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
 
 def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
-        tree.fault(where(path), f"expected a mapping, got {found(value)}", "a name alone needs a colon after it")
+        tree.fault(where(path), f"expected a mapping, got {found(value)}", "a name without a value needs a colon after it")
         return {}
     return value or {}
 
 
 def parse_ini(text: str, source: str) -> Inventory:
-    """Return the inventory of an Ansible INI text. Raises Faults of ConfigError with file and line."""
+    """Return the inventory of a text in Ansible's INI format. Raises Faults of ConfigError with file and line."""
     tree = Tree(source)
     name, kind = "ungrouped", "hosts"
     for number, line in enumerate(text.splitlines(), 1):
@@ -90,7 +90,7 @@ def _host_line(tree: Tree, group: str, line: str, where: str) -> None:
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
-        tree.fault(where, f"expected quotes in pairs, got {str(error).lower()}")
+        tree.fault(where, f"expected paired quotes, got {str(error).lower()}")
         return
     _add_hosts(tree, words[0], group, _assignments(tree, words[1:], where), where)
 
@@ -102,7 +102,7 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
         if equals:
             variables[key] = Var(_ini_value(value), f"{where}: {key}")
         else:
-            tree.fault(where, f"expected name=value, got {word[:60]!r}", "hosts stand on lines of their own")
+            tree.fault(where, f"expected name=value, got {word[:60]!r}", "write each host on its own line")
     return variables
 
 
@@ -114,19 +114,19 @@ def _ini_value(text: str) -> Any:
 
 
 def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str) -> None:
-    """Declare the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` as members of a group."""
+    """Add the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` to a group."""
     expression, port = _pattern(pattern)
     try:
         names = expand(expression)
     except ConfigError as error:
-        tree.fault(where, error.message, "a range of Ansible is node[01:16], node[1:9:2] or node-[a:f]")
+        tree.fault(where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]")
         return
     for name in names:
         tree.member(name, group, {"ansible_port": Var(port, where), **variables} if port else variables, where)
 
 
 def _pattern(pattern: str) -> tuple[str, int | None]:
-    """Return the expression of a host pattern of Ansible, and the port after it if there is one."""
+    """Return an Ansible host pattern as a host expression, and its port or None."""
     match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
     text, port = (match[1], int(match[2])) if match else (pattern, None)
     text = _RANGE.sub(lambda span: f"[{span[1]}-{span[2]}{'/' + span[3] if span[3] else ''}]", text)
@@ -134,7 +134,7 @@ def _pattern(pattern: str) -> tuple[str, int | None]:
 
 
 def _lettered(text: str) -> Iterator[str]:
-    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``; what is no rising range stays, to be refused as a bracket."""
+    """Yield ``db-a``, ``db-b``, ``db-c`` for ``db-[a:c]``; a descending range stays unchanged, and `expand` refuses it."""
     match = _LETTERS.search(text)
     first, last = (ord(letter) for letter in match.groups() if letter) if match else (1, 0)
     if match and first <= last:

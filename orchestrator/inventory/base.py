@@ -1,9 +1,9 @@
-"""An inventory that stands on another: ``base:`` names that one, and what is said here goes over the environment of its hosts.
+"""An inventory that extends another one: ``base:`` names it, and ``env:`` adds to or overrides the environment of its hosts.
 
-So what was found for some hosts is a file beside the inventory, and that stays as it is, whatever its format:
+Tuned settings of some hosts are thus a file next to the inventory, which stays unchanged, whatever its format:
 
     schema: 1
-    base: cluster.yaml                   # seen from this file
+    base: cluster.yaml                   # relative to this file
     hosts:
       "node[1-4]": {env: {NCCL_SOCKET_NTHREADS: "4"}}
 """
@@ -25,7 +25,7 @@ __all__ = ["Overlay", "laid_over", "overlay"]
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """``base`` as written, and variables by expression of hosts, each with where it was written."""
+    """``base`` as written; environment variables by host expression; ``places``: file, line and key of each expression."""
 
     base: str
     env: Mapping[str, Mapping[str, str]]
@@ -33,7 +33,7 @@ class Overlay:
 
 
 def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Overlay | None:
-    """Return what a document lays over another inventory; None where it names none. Raises Faults of ConfigError."""
+    """Return the overlay that a document declares, None if it has no ``base:``. Raises Faults of ConfigError."""
     if not isinstance(document_value, dict) or "base" not in document_value:
         return None
 
@@ -41,21 +41,21 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
         return f"{source}:{line_of(path)}: {'.'.join(map(str, path))}"
 
     base, hosts = document_value["base"], document_value.get("hosts", {})
-    known = ("schema", "base", "hosts")
-    hint = f"over a base it takes {', '.join(known)}; all else stands in the base"
-    faults = [unknown_key(key, known, where((key,)), hint) for key in document_value if key not in known]
+    keys = ("schema", "base", "hosts")
+    hint = f"with base:, the only keys are {', '.join(keys)}, and env: of a host; everything else belongs in the base"
+    faults = [unknown_key(key, keys, where((key,)), hint) for key in document_value if key not in keys]
     if type(version := document_value.get("schema")) is not int or version != 1:
         faults.append(ConfigError(f"expected 1, got {found(version)}", where=where(("schema",))))
     if not isinstance(base, str) or not base.strip():
-        faults.append(ConfigError(f"expected the file of an inventory, got {found(base)}", where=where(("base",))))
+        faults.append(ConfigError(f"expected the path of an inventory, got {found(base)}", where=where(("base",))))
     if not isinstance(hosts, dict):
         faults.append(ConfigError(f"expected a mapping of hosts, got {found(hosts)}", where=where(("hosts",))))
         hosts = {}
     env: dict[str, dict[str, str]] = {}
     for name, values in hosts.items():
-        said = checked(HostValues, values, partial(_inside, where, name), faults)
-        faults += [unknown_key(key, ("env",), where(("hosts", name, key)), hint) for key in said if key != "env"]
-        env[name] = said.get("env", {})
+        settings = checked(HostValues, values, partial(_inside, where, name), faults)
+        faults += [unknown_key(key, ("env",), where(("hosts", name, key)), hint) for key in settings if key != "env"]
+        env[name] = settings.get("env", {})
     if faults:
         refuse(faults)
     return Overlay(base, env, {name: where(("hosts", name)) for name in env})
@@ -66,7 +66,7 @@ def _inside(where: Where, name: str, path: KeyPath) -> str:
 
 
 def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
-    """Return the base with what is laid over it; later entries win. Raises ConfigError for a host that it has not."""
+    """Return the base with the overlay applied; later entries win. Raises ConfigError for a host that is not in the base."""
     env = {host.name: dict(host.env) for host in base.hosts}
     for expression, variables in over.env.items():
         try:

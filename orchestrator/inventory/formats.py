@@ -1,9 +1,9 @@
-"""Inventories written for other tools, read as they are: Ansible YAML and INI, MPI and DeepSpeed hostfiles, plain lists.
+"""Inventories written for other tools, read without conversion: Ansible YAML and INI, MPI and DeepSpeed hostfiles, plain lists.
 
-`parse_text` is the one entry point: it recognises the format of a text and returns the `Inventory`. The YAML loader is handed
-in, because this module opens nothing and knows no YAML. `from_expression` makes an inventory of a host expression alone.
-Every format ends in `orchestrator.inventory.schema.build`, so that all hosts pass the same checks. Counts that a source does
-not state stay None: the number of GPUs is then asked of the nodes.
+`parse_text` is the entry point: it recognises the format of a text and returns the `Inventory`. The caller passes the YAML
+loader, because this module opens no file and does not parse YAML. `from_expression` makes an inventory from a host expression.
+Every format ends in `orchestrator.inventory.schema.build`, so that all hosts pass the same checks. A number of GPUs that the
+source does not state stays None; preflight then asks the nodes.
 
 >>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
 [('node1', 8), ('node2', 4)]
@@ -39,7 +39,7 @@ _MOST_SLOTS = 1024
 
 
 def parse_text(text: str, source: str, load_yaml: LoadYaml) -> Inventory:
-    """Return the inventory that ``text`` holds; ``source`` is its file name in messages. Raises ConfigError or Faults of it."""
+    """Return the inventory in ``text``; ``source`` is its file name in messages. Raises ConfigError or Faults of it."""
     if not text.strip():
         raise ConfigError("expected an inventory, got an empty text", where=source)
     kind = recognise(text)
@@ -70,10 +70,10 @@ def recognise(text: str) -> str:
 
 
 def from_expression(expression: str, source: str = "--hosts") -> Inventory:
-    """Return an inventory of the hosts that ``expression`` names, reached as the user's ssh configuration says.
+    """Return an inventory of the hosts that ``expression`` names, with the connection settings of the user's ssh configuration.
 
-    ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``; ``a:8,b:8`` gives the GPUs of each as Horovod's ``-H`` does.
-    Raises Faults for a group, which only an inventory file can hold, and for whatever is no host.
+    ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``; ``a:8,b:8`` sets the GPUs of each host, like Horovod's ``-H``.
+    Raises Faults of ConfigError for a group, which only an inventory file can declare, and for anything that is not a host.
     """
     if "@" in expression and all(word.strip().startswith("@") for word in expression.split(",") if "@" in word):
         hint = "name an inventory file with --hosts, or set ORCH_HOSTS"
@@ -86,12 +86,12 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
 
 
 def no_yaml(text: str, source: str) -> NoReturn:
-    """Stand for a YAML loader where only other formats are welcome. Raises ConfigError."""
+    """Raise ConfigError: the YAML loader for sources in which YAML is not allowed."""
     raise ConfigError("expected a list of hosts, got YAML", where=source)
 
 
 def _is_ours(lines: list[str], text: str) -> bool:
-    """Our own keys stand at the left edge, or at the start of a flow mapping; a list of anything is ours to refuse."""
+    """Return True for YAML in orch's own format: its keys are at the left edge or in a flow mapping; `parse` refuses a list."""
     top = [line for line in lines if not line[0].isspace()]
     flowing = any(line.startswith("{") for line in top) and re.search(r"""["']?\bschema["']?\s*:""", text)
     return bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(_OUR_KEY.match(line) for line in top)
@@ -100,7 +100,7 @@ def _is_ours(lines: list[str], text: str) -> bool:
 def _refuse_vault(text: str, source: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if "!vault" in line or line.startswith("$ANSIBLE_VAULT"):
-            hint = "keep secrets out of it; orch needs only how hosts are reached, by key"
+            hint = "keep secrets out of the inventory; orch logs in by key and needs only connection settings"
             raise ConfigError(
                 "expected plain values, got one encrypted by Ansible Vault", where=f"{source}:{number}", hint=hint
             )
@@ -127,7 +127,7 @@ def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | Non
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _COUNT_KEYS:
-            hint = "one host on a line; more about a host goes into a YAML inventory"
+            hint = "write one host per line; other settings of a host go into a YAML inventory"
             faults.append(ConfigError(f"expected slots=N after the host, got {word[:60]!r}", where=place, hint=hint))
         elif key == "slots":
             count = value
@@ -135,7 +135,7 @@ def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | Non
 
 
 def _entries(expression: str, slots: str | None, place: str, faults: list[ConfigError]) -> Iterator[HostEntry]:
-    """Yield the hosts of one line. In these files a slot is a place for a rank, so on machines with GPUs it is a GPU."""
+    """Yield the hosts of one line. In hostfiles a slot is a place for a rank, which on a machine with GPUs is a GPU."""
     try:
         words = split_words(expression)
     except ConfigError as error:
@@ -145,17 +145,17 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
         words = [expression] if words else []
     for word in words:
         name, count = _counted(word) or (word, slots)
-        sound = bool(_COUNT.fullmatch(count or "")) and int(count or 0) <= _MOST_SLOTS
+        valid = bool(_COUNT.fullmatch(count or "")) and int(count or 0) <= _MOST_SLOTS
         if count == "22" and slots is None:
             hint = "a number after the colon counts slots; the ssh port goes into a YAML inventory as ssh: {port: 22}"
             faults.append(ConfigError(f"expected a host, or host:slots, got {word[:60]!r}", where=place, hint=hint))
-        elif count is not None and not sound:
+        elif count is not None and not valid:
             message = f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
             faults.append(ConfigError(message, where=place))
-        yield HostEntry(name, {"gpus": int(count), "slots": int(count)} if count and sound else {}, lambda _: place)
+        yield HostEntry(name, {"gpus": int(count), "slots": int(count)} if count and valid else {}, lambda _: place)
 
 
 def _counted(word: str) -> tuple[str, str] | None:
-    """Return host and count of ``host:8``, or nothing where the word has no count."""
+    """Return host and count of ``host:8``, or None for a word without a count."""
     match = None if is_ipv6(word) else _COUNTED.fullmatch(word)
     return (match[1], match[2]) if match else None

@@ -1,10 +1,10 @@
-"""A tree of groups with variables, as Ansible has it, resolved into hosts and groups of ours.
+"""Ansible's tree of groups with variables, resolved into the hosts and groups of an `Inventory`.
 
-A host's variables are merged as Ansible does: farther groups first, by name among equals, the host's own last. Variables that
-say how a host is reached become its settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean what they mean in our own files;
-every other one lands in ``vars``. What would change how a host is reached and has no counterpart here (extra ssh arguments,
-passwords, other connections, templates) is refused, never passed over. Other settings of Ansible itself, such as
-``ansible_become``, are left out.
+A host's variables are merged in Ansible's order: distant groups first, groups at the same depth by name, the host's own
+variables last. Connection variables become the host's ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same
+as in orch's own files; all other variables go into ``vars``. Settings that change how a host is reached and that orch does not
+support (extra ssh arguments, passwords, other connections, templates) are refused, never ignored. Ansible's other settings,
+such as ``ansible_become``, are left out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MEANING: Mapping[str, KeyPath] = {
     "expect": ("expect",),
 }
 _NUMBERS = {"ansible_port", "ansible_ssh_port", "gpus", "slots"}
-_BY_ARGUMENTS = "write a jump host, port or key into an orch inventory under ssh:, or into the ssh configuration of the user"
-_BY_KEY = "orch logs in by key: name it as ansible_ssh_private_key_file"
+_BY_ARGUMENTS = "write a jump host, port or key under ssh: in an orch inventory, or in the user's ssh configuration"
+_BY_KEY = "orch logs in by key: set ansible_ssh_private_key_file"
 _REFUSED = {
     **dict.fromkeys(("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args"), _BY_ARGUMENTS),
     **dict.fromkeys(("ansible_sftp_extra_args", "ansible_scp_extra_args", "ansible_ssh_executable"), _BY_ARGUMENTS),
@@ -61,7 +61,7 @@ class Var:
 
 @dataclass(slots=True)
 class Group:
-    """One group as written: members, child groups with the place of each, variables."""
+    """One group as written: its hosts, its child groups with the place of each, its variables."""
 
     where: str
     hosts: dict[str, None] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tree:
-    """Groups and hosts as written; ``places`` says where each host was first declared."""
+    """Groups and hosts as written; ``places`` maps each host to its first declaration."""
 
     source: str
     groups: dict[str, Group] = field(default_factory=dict)
@@ -82,15 +82,15 @@ class Tree:
     memberships: int = 0
 
     def group(self, name: str, where: str) -> Group:
-        """Return the group of that name, made here if it is new."""
+        """Return the group of that name; create it if it is new."""
         return self.groups.setdefault(name, Group(where))
 
     def fault(self, where: str, message: str, hint: str = "") -> None:
-        """Note something wrong, to be reported with everything else."""
+        """Add a fault, to be reported together with all others."""
         self.faults.append(ConfigError(message, where=where, hint=hint))
 
     def member(self, name: str, group: str, variables: Mapping[str, Var], where: str) -> None:
-        """Put a host into a group. Raises Faults at once where there are more memberships than any cluster has."""
+        """Put a host into a group. Raises Faults immediately when there are more memberships than any cluster has."""
         self.memberships += 1
         if self.memberships > 10 * MAX_HOSTS:
             self.fault(where, f"expected at most {10 * MAX_HOSTS} memberships in groups, got more")
@@ -101,7 +101,7 @@ class Tree:
 
 
 def inventory_of(tree: Tree) -> Inventory:
-    """Return the inventory that a tree declares. Raises Faults of ConfigError: those of the tree and its own."""
+    """Return the inventory that a tree declares. Raises Faults of ConfigError, with those collected in the tree."""
     tree.group("all", tree.source)
     if len(tree.groups) > _MAX_GROUPS:
         tree.fault(tree.source, f"expected at most {_MAX_GROUPS} groups, got {len(tree.groups)}")
@@ -123,7 +123,7 @@ def inventory_of(tree: Tree) -> Inventory:
 
 
 def _depths(tree: Tree) -> dict[str, int]:
-    """Return how far below ``all`` each group is, by its longest way; for a loop the counting just stops."""
+    """Return how far below ``all`` each group is, along its longest path; a loop stops at `_MAX_NESTING`."""
     depths = dict.fromkeys(tree.groups, 1) | {"all": 0}
     for _ in range(_MAX_NESTING):
         deeper = {
@@ -139,7 +139,7 @@ def _depths(tree: Tree) -> dict[str, int]:
 
 
 def _chains(tree: Tree, depths: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return for each host the groups it is in, farthest first, as Ansible merges their variables."""
+    """Return the groups of each host, most distant first, the order in which Ansible merges their variables."""
     parents: dict[str, list[str]] = {name: [] for name in tree.groups}
     for name, group in tree.groups.items():
         for child in group.children:
@@ -162,10 +162,10 @@ def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
 
 
 def _entry(tree: Tree, name: str, chain: list[str]) -> HostEntry:
-    """Return the host with its merged variables in our own form."""
+    """Return the host with its merged variables under orch's own keys."""
     merged: dict[str, Var] = {}
     for nearer in (*(tree.groups[group].vars for group in chain), tree.hosts[name]):
-        # The nearest comes last in order too: a setting may have two names, and then the later one below wins.
+        # Keep the nearest variable last in the mapping too: a setting may have two names, and then the later one wins below.
         merged = {key: variable for key, variable in merged.items() if key not in nearer} | nearer
     values: dict[str, Any] = {}
     places: dict[KeyPath, str] = {(): tree.places[name]}
@@ -182,7 +182,7 @@ def _entry(tree: Tree, name: str, chain: list[str]) -> HostEntry:
 
 
 def _path(tree: Tree, key: str, variable: Var) -> KeyPath:
-    """Return where a variable belongs in our own form, or nothing where it does not concern us."""
+    """Return the key path of a variable in orch's own schema, empty for a variable that orch does not use."""
     message, hint = _refusal(key, variable.value)
     if message and variable.where not in tree.refused:
         tree.refused.add(variable.where)
@@ -195,9 +195,9 @@ def _path(tree: Tree, key: str, variable: Var) -> KeyPath:
 def _refusal(key: str, value: Any) -> tuple[str, str]:
     """Return what is wrong with a variable and the remedy, or two empty texts."""
     if key in _REFUSED:
-        return f"expected settings that orch can follow, got {key}", _REFUSED[key]
+        return f"expected a setting that orch supports, got {key}", _REFUSED[key]
     if any("{{" in text or "{%" in text for text in _texts(value)):
-        return "expected a plain value, got a template", "write the value itself; Jinja is not evaluated here"
+        return "expected a plain value, got a template", "write the value itself; orch does not evaluate Jinja"
     if key == "ansible_connection" and value not in _CONNECTIONS:
         return f"expected a connection by ssh, got {found(value)}", "orch reaches every host by ssh"
     return "", ""
@@ -207,10 +207,10 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for each in [*value, *(value.values() if isinstance(value, dict) else ())]:
-            yield from _texts(each)
+        for item in [*value, *(value.values() if isinstance(value, dict) else ())]:
+            yield from _texts(item)
 
 
 def _number(value: Any) -> Any:
-    """Ansible takes ``"22"`` for 22, and so do its inventories."""
+    """Return ``"22"`` as 22, because Ansible accepts numbers written as text."""
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

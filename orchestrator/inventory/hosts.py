@@ -1,9 +1,9 @@
 """The machines of a cluster as values: `Host` and `Inventory`.
 
-Facts of the cluster live here (addresses, GPUs, interface, interpreter, environment); choices of an experiment live in
-`orchestrator.plan.spec` and never overlap with them. This module knows no file format and opens nothing: reading is
-`orchestrator.plan.folders`, our YAML schema is `orchestrator.inventory.schema`, formats of other tools are
-`orchestrator.inventory.formats`.
+They hold facts of the cluster (addresses, GPUs, interface, interpreter, environment). The choices of an experiment are in
+`orchestrator.plan.spec`; the two never overlap. This module knows no file format and opens no file:
+`orchestrator.inventory.read` reads inventories, `orchestrator.inventory.schema` checks orch's own YAML, and
+`orchestrator.inventory.formats` parses the formats of other tools.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from orchestrator.inventory.hostset import expand, fold, nearest
 
 __all__ = ["Host", "Inventory", "SshSettings", "secret_values"]
 
-# Tokens and tokenizers in plain sight are those of language models: MAX_TOKENS, TOKENIZERS_PARALLELISM.
+# TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SshSettings:
-    """How a host is reached. ``None`` means: as the user's ssh configuration says, then OpenSSH's own default."""
+    """How to reach a host. None stands for the value in the user's ssh configuration, and without one OpenSSH's default."""
 
     user: str | None = None
     port: int | None = None
@@ -41,11 +41,11 @@ class SshSettings:
 class Host:
     """One machine.
 
-    ``gpus`` is the number of GPUs that runs may use, 0 for a machine measured on its CPU, None where the source of the
-    inventory does not say. ``slots`` is the number of processes a machine without GPUs carries. ``env`` goes into the
-    environment of every run on it. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the
-    framework), ``interface`` (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect``
-    is what preflight must find there, by the keys of ``expect:``.
+    ``gpus`` is the number of GPUs that runs may use, 0 for a machine that is measured on its CPU, None if the inventory does
+    not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to the environment of every run
+    on the host. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the framework), ``interface``
+    (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must
+    find on the host, by the keys of ``expect:``.
     """
 
     name: str
@@ -59,20 +59,20 @@ class Host:
 
     @property
     def device(self) -> str:
-        """What runs measure on this host: ``cuda`` or ``cpu``."""
+        """Device that runs on this host measure: ``cuda`` or ``cpu``."""
         return "cpu" if self.gpus == 0 else "cuda"
 
     @property
     def capacity(self) -> int | None:
-        """How many ranks fit: its GPUs, or its slots where it has none; None where the inventory does not say."""
+        """Number of ranks that fit: its GPUs, or its slots if it has no GPU; None if the inventory does not state it."""
         return self.slots if self.gpus == 0 else self.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Hosts in their written order, and named groups of them. ``source`` is the file or expression they came from.
+    """Hosts in written order, and named groups of them. ``source`` is the file or expression that declares them.
 
-    ``hidden`` are names of variables of ``env``, or patterns of them, whose values are never shown.
+    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown.
     """
 
     source: str
@@ -82,46 +82,48 @@ class Inventory:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The variables of ``env`` whose values are never shown: those that are hidden, and those named like a secret."""
+        """The ``env`` variables whose values are never shown: those in ``hidden``, and those with a name like a secret's."""
         names = dict.fromkeys(name for host in self.hosts for name in host.env)
-        return tuple(name for name in names if _SECRET.search(name) or any(fnmatchcase(name, each) for each in self.hidden))
+        return tuple(
+            name for name in names if _SECRET.search(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
+        )
 
     def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
-        """Return the hosts that ``expression`` names, in inventory order, without those of ``exclude``.
+        """Return the hosts that ``expression`` names, in inventory order, without those that ``exclude`` names.
 
-        ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; names and addresses alike.
-        Empty: every host.
-        Raises ConfigError naming the unknown host or group and the nearest known one.
+        ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; both names and addresses.
+        An empty expression selects every host.
+        Raises ConfigError with the unknown host or group and the closest known one.
         """
-        wanted = self._names(expression) if expression else {host.name for host in self.hosts}
-        unwanted = self._names(exclude) if exclude else set()
-        return tuple(host for host in self.hosts if host.name in wanted - unwanted)
+        selected = self._names(expression) if expression else {host.name for host in self.hosts}
+        excluded = self._names(exclude) if exclude else set()
+        return tuple(host for host in self.hosts if host.name in selected - excluded)
 
     def _names(self, expression: str) -> set[str]:
-        known: dict[str, set[str]] = {}
+        names_of: dict[str, set[str]] = {}
         for host in self.hosts:
-            known.setdefault(host.address, set()).add(host.name)
-        known |= {host.name: {host.name} for host in self.hosts}
+            names_of.setdefault(host.address, set()).add(host.name)
+        names_of |= {host.name: {host.name} for host in self.hosts}
         names = set()
         for word in expand(expression, {"all": tuple(host.name for host in self.hosts)} | dict(self.groups)):
-            if word not in known:
+            if word not in names_of:
                 raise ConfigError(
                     f"no host {word!r} in {self.source}",
                     where=f"hosts {expression!r}",
-                    hint=f"known hosts: {fold(host.name for host in self.hosts)}{nearest(word, known)}",
+                    hint=f"known hosts: {fold(host.name for host in self.hosts)}{nearest(word, names_of)}",
                 )
-            names |= known[word]
+            names |= names_of[word]
         return names
 
     def of(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """Return the hosts with these names, in this order. Raises ConfigError for one that is not there any more."""
+        """Return the hosts with these names, in this order. Raises ConfigError for names that the inventory does not have."""
         by_name = {host.name: host for host in self.hosts}
-        gone = [name for name in names if name not in by_name]
-        if gone:
-            raise ConfigError(f"expected the hosts {fold(gone)}, there are none of this name", where=self.source)
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise ConfigError(f"expected the hosts {fold(missing)}, got an inventory without them", where=self.source)
         return tuple(by_name[name] for name in names)
 
 
 def secret_values(hosts: Sequence[Host], names: Sequence[str]) -> set[str]:
-    """Return the values that hosts give to these variables, which are never shown; empty ones are no secrets."""
+    """Return the values of these ``env`` variables on all hosts, which are never shown. Empty values are not secrets."""
     return {host.env[name] for host in hosts for name in names if host.env.get(name)}

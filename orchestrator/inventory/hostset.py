@@ -1,6 +1,6 @@
-"""Sets of hosts as text: brackets, ranges, groups, and what a host may be called.
+"""Sets of hosts as text: brackets, ranges, groups, and the rules for host names and addresses.
 
-Everything that reads, prints or compares names of hosts comes here. It knows no inventory: groups arrive as a mapping.
+All code that reads, prints or compares host names uses this module. It knows no inventory: groups are passed as a mapping.
 
 >>> expand("gpu[01-03],node7")
 ['gpu01', 'gpu02', 'gpu03', 'node7']
@@ -47,16 +47,16 @@ _ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
 _PIECES = re.compile(r"\[([^\[\]]*)\]")
 _FOLDABLE = re.compile(r"[A-Za-z0-9._-]+")
-# A run directory is read on laptops too, and these words name devices on some of them.
+# Run directories are read on laptops too, and on Windows these words name devices.
 _RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 
 def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) -> list[str]:
-    """Return the names that ``expression`` stands for, in written order, each once.
+    """Return the names that ``expression`` stands for, in written order, without duplicates.
 
-    Takes comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several brackets, ``10.11.0.2-5`` and
-    ``@group``; members of groups are expressions as well. Raises ConfigError for bad brackets, an unknown group, a loop of
-    groups, or more than `MAX_HOSTS` hosts. An IPv6 address passes unchanged.
+    Accepts comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several brackets, ``10.11.0.2-5`` and
+    ``@group``; members of groups are expressions too. Raises ConfigError for bad brackets, an unknown group, a loop of
+    groups, or more than `MAX_HOSTS` hosts. An IPv6 address is returned unchanged.
     """
     names: dict[str, None] = {}
     for count, name in enumerate(_Walk(expression, groups).names(expression)):
@@ -67,7 +67,7 @@ def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) ->
 
 
 def split_words(expression: str) -> list[str]:
-    """Return the parts of an expression between its commas outside brackets. Raises ConfigError where one is empty."""
+    """Split an expression at the commas outside brackets. Raises ConfigError if a part is empty."""
     words, depth = [""], 0
     for character in expression:
         depth += (character == "[") - (character == "]")
@@ -84,24 +84,25 @@ def split_words(expression: str) -> list[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return ``names`` as one short expression, sorted; `expand` gives the same set of names back."""
+    """Return ``names`` as one short, sorted expression, which `expand` turns back into the same set of names."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    every = list(dict.fromkeys(names))
-    foldable = [name for name in every if _FOLDABLE.fullmatch(name)]
+    distinct = list(dict.fromkeys(names))
+    foldable = [name for name in distinct if _FOLDABLE.fullmatch(name)]
+    others = [name for name in distinct if not _FOLDABLE.fullmatch(name)]
     nodes = NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP)
-    nodes.fold_axis = None  # otherwise a user's own ClusterShell settings would change what we print
-    return ",".join([str(nodes)] * bool(foldable) + [name for name in every if not _FOLDABLE.fullmatch(name)])
+    nodes.fold_axis = None  # otherwise the user's ClusterShell settings would change the text
+    return ",".join([str(nodes), *others] if foldable else others)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the known word closest to ``word``, or nothing where none is close."""
-    matches = get_close_matches(str(word), [str(each) for each in known], 1)
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, or an empty text if none is close."""
+    matches = get_close_matches(str(word), [str(choice) for choice in choices], 1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def alias_of(word: str) -> str:
-    """Return the name of a host of which only ``word`` is known: itself, but a bare IPv6 address without its colons.
+    """Return the host name for a host declared by ``word`` alone: the word itself, or an IPv6 address with '-' instead of ':'.
 
     >>> alias_of("fd00::1"), alias_of("::1"), alias_of("node1")
     ('fd00--1', '0--1', 'node1')
@@ -122,7 +123,7 @@ def is_ipv6(text: str) -> bool:
 
 
 def same_machine_key(address: str) -> str:
-    """Return one spelling for all spellings of an address, so that two hosts on one machine are found out.
+    """Return one spelling for all spellings of an address, so that two hosts with the same machine are detected.
 
     >>> same_machine_key("FD00::0001") == same_machine_key("fd00::1"), same_machine_key("Node1.")
     (True, 'node1')
@@ -131,10 +132,10 @@ def same_machine_key(address: str) -> str:
 
 
 def check_alias(name: str, where: str) -> None:
-    """Raise ConfigError unless ``name`` can name a host and, as a part of a path, its folder of logs."""
+    """Raise ConfigError unless ``name`` is valid as a host name and as the name of the host's log folder."""
     _check_common(name, where, "a host name")
     if _RESERVED.fullmatch(name):
-        raise ConfigError(f"expected a host name, got the reserved word {name!r}", where=where, hint="call it otherwise")
+        raise ConfigError(f"expected a host name, got the reserved word {name!r}", where=where, hint="choose another name")
     if len(name.encode(errors="replace")) > _MAX_ALIAS_BYTES:
         got = f"{len(name.encode(errors='replace'))} bytes: {name[:20]!r}…"
         raise ConfigError(f"expected a host name of at most {_MAX_ALIAS_BYTES} bytes, got {got}", where=where)
@@ -142,12 +143,12 @@ def check_alias(name: str, where: str) -> None:
         raise ConfigError(
             f"expected a host name of letters, digits, '.', '_' and '-', got {name!r}",
             where=where,
-            hint="it begins with a letter, digit or '_' and ends without '.'; the real name may stand in address:",
+            hint="it begins with a letter, digit or '_' and does not end with '.'; write the real name into address:",
         )
 
 
 def check_address(address: str, where: str) -> None:
-    """Raise ConfigError unless ``address`` is an IPv4 or bare IPv6 address or a name that DNS could hold."""
+    """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or a valid DNS name."""
     _check_common(address, where, "an address")
     if is_ipv6(address):
         return
@@ -163,7 +164,7 @@ def check_address(address: str, where: str) -> None:
 
 
 def _check_common(text: str, where: str, kind: str) -> None:
-    """Refuse what is an address with something around it, and say where that something belongs."""
+    """Raise ConfigError for an address with additions such as a user or a port; the hint names the key for the addition."""
     if not text:
         raise ConfigError(f"expected {kind}, got an empty text", where=where)
     if any(character.isspace() or not character.isprintable() for character in text):
@@ -184,7 +185,7 @@ def _check_common(text: str, where: str, kind: str) -> None:
 
 
 class _Walk:
-    """One expansion. A group that was finished once has given all its names, so groups of groups stay cheap."""
+    """One expansion. Each group is expanded only once, so that nested groups stay cheap."""
 
     def __init__(self, expression: str, groups: Mapping[str, Sequence[str]]) -> None:
         self.expression = expression
@@ -201,13 +202,13 @@ class _Walk:
     def members(self, group: str, trail: tuple[str, ...]) -> Iterator[str]:
         if group in trail:
             loop = " → ".join((*trail[trail.index(group) :], group))
-            raise _refusal(self.expression, f"expected groups without a loop, got {loop}", "take one of them out of the other")
+            raise _refusal(self.expression, f"expected groups without a loop, got {loop}", "remove one of them from the other")
         if group not in self.groups:
-            known = ", ".join(list(self.groups)[:20]) or "none"
-            hint = f"known groups: {known}{nearest(group, self.groups)}"
+            names = ", ".join(list(self.groups)[:20]) or "none"
+            hint = f"known groups: {names}{nearest(group, self.groups)}"
             raise _refusal(self.expression, f"expected a known group, got {group!r}", hint)
         if len(trail) >= _MAX_NESTING:
-            raise _refusal(self.expression, f"expected groups at most {_MAX_NESTING} deep, got more", "flatten them")
+            raise _refusal(self.expression, f"expected groups nested at most {_MAX_NESTING} deep, got more", "flatten them")
         for member in self.groups[group] if group not in self.finished else ():
             yield from self.names(member, (*trail, group))
         self.finished.add(group)
@@ -220,7 +221,7 @@ def _expanded(word: str, expression: str) -> Iterator[str]:
         raise _refusal(expression, f"expected a range between brackets, got {word!r}", "write an IPv6 address without brackets")
     pieces = _PIECES.split(word)
     if any(bracket in text for text in pieces[::2] for bracket in "[]"):
-        raise _refusal(expression, f"expected brackets in pairs, got {word!r}", "for example node[1-4]")
+        raise _refusal(expression, f"expected paired brackets, got {word!r}", "for example node[1-4]")
     spans = [[_span(span.strip(), expression) for span in text.split(",")] for text in pieces[1::2]]
     size = prod(sum(len(numbers) for numbers, _ in axis) for axis in spans)
     if size > MAX_HOSTS:
@@ -231,7 +232,7 @@ def _expanded(word: str, expression: str) -> Iterator[str]:
 
 
 def _span(text: str, expression: str) -> tuple[range, int]:
-    """Return the numbers of ``01-08/2`` and the width they are padded to."""
+    """Return the numbers of ``01-08/2`` and the width to which they are padded."""
     match = _SPAN.fullmatch(text)
     hint = "for example node[1-4], gpu[01-16] or n[0-8/2]"
     if not match:
@@ -239,7 +240,7 @@ def _span(text: str, expression: str) -> tuple[range, int]:
     first, last = match[1], match[2] or match[1]
     padded = any(end.startswith("0") and len(end) > 1 for end in (first, last))
     if int(first) > int(last) or (padded and len(first) != len(last)) or match[3] == "0":
-        raise _refusal(expression, f"expected a rising range of one width, got {text!r}", hint)
+        raise _refusal(expression, f"expected an ascending range, its ends padded to one width, got {text!r}", hint)
     return range(int(first), int(last) + 1, int(match[3] or 1)), len(first) if padded else 1
 
 

@@ -1,4 +1,4 @@
-"""Reads an inventory file with the files that it stands on, or a host expression."""
+"""Reads an inventory file and the files that it extends, or a host expression."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
 def open_inventory(source: str) -> Inventory:
-    """Read an inventory file, and those that it stands on, or make one of a host expression.
+    """Read an inventory file and the files that it extends, or make an inventory from a host expression.
 
-    Raises ConfigError naming file, line and key.
+    Raises ConfigError with file, line and key.
     """
     from orchestrator.inventory import formats
 
@@ -28,7 +28,7 @@ def open_inventory(source: str) -> Inventory:
 
 
 def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
-    """``above`` are the files that stand on this one."""
+    """Read one file; ``above`` are the files that extend it."""
     from orchestrator import yamlfile
     from orchestrator.inventory import base, formats
 
@@ -38,6 +38,6 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
     if over is None:
         return formats.parse_text(text, source, yamlfile.loads)
     below = path.parent / Path(over.base).expanduser()
-    if below.resolve() in (each.resolve() for each in (path, *above)):
-        raise ConfigError(f"expected another inventory than itself, got {over.base}", where=f"{source}: base")
+    if below.resolve() in (file.resolve() for file in (path, *above)):
+        raise ConfigError(f"expected an inventory that does not extend this one, got {over.base}", where=f"{source}: base")
     return base.laid_over(over, _read_inventory(below, str(below), (path, *above)), source)

@@ -1,8 +1,8 @@
-"""The schema of ``inventory/*.yaml``, and the checks that hosts pass whatever format they were written in.
+"""The schema of ``inventory/*.yaml``, and the checks for hosts of every inventory format.
 
-`parse` understands our own YAML; `build` turns declared hosts (`HostEntry`) and groups (`Grouping`) of any format into an
-`Inventory`. All faults of a source are found and reported together: where, what was expected, what came, and a hint.
-What a single host may say is `orchestrator.inventory.values`.
+`parse` reads orch's own YAML; `build` turns the declared hosts (`HostEntry`) and groups (`Grouping`) of any format into an
+`Inventory`. All faults of a source are reported together: where, what was expected, what came, and a hint.
+`orchestrator.inventory.values` defines the keys of a single host.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class InventoryDocument(Protocol):
-    """What a YAML loader gives: plain values, and the line of each."""
+    """The result of a YAML loader: plain values, and the line of each."""
 
     @property
     def value(self) -> Any:
@@ -41,7 +41,7 @@ class InventoryDocument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """One declaration of hosts: an expression, its values as our YAML has them, and where each of them was written."""
+    """One declaration of hosts: an expression, its values under the keys of orch's YAML, and the place of each value."""
 
     hosts: str
     values: Any
@@ -50,7 +50,7 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, where it was written, and what is expected of its hosts."""
+    """A group as declared: expressions of hosts and other groups, its place in the file, and what its hosts must have."""
 
     name: str
     members: Sequence[str]
@@ -59,7 +59,7 @@ class Grouping:
 
 
 def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Inventory:
-    """Return the inventory that a document in our own schema declares. Raises Faults of ConfigError, all of the file."""
+    """Return the inventory that a document in orch's own schema declares. Raises Faults with every ConfigError of the file."""
 
     def where(path: KeyPath) -> str:
         place = f"{source}:{line_of(path)}"
@@ -89,38 +89,38 @@ def build(
     hidden: Sequence[str] = (),
     faults: Sequence[ConfigError] = (),
 ) -> Inventory:
-    """Check and combine what a source declares. Raises Faults with ``faults``, found so far, and all that are found here."""
-    every = list(faults)
+    """Check and combine the declarations of a source. Raises Faults with ``faults``, which the caller found, and all others."""
+    every_fault = list(faults)
     placed: list[tuple[Host, str]] = []
     for entry in entries:
-        placed.extend(_hosts(entry, defaults or {}, every))
+        placed.extend(_hosts(entry, defaults or {}, every_fault))
         if len(placed) > MAX_HOSTS:
-            refuse([*every, ConfigError(f"expected at most {MAX_HOSTS} hosts, got more", where=source)])
+            refuse([*every_fault, ConfigError(f"expected at most {MAX_HOSTS} hosts, got more", where=source)])
     if not entries:
-        every.append(ConfigError("expected at least one host, got none", where=source, hint="declare one, such as node1"))
-    every.extend(_clashes(placed))
+        every_fault.append(ConfigError("expected at least one host, got none", where=source, hint="declare one, such as node1"))
+    every_fault.extend(_clashes(placed))
     hosts = tuple(host for host, _ in placed)
     names = {name: name for entry in entries for name in _declared(entry)}
-    resolved = _resolved(groups, _unique_addresses(hosts) | names, every)
-    if every:
-        refuse(every)
+    resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
+    if every_fault:
+        refuse(every_fault)
     classes = [(resolved[group.name], group.expect) for group in groups if group.expect]
     expected = (defaults or {}).get("expect", {})
     return Inventory(source, tuple(_expecting(host, expected, classes) for host in hosts), resolved, tuple(hidden))
 
 
 def _expecting(host: Host, defaults: Mapping[str, Any], classes: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> Host:
-    """Return a host with all that is expected of it: of every host, then of its groups as they are written, then its own."""
-    found = dict(defaults)
+    """Return a host with its merged expectations: the defaults, then those of its groups in written order, then its own."""
+    merged = dict(defaults)
     for names, expect in classes:
-        found |= expect if host.name in names else {}
-    return replace(host, expect={**found, **host.expect})
+        merged |= expect if host.name in names else {}
+    return replace(host, expect={**merged, **host.expect})
 
 
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
-    """Raise all faults together; past a hundred, the number of the others stands for them."""
-    more = len(faults) - _MAX_FAULTS
-    rest = [ConfigError(f"expected a sound inventory, got {more} more faults like these")] if more > 0 else []
+    """Raise the first hundred faults together, with the number of the remaining ones."""
+    remaining = len(faults) - _MAX_FAULTS
+    rest = [ConfigError(f"expected a valid inventory, got {remaining} more faults")] if remaining > 0 else []
     raise Faults([*faults[:_MAX_FAULTS], *rest])
 
 
@@ -150,28 +150,29 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
             body = checked(GroupValues, value, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
-        strange = [found(member) for member in members if not isinstance(member, str)]
-        if members and not strange:
+        invalid = [found(member) for member in members if not isinstance(member, str)]
+        if members and not invalid:
             groupings.append(Grouping(name, members, place, body.get("expect", {})))
         else:
-            got = strange[0] if strange else "an empty list"
+            got = invalid[0] if invalid else "an empty list"
             message = f"expected hosts and @groups as text, got {got}"
             faults.append(ConfigError(message, where=place, hint='for example [node1, "@lab"]'))
     return groupings
 
 
 def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where) -> Iterator[ConfigError]:
-    """Yield a fault for each name or pattern that no ``env`` holds: misspelt, it would leave the real secret in plain sight."""
+    """Yield a fault for each name or pattern that matches no ``env`` variable: a misspelt name would expose the real secret."""
     environments = [holder.get("env") for holder in holders if isinstance(holder, dict)]
-    known = {name for env in environments if isinstance(env, dict) for name in env}
+    variables = {name for env in environments if isinstance(env, dict) for name in env}
     for index, name in enumerate(secrets):
-        if not isinstance(name, str) or not any(fnmatchcase(each, name) for each in known):
-            hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{nearest(str(name), known)}"
+        if not isinstance(name, str) or not any(fnmatchcase(variable, name) for variable in variables):
+            suggestion = nearest(str(name), variables)
+            hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{suggestion}"
             yield ConfigError(f"expected the name of a variable, got {found(name)}", where=where(("secrets", index)), hint=hint)
 
 
 def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:
-    """Yield the hosts of one entry and where they stand; after a bad one the rest of the entry is not looked at."""
+    """Yield the hosts of one entry, each with its place; the first bad host ends the entry."""
     values = checked(HostValues, entry.values, entry.where, faults)
     place = entry.where(())
     address_place = entry.where(("address",)) if "address" in values else place
@@ -181,7 +182,7 @@ def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigErr
         words = _expanded(entry.hosts, place)
         addresses = _expanded(values["address"], address_place) if "address" in values else words
         if len(addresses) != len(words):
-            hint = "ranges of both expand in step"
+            hint = "the ranges in the name and in address: expand in parallel"
             raise ConfigError(f"expected {len(words)} addresses, got {len(addresses)}", where=address_place, hint=hint)
         for word, address in zip(words, addresses, strict=True):
             check_alias(alias_of(word), place)
@@ -207,7 +208,7 @@ def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[
 
 
 def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:
-    """Yield a fault for each host that another one already is: by name, by address and port, or by its name as an address."""
+    """Yield a fault for each host that repeats another one: its name, its address and port, or its address as a name."""
     names: dict[str, str] = {}
     machines: dict[tuple[Any, ...], str] = {}
     owners = {same_machine_key(host.address): host.name for host, _ in placed}
@@ -218,16 +219,16 @@ def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:
             yield ConfigError(f"expected each host once, got {host.name!r} again", where=where, hint=f"first at {names[name]}")
         elif machine in machines:
             got = f"{machines[machine]!r} and {host.name!r} at {host.address} port {machine[1]}"
-            yield ConfigError(f"expected one name for a machine, got {got}", where=where, hint="remove one of them")
+            yield ConfigError(f"expected one name per machine, got {got}", where=where, hint="remove one of them")
         elif owners.get(name, host.name) != host.name and same_machine_key(host.address) != name:
             got = f"{host.name!r}, the address of {owners[name]!r}"
-            yield ConfigError(f"expected a name that is no other host's address, got {got}", where=where)
+            yield ConfigError(f"expected a name that is not the address of another host, got {got}", where=where)
         names.setdefault(name, where)
         machines.setdefault(machine, host.name)
 
 
 def _declared(entry: HostEntry) -> list[str]:
-    """Return the names that an entry means to declare, however wrong the rest of it is: groups may rightly hold them."""
+    """Return the host names of an entry, even if its values are invalid: groups that list them are not at fault."""
     try:
         return [alias_of(word) for word in expand(entry.hosts)]
     except ConfigError:
@@ -239,32 +240,35 @@ def _unique_addresses(hosts: Sequence[Host]) -> dict[str, str]:
     return {host.address: host.name for host in hosts if counts[host.address] == 1}
 
 
-def _resolved(groups: Sequence[Grouping], known: Mapping[str, str], faults: list[ConfigError]) -> dict[str, tuple[str, ...]]:
-    """Return each group's hosts by name. First what each group says itself is checked, then whether groups form a loop."""
+def _resolved(groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list[ConfigError]) -> dict[str, tuple[str, ...]]:
+    """Return the host names of each group; ``hosts`` maps names and addresses to names.
+
+    Each group is checked by itself first, and only then for loops of groups.
+    """
     hollow: dict[str, Sequence[str]] = {group.name: () for group in groups}
-    own = [fault for group in groups for fault in _group_faults(group, hollow, known)]
-    faults.extend(own)
+    group_faults = [fault for group in groups for fault in _group_faults(group, hollow, hosts)]
+    faults.extend(group_faults)
     members = {group.name: group.members for group in groups}
     resolved = {}
-    for group in () if own else groups:
+    for group in () if group_faults else groups:
         try:
             names = _expanded(f"@{group.name}", group.where, members)
-            resolved[group.name] = tuple(dict.fromkeys(known[name] for name in names))
+            resolved[group.name] = tuple(dict.fromkeys(hosts[name] for name in names))
         except ConfigError as error:
             faults.append(error)
     return resolved
 
 
-def _group_faults(group: Grouping, groups: Mapping[str, Sequence[str]], known: Mapping[str, str]) -> Iterator[ConfigError]:
+def _group_faults(group: Grouping, groups: Mapping[str, Sequence[str]], hosts: Mapping[str, str]) -> Iterator[ConfigError]:
     if not _GROUP_NAME.fullmatch(group.name) or group.name == "all":
         hint = "@all is every host" if group.name == "all" else "letters, digits, '.', '_' and '-'"
         yield ConfigError(f"expected a group name, got {group.name[:60]!r}", where=group.where, hint=hint)
     for member in group.members:
         try:
-            unknown = [word for word in _expanded(member, group.where, groups) if word not in known]
+            unknown = [word for word in _expanded(member, group.where, groups) if word not in hosts]
         except ConfigError as error:
             yield error
             continue
         for word in unknown[:1]:
-            hint = f"declare it under hosts:{nearest(word, known)}"
+            hint = f"declare it under hosts:{nearest(word, hosts)}"
             yield ConfigError(f"expected known hosts, got {word[:60]!r}", where=group.where, hint=hint)

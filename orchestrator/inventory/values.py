@@ -1,7 +1,7 @@
-"""What a host may say of itself, as pydantic models: names of keys, types, limits, and a sentence for what is wrong.
+"""The settings of a host as pydantic models: keys, types, limits, and a message for each wrong value.
 
-`checked` validates one mapping and collects its faults; the sound keys come back even where others are not, so that later
-checks still see them. Values of ``env`` may be secrets: a message about one says its kind and never the value.
+`checked` validates one mapping and collects its faults; it returns the valid keys even if others are not, so that later
+checks still see them. Values of ``env`` may be secrets: a message about one states its type and never the value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "unknown_key",
 ]
 
-WHOLE = "begin it with / or ~/; what makes, checks and reads a data set starts in different folders"
+WHOLE = "begin it with / or ~/; the programs that make, check and read a data set start in different folders"
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -41,7 +41,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
-# The placement decides these; an inventory that set them too would make every rank believe the wrong thing.
+# The placement of a run sets these; if an inventory set them too, every rank would get the same wrong values.
 PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
@@ -63,7 +63,7 @@ def _is_path(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Claim that a path of a node means the same to every program there: it begins at the root, or at its user's home."""
+    """Return True if a path on a node begins at the root or at the user's home, and so is the same for every program."""
     return _is_path(value) and value.startswith(("/", "~"))
 
 
@@ -73,7 +73,7 @@ def _is_jump(value: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether a template can be given it: anything but nothing, and no NUL in any text of it."""
+    """Return True if templates can use a value: it is not None, and no text in it contains NUL."""
     if isinstance(value, list | dict):
         return all(map(_is_value, [*value, *(value.values() if isinstance(value, dict) else ())]))
     return value is not None and (not isinstance(value, str) or "\0" not in value)
@@ -157,7 +157,7 @@ class _Pcie(_Strict):
 
 
 class _Expect(_Strict):
-    """What preflight must find on hosts of this class; `orchestrator.checks.expected` compares."""
+    """What preflight must find on hosts of this class; `orchestrator.checks.expected` compares it."""
 
     gpu: _Requirement = ""
     gpus: _Count = 0
@@ -187,14 +187,14 @@ class _Expect(_Strict):
 
 
 class GroupValues(_Strict):
-    """What a group may hold where it is more than a list; its hosts are checked with all the others."""
+    """The keys of a group that is a mapping; its ``hosts`` are checked together with all other groups."""
 
     hosts: Any = ()
     expect: _Expect = _Expect()
 
 
 class MachineValues(_Strict):
-    """What ``defaults:`` may hold."""
+    """The keys of ``defaults:``."""
 
     gpus: Annotated[int, _whole(0, 1024)] = 0
     slots: Annotated[int, _whole(1, 1024)] = 1
@@ -205,27 +205,27 @@ class MachineValues(_Strict):
 
 
 class HostValues(MachineValues):
-    """What one host may hold."""
+    """The keys of one host."""
 
     address: Annotated[str, _takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = ""
 
 
 def checked(model: type[BaseModel], value: Any, where: Where, faults: list[ConfigError]) -> dict[str, Any]:
-    """Return the keys of ``value`` that were set and are sound; append a fault for each of the others."""
+    """Return the keys of ``value`` that are set and valid; append a fault for each of the others."""
     try:
         return model.model_validate(value).model_dump(exclude_unset=True)
     except ValidationError as error:
-        faults.extend(_fault(each, model, where) for each in error.errors(include_url=False))
-        bad = {each["loc"][0] for each in error.errors() if each["loc"]}
-        return checked(model, {key: value[key] for key in value if key not in bad}, where, faults) if bad else {}
+        faults.extend(_fault(detail, model, where) for detail in error.errors(include_url=False))
+        invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+        return checked(model, {key: value[key] for key in value if key not in invalid}, where, faults) if invalid else {}
 
 
 def found(value: Any, secret: bool = False) -> str:
-    """Say in words what came instead of the expected; of a secret only its kind."""
+    """Return a description of an unexpected value for a message: type and value, or only the type of a secret."""
     words = {type(None): "nothing", dict: "a mapping", list: "a list"}
     if type(value) in words:
         return words[type(value)]
-    kind = {bool: "truth value", int: "number", float: "number"}.get(type(value), "text")
+    kind = {bool: "boolean", int: "number", float: "number"}.get(type(value), "text")
     if secret:
         return f"a {kind}"
     text = repr(value) if isinstance(value, str) else str(value).lower()
@@ -233,7 +233,7 @@ def found(value: Any, secret: bool = False) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> ConfigError:
-    """Return the fault for a key that nothing reads."""
+    """Return the fault for a key outside ``known``; an empty hint lists the known keys and the closest one."""
     shown = key if len(key) <= 60 else key[:60] + "…"
     hint = hint or f"known keys: {', '.join(known)}{nearest(key, known)}"
     return ConfigError(f"expected a known key, got {shown!r}", where=where, hint=hint)
@@ -245,7 +245,7 @@ def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigE
         return _misplaced(str(path[-1]), _holder(model, path[:-1]), where(path))
     context = {"expected": "a mapping", "hint": ""} | error.get("ctx", {})
     secret = path[:1] == ("env",) and len(path) > 1 and error["loc"][-1] != "[key]"
-    got = "a text with a NUL in it" if secret and isinstance(error["input"], str) else found(error["input"], secret)
+    got = "text that contains NUL" if secret and isinstance(error["input"], str) else found(error["input"], secret)
     numeral = (
         isinstance(error["input"], str) and error["input"].isdecimal() and context["expected"].startswith("a whole number")
     )

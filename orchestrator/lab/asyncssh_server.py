@@ -1,8 +1,8 @@
-"""SSH servers for machines where none is installed, one process per node: real commands, real exit codes and signals.
+"""SSH servers for machines without sshd, one process per node: real commands, real exit codes and signals.
 
-Run as ``python -m orchestrator.lab.asyncssh_server LAB_DIRECTORY NODE…`` by `orchestrator.lab.loopback`. It behaves as sshd
-does where that matters to an orchestrator: a session ends when its command has ended and nobody holds its output any more, a
-client that disappears closes the command's pipes and kills nothing, and streams are bytes.
+`orchestrator.lab.loopback` runs it as ``python -m orchestrator.lab.asyncssh_server LAB_DIRECTORY NODE…``. It behaves like sshd
+where that matters to an orchestrator: a session ends when its command has ended and no process holds its output open, a client
+that disappears closes the command's pipes but kills nothing, and streams are bytes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CHUNK = 1 << 17
 
 
 class _Server(asyncssh.SSHServer):
-    """Lets clients through to other nodes, as sshd does by default."""
+    """A server that forwards connections to other nodes, as sshd does by default."""
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return True
 
 
 async def _session(environment: dict[str, str], session: Session) -> None:
-    """Run what the client asked for, in a session of its own, and report how it ended."""
+    """Run the client's command in a session of its own, and report how it ended."""
     shell = os.environ.get("SHELL", "/bin/sh")
     argv = [shell, "-c", session.command] if session.command else [shell]
     variables = {**environment, **{name: value for name, value in session.env.items() if name.startswith(("LANG", "LC_"))}}
@@ -48,11 +48,11 @@ async def _session(environment: dict[str, str], session: Session) -> None:
     gone = asyncio.create_task(session.channel.wait_closed())
     ending = asyncio.create_task(_ended(child))
     done = asyncio.gather(ending, outputs)
-    either: list[asyncio.Future[Any]] = [done, gone]
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    futures: list[asyncio.Future[Any]] = [done, gone]
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     feeding.cancel()
     if not done.done():
-        # The client is gone: its pipes close, the command is left alone and only reaped.
+        # The client is gone: close its pipes, leave the command running, and only reap it.
         outputs.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await done
@@ -83,7 +83,7 @@ async def _ended(child: subprocess.Popen[bytes]) -> None:
 
 
 async def _feed(session: Session, sink: IO[bytes]) -> None:
-    """Hand the client's bytes to the command; the end of input closes its stdin."""
+    """Pass the client's bytes to the command; the end of input closes its stdin."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sink)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
@@ -92,13 +92,13 @@ async def _feed(session: Session, sink: IO[bytes]) -> None:
             writer.write(data)
             await writer.drain()
     except (BrokenPipeError, ConnectionError, asyncssh.Error):
-        transport.abort()  # either side has stopped listening
+        transport.abort()  # one side has closed
     finally:
         transport.close()
 
 
 async def _drain(source: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
-    """Hand the command's bytes to the client until nobody holds the pipe's other end."""
+    """Pass the command's bytes to the client until no process holds the other end of the pipe."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
@@ -107,7 +107,7 @@ async def _drain(source: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
             sink.write(data)
             await sink.drain()
     except (BrokenPipeError, ConnectionError, asyncssh.Error):
-        return  # the client is gone; what is left of the output goes nowhere
+        return  # the client is gone; the rest of the output is dropped
     finally:
         transport.close()
 
@@ -130,7 +130,7 @@ async def _serve(lab: Lab, node: LabNode, environment: dict[str, str]) -> None:
 
 
 def _environment(lab: Lab, node: LabNode) -> dict[str, str]:
-    """Return what a command finds in its environment: what sshd would give it, and the lab's own."""
+    """Return the environment of a command: the variables that sshd would set, and the lab's own."""
     user = os.environ.get("USER", "user")
     shell = os.environ.get("SHELL", "/bin/sh")
     plain = {"USER": user, "LOGNAME": user, "SHELL": shell, "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/games"}
@@ -138,7 +138,7 @@ def _environment(lab: Lab, node: LabNode) -> dict[str, str]:
 
 
 def main() -> None:
-    """Fork a server for each node named, and end when they have all ended."""
+    """Fork a server for each of the named nodes, and return when all have ended."""
     lab = read(Path(sys.argv[1]))
     if lab is None:
         sys.exit(f"no lab in {shlex.quote(sys.argv[1])}")

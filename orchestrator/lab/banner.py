@@ -1,6 +1,6 @@
 """Wait until SSH servers answer. Run as ``python -I -S banner.py SECONDS ADDRESS:PORT…``; standard library only.
 
-It is a program of its own because the nodes of a namespace lab can be reached only from inside the lab.
+It is a separate program because the nodes of a namespace lab can only be reached from inside the lab.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 
 
 def wait_for_banner(address: str, port: int, deadline: float) -> None:
-    """Return when the server has said ``SSH-``; raises OSError with the last reason when ``deadline`` (monotonic) passes."""
+    """Return when the server has sent ``SSH-``. Raises OSError with the last reason when ``deadline`` (monotonic) passes."""
     while True:
         try:
             with socket.create_connection((address, port), timeout=2.0) as connection:
                 if connection.recv(4) == b"SSH-":
                     return
-                raise ConnectionError("closed before saying anything")
+                raise ConnectionError("closed before sending anything")
         except OSError as error:
             if time.monotonic() > deadline:
                 raise OSError(f"{address} port {port}: {error}") from error
@@ -25,7 +25,7 @@ def wait_for_banner(address: str, port: int, deadline: float) -> None:
 
 
 def main() -> None:
-    """Wait for all of them; exit status 1 and the reason when one stays silent."""
+    """Wait for all servers; exit with status 1 and the reason if one does not answer."""
     deadline = time.monotonic() + float(sys.argv[1])
     for target in sys.argv[2:]:
         address, _, port = target.rpartition(":")

@@ -1,8 +1,8 @@
-"""A node's processes as one control group of this machine: frozen by the kernel, short of memory, or short of processor time.
+"""A node's processes as one control group of this machine: frozen by the kernel, or limited in memory or processor time.
 
-A group lies under the one that the caller is in, so that a lab never leaves the bounds that somebody set for it; with the
-unified hierarchy under the nearest one that hands the controller on. It carries the lab's marker in its name, by which
-`release` finds it also when whoever made it was killed.
+A group is made below the caller's own group, so that a lab stays within the limits that are set for it; in the unified
+hierarchy below the closest group that delegates the controller. Its name contains the lab's marker, so that `release` finds it
+even if the process that made it was killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTLE_S = 5.0
 
 
 def obstacle(controller: str) -> str:
-    """Say why ``freezer``, ``memory`` or ``cpu`` cannot be used on this machine; empty where it can."""
+    """Return the reason why ``freezer``, ``memory`` or ``cpu`` cannot be used on this machine; empty if it can."""
     try:
         trial = _parent(controller)[0] / f"orch-lab-trial-{os.getpid()}"
         trial.mkdir()
@@ -36,18 +36,18 @@ def obstacle(controller: str) -> str:
 
 
 def freeze(lab: Lab, node: str, members: Callable[[], Iterable[int]]) -> None:
-    """Stop a node's processes where they are, without a signal that any of them could see."""
+    """Freeze a node's processes, without a signal that any of them could notice."""
     group, unified = _enter(lab, node, "freezer", members)
     if unified:
         _write(group / "cgroup.freeze", "1")
-        _settle(lambda: "frozen 1" in (group / "cgroup.events").read_text(encoding="ascii"), f"{node} does not freeze")
+        _settle(lambda: "frozen 1" in (group / "cgroup.events").read_text(encoding="ascii"), f"{node} did not freeze")
     else:
         _write(group / "freezer.state", "FROZEN")
-        _settle(lambda: (group / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN", f"{node} does not freeze")
+        _settle(lambda: (group / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN", f"{node} did not freeze")
 
 
 def thaw(lab: Lab, node: str) -> None:
-    """Let a frozen node go on, and take its group away. Does nothing where there is none."""
+    """Resume a frozen node and remove its group. Does nothing without a group."""
     if obstacle("freezer"):
         return
     parent, unified = _parent("freezer")
@@ -58,15 +58,15 @@ def thaw(lab: Lab, node: str) -> None:
 
 
 def limit_memory(lab: Lab, node: str, size_bytes: int, members: Callable[[], Iterable[int]]) -> None:
-    """Let a node's processes have no more memory than this in all; the kernel kills one of them for more."""
+    """Limit the total memory of a node's processes; beyond it the kernel kills one of them."""
     group, unified = _enter(lab, node, "memory", members)
     _write(group / ("memory.max" if unified else "memory.limit_in_bytes"), str(size_bytes))
-    with suppress(OSError):  # a kernel that does not count what is swapped out
+    with suppress(OSError):  # a kernel that does not account for swap
         _write(group / ("memory.swap.max" if unified else "memory.memsw.limit_in_bytes"), "0" if unified else str(size_bytes))
 
 
 def limit_cpu(lab: Lab, node: str, percent: float, members: Callable[[], Iterable[int]]) -> None:
-    """Let a node's processes have no more than this share of one core in all."""
+    """Limit all processes of a node together to ``percent`` of one core."""
     group, unified = _enter(lab, node, "cpu", members)
     quota = round(_PERIOD_US * percent / 100)
     if unified:
@@ -77,7 +77,7 @@ def limit_cpu(lab: Lab, node: str, percent: float, members: Callable[[], Iterabl
 
 
 def release(lab: Lab) -> None:
-    """Take every group of a lab away, so that its processes are under no limit and can be ended."""
+    """Remove every group of a lab, so that its processes have no limits and can be ended."""
     for controller in ("freezer", "memory", "cpu"):
         with suppress(OSError, ConfigError):
             parent, unified = _parent(controller)
@@ -88,9 +88,9 @@ def release(lab: Lab) -> None:
 
 
 def house(lab: Lab, node: str) -> Path | None:
-    """Make the group that a node starts in and makes groups of its own in, empty as after a boot; None where that cannot be.
+    """Make the group in which a node starts and makes groups of its own, empty as after a boot; return None if impossible.
 
-    In the unified hierarchy it would stand in the way of `freeze` and its like, so there is none.
+    Not made in the unified hierarchy, where it would get in the way of `freeze`, `limit_memory` and `limit_cpu`.
     """
     try:
         parent, unified = _parent(_HOUSING)
@@ -104,7 +104,7 @@ def house(lab: Lab, node: str) -> Path | None:
 
 
 def clear(lab: Lab) -> None:
-    """Remove the groups that a lab's nodes lived in, and those that were made there; nothing may live in them any more."""
+    """Remove the groups of a lab's nodes and the groups that the nodes made; their processes must have ended."""
     with suppress(ConfigError):
         for group in _parent(_HOUSING)[0].glob(_name(lab, "*")):
             _remove_empty(group)
@@ -121,7 +121,7 @@ def _name(lab: Lab, node: str) -> str:
 
 
 def _enter(lab: Lab, node: str, controller: str, members: Callable[[], Iterable[int]]) -> tuple[Path, bool]:
-    """Put a node's processes into its group, made if need be; what they start later is in it by itself."""
+    """Put a node's processes into its group, which is made if necessary; their later children start in it."""
     try:
         parent, unified = _parent(controller)
         group = parent / _name(lab, node)
@@ -144,7 +144,7 @@ def _thaw(group: Path, unified: bool) -> None:
 
 
 def _dissolve(group: Path) -> None:
-    """Send the processes of a group back to the one above, and remove it."""
+    """Move the processes of a group to its parent, and remove the group."""
 
     def gone() -> bool:
         _move((int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()), group.parent)
@@ -152,14 +152,14 @@ def _dissolve(group: Path) -> None:
             group.rmdir()
         return not group.is_dir()
 
-    _settle(gone, f"{group} keeps processes")
+    _settle(gone, f"{group} did not become empty")
 
 
-def _settle(claim: Callable[[], bool], otherwise: str) -> None:
+def _settle(condition: Callable[[], bool], failure: str) -> None:
     deadline = time.monotonic() + _SETTLE_S
-    while not claim():
+    while not condition():
         if time.monotonic() > deadline:
-            raise RunError(f"{otherwise} within {_SETTLE_S:g} s", kind="node_unfit", where="lab")
+            raise RunError(f"{failure} within {_SETTLE_S:g} s", kind="node_unfit", where="lab")
         time.sleep(0.005)
 
 
@@ -168,20 +168,20 @@ def _write(path: Path, text: str) -> None:
 
 
 def _parent(controller: str) -> tuple[Path, bool]:
-    """Return the group under which a node's is made, and whether it is of the unified hierarchy."""
-    found = sorted(own_groups(controller), key=lambda group: group[2])  # a hierarchy of the controller's own comes first
-    for here, top, unified in found:
+    """Return the group under which a node's group is made, and whether it is in the unified hierarchy."""
+    groups = sorted(own_groups(controller), key=lambda group: group[2])  # a hierarchy of the controller's own comes first
+    for current, top, unified in groups:
         if not unified:
-            return here, False
-        for group in (here, *here.parents):
-            if controller == "freezer" or controller in _handed_on(group):
+            return current, False
+        for group in (current, *current.parents):
+            if controller == "freezer" or controller in _delegated(group):
                 return group, True
             if group == top:
                 break
-    raise ConfigError("the machine has no such hierarchy, or hands it to nobody here")
+    raise ConfigError("the machine has no such hierarchy, or does not delegate it to this process")
 
 
-def _handed_on(group: Path) -> list[str]:
+def _delegated(group: Path) -> list[str]:
     try:
         return (group / "cgroup.subtree_control").read_text(encoding="ascii").split()
     except OSError:

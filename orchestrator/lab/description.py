@@ -1,4 +1,4 @@
-"""A lab as text: what a person is told of it, and its inventory, what `orch` is told of it."""
+"""A lab as text: its one-line description for people, and its inventory for `orch`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["described", "gpu_settings", "gpus_for_each", "inventory_text"]
 _GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
 
-def gpus_for_each(nodes: int, wanted: int | None) -> int:
+def gpus_for_each(nodes: int, per_node: int | None) -> int:
     """Return how many of this machine's GPUs each node gets; 0 means that nodes are measured on their CPU.
 
-    ``wanted`` None deals all GPUs out evenly. Raises ConfigError where the machine has fewer than wanted.
+    ``per_node`` None distributes all GPUs evenly. Raises ConfigError if the machine has too few.
     """
-    if wanted == 0:
+    if per_node == 0:
         return 0
     present = _gpus()
-    if wanted is None:
+    if per_node is None:
         return present // nodes
-    if wanted < 0 or present < nodes * wanted:
+    if per_node < 0 or present < nodes * per_node:
         raise ConfigError(
-            f"lab gpus per node: expected {nodes} x {wanted} GPUs, this machine has {present}",
+            f"lab gpus per node: expected {nodes} x {per_node} GPUs, this machine has {present}",
             hint="lower the number of nodes, or use CPU slots with 0",
         )
-    return wanted
+    return per_node
 
 
 def _gpus() -> int:
@@ -45,22 +45,27 @@ def _gpus() -> int:
 
 
 def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that say how GPUs of this machine may speak to each other, such as NCCL_NVLS_ENABLE=0: sshd passes
-    none of them on, and what holds for the machine holds for its nodes."""
+    """Return the variables that control communication between this machine's GPUs, such as NCCL_NVLS_ENABLE=0.
+
+    They apply to the nodes as well, but sshd does not pass them on.
+    """
     return {name: value for name, value in sorted(environment.items()) if name.startswith(_GPU_SETTINGS)}
 
 
 def described(lab: Lab, gpus: int, slots: int) -> str:
-    """Return what a lab that is up is, in one line."""
-    ways = {
-        "namespaces": "in network namespaces of their own with sshd, no route out",
+    """Return one line that describes a lab that is up."""
+    isolation = {
+        "namespaces": "in separate network namespaces with sshd, no route out",
         "loopback": "on this machine's loopback with sshd as this user; they share files and ports",
         "asyncssh": "on this machine's loopback with a Python SSH server, not OpenSSH; they share files and ports",
     }
     ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
-    count, what = (gpus, "GPU") if gpus else (slots, "CPU slot")
-    each = f"{count} {what}{'s' * (count > 1)}"
-    return f"{len(lab.nodes)} node{'s' * (len(lab.nodes) > 1)} of {each}, {ends} port {lab.nodes[0].port}, {ways[lab.kind]}"
+    devices = _counted(gpus, "GPU") if gpus else _counted(slots, "CPU slot")
+    return f"{_counted(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}s" if count > 1 else f"{count} {noun}"
 
 
 def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str]) -> str:
@@ -96,7 +101,7 @@ def _block(name: str, values: Mapping[str, object]) -> list[str]:
 
 
 def _host(lab: Lab, index: int, gpus: int, interface: str, settings: Mapping[str, str]) -> str:
-    """Return a host's lines. NCCL takes nodes that share a kernel for one host unless each names itself."""
+    """Return a host's lines. NCCL treats nodes that share a kernel as one host unless each has its own NCCL_HOSTID."""
     node = lab.nodes[index]
     text = f"  {node.name}:\n    address: {node.address}\n"
     if gpus:

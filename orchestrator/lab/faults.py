@@ -1,10 +1,10 @@
-"""Break the nodes and cables of a lab on purpose, and mend them.
+"""Break the nodes and cables of a lab on purpose, and repair them.
 
-`kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the rest needs network namespaces. A crash takes the cable
-away before it kills: a node that merely dies lets the kernel say goodbye on every connection, and then the hard case,
-silence, goes untested.
+`kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the others need network namespaces. A crash cuts the cable
+before it kills: when processes merely die, the kernel closes every connection properly, and the hard case, silence, would not
+be tested.
 
-Where the machine has control groups, the kernel's freezer stops a node; elsewhere a signal does.
+On machines with control groups, the kernel's freezer stops a node; on others a signal does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ add chain inet lab out { type filter hook output priority 0 ; }
 
 
 def crash(lab: Lab, name: str) -> None:
-    """Cut a node's power: its peers hear nothing more, not even a goodbye."""
+    """Cut a node's power: its peers receive nothing more, not even the end of a connection."""
     link(lab, name, up=False)
     kill(lab, name)
 
@@ -58,13 +58,13 @@ def kill(lab: Lab, name: str) -> None:
     node = lab.node(name)
     _end(lab, node)
     if lab.kind == "namespaces":
-        # The kernel takes the cable away with the node, but some time later; a boot must find the port free now.
+        # The kernel removes the cable with the node, but only some time later; a boot needs the port to be free now.
         with suppress(RunError):
             namespaces.switch(lab, f"link del {namespaces.port_of(node)}\n")
 
 
 def _end(lab: Lab, node: LabNode) -> None:
-    # What the freezer holds dies only when it is thawed, and must do nothing else then.
+    # Frozen processes die only when they are thawed, and must not do anything else then.
     _signal_all(lab, node.name, signal.SIGSTOP)
     cgroups.thaw(lab, node.name)
     with held_namespaces([node.pid], "net"):
@@ -74,7 +74,7 @@ def _end(lab: Lab, node: LabNode) -> None:
 def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
     """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns when it answers.
 
-    ``ahead_s`` puts its monotonic clock so far ahead of the machine's, until it ends.
+    ``ahead_s`` sets its monotonic clock ahead of the machine's by so many seconds, until the node ends.
     """
     node = lab.node(name)
     if node.pid:
@@ -89,7 +89,7 @@ def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
 
 
 def freeze(lab: Lab, name: str) -> None:
-    """Stop every process of a node where it is: connections stay open, nobody answers."""
+    """Freeze every process of a node: connections stay open, but nothing answers."""
     if cgroups.obstacle("freezer"):
         _signal_all(lab, name, signal.SIGSTOP)
     else:
@@ -97,18 +97,18 @@ def freeze(lab: Lab, name: str) -> None:
 
 
 def thaw(lab: Lab, name: str) -> None:
-    """Let a frozen node go on."""
+    """Resume a frozen node."""
     cgroups.thaw(lab, name)
     _signal_all(lab, name, signal.SIGCONT)
 
 
 def memory(lab: Lab, name: str, limit_bytes: int) -> None:
-    """Let a node have no more memory than this; `heal` takes the limit off. Raises ConfigError where that is impossible."""
+    """Limit a node's memory; `heal` removes the limit. Raises ConfigError if the machine does not support it."""
     cgroups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
 
 
 def cpu(lab: Lab, name: str, percent: float) -> None:
-    """Let a node have no more than this share of one core; `heal` takes the limit off. Raises ConfigError as `memory` does."""
+    """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the machine cannot do this."""
     cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)))
 
 
@@ -123,27 +123,27 @@ def _signal_all(lab: Lab, name: str, number: signal.Signals) -> None:
 def members(lab: Lab, node: LabNode) -> dict[int, Stat]:
     """Return a node's processes, its first one included.
 
-    In a namespace lab those are all that use its network: the nsenter that waits outside for a program inside belongs to
-    them, since a node cannot end while somebody outside has yet to take note of a child's end.
+    In a namespace lab those are all processes that use its network, including an nsenter outside that waits for a program
+    inside: a node cannot end while a process outside has not yet reaped its child.
     """
     processes = snapshot()
     if lab.kind == "namespaces":
-        own = namespace(node.pid, "net") if node.pid else ""
-        return {pid: one for pid, one in processes.items() if own and namespace(pid, "net") == own}
+        network = namespace(node.pid, "net") if node.pid else ""
+        return {pid: process for pid, process in processes.items() if network and namespace(pid, "net") == network}
     marks = {f"ORCH_LAB={lab.marker}".encode(), f"ORCH_LAB_NODE={node.name}".encode()}
     marked = {pid for pid in processes if marks <= environ(pid)} | {node.pid}
-    found = descendants(marked, processes) - ancestors(os.getpid(), processes)
-    return {pid: processes[pid] for pid in found}
+    pids = descendants(marked, processes) - ancestors(os.getpid(), processes)
+    return {pid: processes[pid] for pid in pids}
 
 
 def link(lab: Lab, name: str, *, up: bool) -> None:
-    """Pull a node's cable out, or plug it in."""
+    """Plug in a node's cable (``up``), or pull it out."""
     _namespaces_only(lab)
     namespaces.switch(lab, f"link set {namespaces.port_of(lab.node(name))} {'up' if up else 'down'}\n")
 
 
 def rate(lab: Lab, name: str, limit: str | None) -> None:
-    """Limit a node's cable to e.g. ``20mbit`` in both directions; None takes the limit off."""
+    """Limit a node's cable to e.g. ``20mbit`` in both directions; None removes the limit."""
     _namespaces_only(lab)
     tc = find("tc")
     ends = (argv_on(lab, name, [tc]), "eth0"), ([*namespaces.inside(lab), tc], namespaces.port_of(lab.node(name)))
@@ -155,50 +155,50 @@ def rate(lab: Lab, name: str, limit: str | None) -> None:
             run([*begin, "qdisc", "replace", "dev", device, "root", *shape])
 
 
-def pair_rate(lab: Lab, one: str, other: str, limit: str | None) -> None:
-    """Limit what two nodes send each other to e.g. ``20mbit`` each way, and nothing else of theirs; None takes the limit off.
+def pair_rate(lab: Lab, first: str, second: str, limit: str | None) -> None:
+    """Limit the traffic between two nodes to e.g. ``20mbit`` each way, and no other traffic; None removes the limit.
 
-    Takes the place of a `rate` of these nodes on their own end of the cable, and of another pair of theirs.
+    Replaces a `rate` of these nodes on their own end of the cable, and the limit of another pair with one of them.
     """
     _namespaces_only(lab)
     tc = find("tc")
-    for here, there in ((one, lab.node(other).address), (other, lab.node(one).address)):
-        begin = argv_on(lab, here, [tc])
+    for sender, receiver in ((first, lab.node(second).address), (second, lab.node(first).address)):
+        begin = argv_on(lab, sender, [tc])
         if limit is None:
             run([*begin, "qdisc", "del", "dev", "eth0", "root"])
-        else:  # what no class takes is sent at once
+        else:  # htb sends traffic outside its classes without a limit
             lines = [
                 "qdisc replace dev eth0 root handle 1: htb",
                 f"class add dev eth0 parent 1: classid 1:1 htb rate {limit} burst 256kb",
-                f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {there}/32 flowid 1:1",
+                f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {receiver}/32 flowid 1:1",
             ]
             run([*begin, "-batch", "-"], text="\n".join(lines) + "\n")
 
 
 def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None:
-    """Lose this share of the packets that arrive at a node, each on its own; `heal` ends it.
+    """Drop ``percent`` of the packets that arrive at a node, independently of each other; `heal` ends it.
 
-    ``each_way``: of those that it sends as well. They are lost on the switch, since a sender is told of what it cannot send.
+    ``each_way``: also of those that it sends, which are dropped on the switch, because a local drop is reported to the sender.
     """
     if not 0 <= percent <= 100:
         raise ConfigError(f"loss: expected a percentage, got {percent:g}")
-    some = "" if percent == 100 else f"numgen random mod 10000 < {round(percent * 100)} "
-    _nft(lab, name, [f"add rule inet lab in {some}drop"])
+    share = "" if percent == 100 else f"numgen random mod 10000 < {round(percent * 100)} "
+    _nft(lab, name, [f"add rule inet lab in {share}drop"])
     if each_way:
         port = namespaces.port_of(lab.node(name))
         table = "add table netdev lab\n"
         chain = f"add chain netdev lab {port} {{ type filter hook ingress device {port} priority 0 ; }}\n"
-        run([*namespaces.inside(lab), find("nft"), "-f", "-"], text=f"{table}{chain}add rule netdev lab {port} {some}drop\n")
+        run([*namespaces.inside(lab), find("nft"), "-f", "-"], text=f"{table}{chain}add rule netdev lab {port} {share}drop\n")
 
 
-def partition(lab: Lab, one: str, other: str) -> None:
-    """Keep two nodes from hearing each other, while everybody else hears both; `heal` ends it."""
-    for here, there in ((one, lab.node(other).address), (other, lab.node(one).address)):
-        _nft(lab, here, [f"add rule inet lab in ip saddr {there} drop", f"add rule inet lab out ip daddr {there} drop"])
+def partition(lab: Lab, first: str, second: str) -> None:
+    """Drop all traffic between two nodes, which all other nodes can still reach; `heal` ends it."""
+    for name, peer in ((first, lab.node(second).address), (second, lab.node(first).address)):
+        _nft(lab, name, [f"add rule inet lab in ip saddr {peer} drop", f"add rule inet lab out ip daddr {peer} drop"])
 
 
 def heal(lab: Lab) -> None:
-    """End every loss and partition, and every limit on memory and processor time."""
+    """End all losses and partitions, and all limits on memory and processor time."""
     _namespaces_only(lab)
     cgroups.release(lab)
     run([*namespaces.inside(lab), find("nft"), "flush", "ruleset"])
@@ -213,14 +213,14 @@ def _nft(lab: Lab, name: str, rules: Sequence[str]) -> None:
 
 
 def sshd_stop(lab: Lab, name: str) -> None:
-    """End a node's listener: new connections are refused, sessions under way go on. Returns when its port is free."""
+    """Stop a node's listener: new connections are refused, open sessions continue. Returns when its port is free."""
     _namespaces_only(lab)
     pid = (lab.node(name).folder / "sshd.pid").read_text(encoding="ascii").strip()
     run(argv_on(lab, name, ["sh", "-c", 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.01; done', pid]))
 
 
 def sshd_start(lab: Lab, name: str) -> None:
-    """Start a node's listener again, and return when it answers."""
+    """Restart a node's listener, and return when it answers."""
     _namespaces_only(lab)
     folder = lab.node(name).folder
     run(argv_on(lab, name, [find("sshd"), "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")]))

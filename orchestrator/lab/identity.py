@@ -1,7 +1,7 @@
-"""Keys, host keys, ``sshd_config`` and ``ssh_config`` of a lab: who may enter, and how everybody knows whom they speak to.
+"""Login keys, host keys, ``sshd_config`` and ``ssh_config`` of a lab.
 
-One key opens every node; each node has a host key of its own, which is known beforehand, so that host keys can be verified
-strictly from the first connection on.
+One login key is valid on all nodes. Each node has its own host key, listed in ``known_hosts`` beforehand, so that host keys
+can be verified strictly from the first connection on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-serv
 
 
 def login_user(lab: Lab) -> str:
-    """Return the user one logs in as: root in a namespace lab, else whoever started it."""
+    """Return the login user: root in a namespace lab, else the user who started the lab."""
     return "root" if lab.kind == "namespaces" else getpass.getuser()
 
 
@@ -31,13 +31,13 @@ def write_identity(lab: Lab) -> None:
     """Write all keys, ``known_hosts``, ``authorized_keys`` and the client's ``ssh_config``."""
     public = _write_key(lab.directory / "id_ed25519", "orch lab")
     (lab.directory / "authorized_keys").write_text(public + "\n", encoding="ascii")
-    known = []
+    known_hosts = []
     for node in lab.nodes:
         node.home.mkdir(parents=True, mode=0o700)
         host_key = _write_key(node.folder / "host_key", node.name)
         names = (node.name, node.address) if node.port == 22 else (f"[{node.address}]:{node.port}",)
-        known.append(f"{','.join(names)} {' '.join(host_key.split()[:2])}\n")
-    (lab.directory / "known_hosts").write_text("".join(known), encoding="ascii")
+        known_hosts.append(f"{','.join(names)} {' '.join(host_key.split()[:2])}\n")
+    (lab.directory / "known_hosts").write_text("".join(known_hosts), encoding="ascii")
     lab.ssh_config.write_text(_ssh_config(lab), encoding="utf-8")
     if lab.kind == "namespaces":
         for node in lab.nodes:
@@ -45,7 +45,7 @@ def write_identity(lab: Lab) -> None:
 
 
 def _write_key(path: Path, comment: str) -> str:
-    """Make an Ed25519 key at this path and return its public line."""
+    """Write a new Ed25519 key to ``path`` and return its public line."""
     key = Ed25519PrivateKey.generate()
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -53,7 +53,7 @@ def _write_key(path: Path, comment: str) -> str:
 
 
 def _write_home_keys(lab: Lab, node: LabNode) -> None:
-    """Let nodes log in to each other as clusters do, for mpirun and its like."""
+    """Let the nodes log in to each other, as on real clusters, for launchers such as mpirun."""
     folder = node.home / ".ssh"
     folder.mkdir(mode=0o700)
     for name in ("id_ed25519", "known_hosts", "authorized_keys"):
@@ -62,7 +62,7 @@ def _write_home_keys(lab: Lab, node: LabNode) -> None:
 
 
 def _ssh_config(lab: Lab) -> str:
-    """Return a client configuration that depends on nothing the user has configured."""
+    """Return a client configuration that is independent of the user's own."""
     hosts = "".join(f"Host {n.name} {n.address}\n  HostName {n.address}\n  Port {n.port}\n" for n in lab.nodes)
     return f"""{hosts}Host *
   User {login_user(lab)}
@@ -78,7 +78,7 @@ def _ssh_config(lab: Lab) -> str:
 
 
 def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
-    """Return what a session on a node finds in its environment beyond what sshd gives it by itself."""
+    """Return the environment variables that a session on a node gets in addition to sshd's own."""
     kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
     if lab.kind == "namespaces":
         return kept
@@ -86,9 +86,9 @@ def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
 
 
 def write_sshd_config(lab: Lab, node: LabNode, sshd: str) -> None:
-    """Write a node's ``sshd_config``: key login only, everything else as OpenSSH delivers it.
+    """Write a node's ``sshd_config``: login by key only, OpenSSH's defaults otherwise.
 
-    StrictModes is off because a lab may lie under a folder that everybody may write to, such as /tmp.
+    StrictModes is off because a lab may be below a folder that everyone can write to, such as /tmp.
     """
     lines = [
         f"Port {node.port}",
@@ -112,12 +112,12 @@ def write_sshd_config(lab: Lab, node: LabNode, sshd: str) -> None:
 
 
 def _set_env(values: Mapping[str, str]) -> list[str]:
-    """All on one line: sshd heeds only the first SetEnv."""
+    """Return the SetEnv line with all variables, because sshd uses only the first such line."""
     return ["SetEnv " + " ".join(f'"{name}={value}"' for name, value in values.items())] if values else []
 
 
 def _own_home(node: LabNode) -> list[str]:
-    """Make sessions start in the node's home: a non-root sshd changes to the home that the user database names."""
+    """Return the lines that start sessions in the node's home; a non-root sshd would use the home in the user database."""
     script = node.folder / "session.sh"
     script.write_text(_SESSION, encoding="ascii")
     sftp = [f"Subsystem sftp {path}" for path in _SFTP_SERVERS if Path(path).exists()]
@@ -134,13 +134,13 @@ exec "$SHELL" -c "$command"
 
 
 def _helper_paths(sshd: Path) -> list[str]:
-    """An sshd that was unpacked rather than installed does not find its own parts (split off in OpenSSH 9.8 and 10.0)."""
-    found = []
+    """Return the paths of helper programs (separate since OpenSSH 9.8 and 10.0), which an unpacked sshd does not find."""
+    lines = []
     for option, name in (("SshdSessionPath", "sshd-session"), ("SshdAuthPath", "sshd-auth")):
         unpacked = sshd.parent.parent / "lib" / "openssh" / name
         if unpacked.exists() and not (Path("/usr/lib/openssh") / name).exists():
-            found.append(f"{option} {_quoted(unpacked)}")
-    return found
+            lines.append(f"{option} {_quoted(unpacked)}")
+    return lines
 
 
 def _quoted(path: Path) -> str:

@@ -1,7 +1,7 @@
 """A lab without root: one SSH server per node on 127.0.0.2 upwards, all on one free high port.
 
-The nodes share everything but their homes: files, ports, /tmp, the process table and the host name. What belongs to a node is
-known by ``ORCH_LAB`` and ``ORCH_LAB_NODE`` in the environment of its processes.
+The nodes share everything except their homes: files, ports, /tmp, the process table and the host name. The processes of a node
+are identified by ``ORCH_LAB`` and ``ORCH_LAB_NODE`` in their environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.procs import record_pid
 __all__ = ["addresses", "free_port", "on_node", "start_asyncssh", "start_sshd"]
 
 FIRST = ipaddress.IPv4Address("127.0.0.2")
-# Below the range from which the kernel takes ports for outgoing connections.
+# Below the range from which the kernel assigns ports to outgoing connections.
 _PORTS = range(20000, 32000)
 
 
@@ -36,11 +36,11 @@ def addresses(count: int) -> list[str]:
 
 
 def free_port(hosts: Sequence[str]) -> int:
-    """Return a port that is free on all these addresses now."""
+    """Return a port that is currently free on all these addresses."""
     for port in random.sample(_PORTS, 100):
         if all(_is_free(host, port) for host in hosts):
             return port
-    raise RunError(f"no port is free on all of {hosts[0]} to {hosts[-1]}, 100 were tried", kind="port_busy")
+    raise RunError(f"no port is free on all of {hosts[0]} to {hosts[-1]} (100 tried)", kind="port_busy")
 
 
 def _is_free(host: str, port: int) -> bool:
@@ -62,22 +62,22 @@ def start_sshd(lab: Lab, nodes: Sequence[LabNode]) -> None:
 
 
 def start_asyncssh(lab: Lab, nodes: Sequence[LabNode]) -> None:
-    """Start one process that forks a server for each of these nodes, which record their process ids themselves."""
+    """Start one process that forks a server for each of these nodes; the servers record their own process ids."""
     package_root = Path(__file__).parents[2]
     argv = [sys.executable, "-m", "orchestrator.lab.asyncssh_server", str(lab.directory), *(node.name for node in nodes)]
     _detached(argv, lab, lab.directory / "asyncssh.log", cwd=package_root)
 
 
 def _detached(argv: Sequence[str], lab: Lab, log: Path, *, cwd: Path = Path("/")) -> int:
-    """Start a program that outlives this one, and return its process id."""
+    """Start a program that outlives this process, and return its process id."""
     with log.open("ab") as output:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cwd,
                                    start_new_session=True, env=os.environ | {"ORCH_LAB": lab.marker})  # fmt: skip
-    # It is ended by its number later, often by another process than this one, so nobody here waits for it.
+    # It is later ended by its process id, often from another process; a return code keeps Popen from waiting for it.
     process.returncode = 0
     return process.pid
 
 
 def on_node(lab: Lab, node: LabNode) -> list[str]:
-    """Return the beginning of an argv that runs a program as the node's sessions would, in its home."""
+    """Return the argv prefix that runs a program like one of the node's sessions, in its home."""
     return ["env", "-C", str(node.home), *(f"{name}={value}" for name, value in session_environment(lab, node).items())]

@@ -1,8 +1,8 @@
-"""What a node of a namespace lab sees of the machine, as a list of mounts; nothing here mounts anything.
+"""A namespace lab node's view of the machine's files, as a list of mounts; this module mounts nothing.
 
-The file system is the machine's own, except that folders where programs keep state are the node's alone (home, temporary and
-runtime folders). What a node needs from under such a folder (an interpreter, the lab's own files) is bound back into it.
-The project directory of the controller and the files of the other nodes are hidden: a cluster has no shared disk.
+The file system is the machine's own, except for the folders where programs keep state (home, temporary and runtime folders),
+which are private to the node. Files below these that a node needs (an interpreter, the lab's own files) are bound back in.
+The controller's project directory and the files of other nodes are hidden, as on a cluster without a shared disk.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TMPFS = {"/tmp": "mode=1777", "/dev/shm": "mode=1777", "/home": "mode=755", "/r
 
 
 def mounts(lab: Lab, node: LabNode, shares: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the mounts that make a node's view, in order; `nodeinit.do_mounts` carries them out.
+    """Return the mounts of a node, in order; `nodeinit.do_mounts` executes them.
 
-    Raises ConfigError for a share that would bring a whole private folder back.
+    Raises ConfigError for a share that would expose a whole private folder.
     """
     directory = str(lab.directory)
     steps = [_tmpfs(path, options) for path, options in _TMPFS.items() if Path(path).is_dir()]
@@ -64,14 +64,16 @@ def _is_below(path: Path | str, folder: str) -> bool:
 
 
 def _hidden(path: Path | str) -> bool:
-    """Claim that a path lies under a folder that is the node's own."""
+    """Return True if a path is below a folder that is private to the node. Raises ConfigError for such a folder itself."""
     if str(path) in PRIVATE:
-        raise ConfigError(f"expected a folder below {path}, not {path} itself: it is every node's own", kind="unsafe_path")
+        raise ConfigError(
+            f"expected a folder below {path}, got {path} itself, which is private to each node", kind="unsafe_path"
+        )
     return any(_is_below(path, folder) for folder in PRIVATE)
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Leave out what lies inside another one of them."""
+    """Return the paths that are not inside another one of them."""
     kept: list[Path] = []
     for path in sorted(set(paths)):
         if not any(path.is_relative_to(other) for other in kept):
@@ -80,7 +82,7 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def _around(directory: Path, paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Part paths into those that contain the directory, whose mounts would cover those inside it, and all others."""
+    """Split paths into those that contain the directory, whose mounts would cover mounts inside it, and all others."""
     around: list[Path] = []
     others: list[Path] = []
     for path in paths:
@@ -89,7 +91,7 @@ def _around(directory: Path, paths: Iterable[Path]) -> tuple[list[Path], list[Pa
 
 
 def interpreter_folders(python: str) -> list[Path]:
-    """Return the folders an interpreter needs: its prefixes, and those of the links that lead to it."""
+    """Return the folders that an interpreter needs: its prefixes, and the folders of the links that lead to it."""
     script = "import sys; print(*{sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}, sep='\\n')"
     prefixes = [Path(line) for line in run([python, "-c", script]).splitlines()]
     link, links = Path(python).absolute(), []
@@ -100,7 +102,7 @@ def interpreter_folders(python: str) -> list[Path]:
 
 
 def write_etc(lab: Lab, node: LabNode, addresses: Mapping[str, str]) -> None:
-    """Write the node's own files of /etc. Root can log in whatever the machine says of it, and there is no name server."""
+    """Write the node's own files for /etc. Root can log in regardless of the machine's settings; there is no name server."""
     folder = node.folder / "etc"
     folder.mkdir()
     (node.folder / "var_tmp").mkdir()
@@ -119,14 +121,14 @@ def write_etc(lab: Lab, node: LabNode, addresses: Mapping[str, str]) -> None:
 
 
 def _passwd(entries: Sequence[pwd.struct_passwd]) -> str:
-    """Return the machine's users with root at home in `HOME` and the user that sshd drops its privileges to."""
+    """Return a passwd file with the machine's users, root with its home in `HOME`, and sshd's unprivileged user."""
     others = [entry for entry in entries if entry.pw_uid != 0 and entry.pw_name != "sshd"]
     lines = [f"{e.pw_name}:x:{e.pw_uid}:{e.pw_gid}:{e.pw_gecos}:{e.pw_dir}:{e.pw_shell}" for e in others]
-    taken = {entry.pw_uid for entry in others}
-    sshd_uid = next(uid for uid in range(102, 65000) if uid not in taken)
+    used = {entry.pw_uid for entry in others}
+    sshd_uid = next(uid for uid in range(102, 65000) if uid not in used)
     return "\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", f"sshd:x:{sshd_uid}:65534::/run/sshd:/usr/sbin/nologin", *lines, ""])
 
 
 def plan_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what the holder reads: everything about each node, decided."""
+    """Return the file that the holder reads: the complete plan of each node, as JSON."""
     return json.dumps(nodes, indent=1)

@@ -1,7 +1,7 @@
 """A lab of network namespaces: real isolation, real sshd, addresses 10.11.0.2 upwards; needs root.
 
-The controller's side owns the bridge. No namespace has a default route, so nothing that runs in a lab reaches anything else,
-and labs with the same addresses stand side by side, also beside a real cluster of these addresses.
+The controller's side owns the bridge. No namespace has a default route, so programs in a lab cannot reach anything outside it,
+and several labs, or a real cluster, can use the same addresses at the same time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FIRST = ipaddress.IPv4Address("10.11.0.2")
 BRIDGE = "br0"
 _START_TIMEOUT_S = 60.0
 _WIDE = 64
-"""Nodes beyond which they are told each other's hardware addresses: what they would ask for and remember is limited to 1024
-entries for all namespaces of a kernel together (``gc_thresh3``), of which what is written down is no part."""
+"""Labs with more nodes than this get permanent ARP entries: dynamic ones are limited to 1024 for all namespaces of a kernel
+together (``gc_thresh3``), which does not count permanent ones."""
 
 
 def addresses(count: int) -> list[str]:
@@ -49,12 +49,12 @@ def port_of(node: LabNode) -> str:
 
 
 def clock_of(node: LabNode) -> Path:
-    """Return the file that says, in the kernel's words, how far a node's monotonic clock is from the machine's."""
+    """Return the file with the offset of a node's monotonic clock from the machine's, in the kernel's format."""
     return node.folder / "clock"
 
 
 def start(lab: Lab, shares: Sequence[Path]) -> None:
-    """Start the holder and all nodes, and wire them. Returns when every node has an address and sshd is starting."""
+    """Start the holder and all nodes, and connect them. Returns when every node has its interface."""
     sshd = find("sshd")
     shares = [*shares, *machine.interpreter_folders(lab.python), *_program_folders(sshd)]
     by_name = {node.name: node.address for node in lab.nodes}
@@ -68,12 +68,12 @@ def start(lab: Lab, shares: Sequence[Path]) -> None:
     _wire(lab, lab.nodes, f"link add {BRIDGE} address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
           f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev {BRIDGE}\nlink set {BRIDGE} up\n")  # fmt: skip
     if len(lab.nodes) > _WIDE:
-        known = (f"neigh add {node.address} lladdr {_mac(node.address)} dev {BRIDGE} nud permanent\n" for node in lab.nodes)
-        switch(lab, "".join(known))
+        entries = (f"neigh add {node.address} lladdr {_mac(node.address)} dev {BRIDGE} nud permanent\n" for node in lab.nodes)
+        switch(lab, "".join(entries))
 
 
 def start_node(lab: Lab, node: LabNode) -> None:
-    """Start one node again that has ended."""
+    """Restart a node that has ended."""
     cgroups.house(lab, node.name)
     with _control(lab).open("w", encoding="utf-8") as control:
         control.write(f"{node.name}\n")
@@ -85,7 +85,7 @@ def _control(lab: Lab) -> Path:
 
 
 def _program_folders(sshd: str) -> list[Path]:
-    """Return the folders of an sshd that was unpacked rather than installed, and of its libraries."""
+    """Return the folders of sshd and its libraries, which are not in the system's folders if sshd was only unpacked."""
     libraries = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
     return [path for path in (Path(sshd).parent, Path(sshd).parent.parent / "lib", *libraries) if path.is_dir()]
 
@@ -122,15 +122,15 @@ def _start_holder(lab: Lab, plan: Path) -> None:
 def _wait_for_pid(pid_file: Path, log: Path, what: str) -> int:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (pid := live_pid(pid_file)):
-        said = log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
-        if "Traceback" in said or time.monotonic() > deadline:
-            raise RunError(f"{what} did not start: {said or 'no sign of life'}", kind="node_unfit")
+        output = log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
+        if "Traceback" in output or time.monotonic() > deadline:
+            raise RunError(f"{what} did not start: {output or 'no output'}", kind="node_unfit")
         time.sleep(0.002)
     return pid
 
 
 def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
-    """Give each node its cable: one end on the bridge, the other as eth0 in the node, all in one call of ip."""
+    """Connect each node: one end of a veth pair on the bridge, the other as eth0 in the node, all in one call of ip."""
     lines = [before]
     for node in nodes:
         pid, port = _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name), port_of(node)
@@ -140,17 +140,17 @@ def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
 
 
 def _mac(address: str) -> str:
-    """Return a hardware address that a node keeps over a reboot, so that its peers' tables stay right."""
+    """Return a hardware address that a node keeps over a reboot, so that its peers' ARP tables stay valid."""
     return "02:00:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
 def switch(lab: Lab, commands: str) -> None:
-    """Carry out lines of ``ip`` where the bridge is."""
+    """Execute lines of ``ip`` commands in the namespace of the bridge."""
     run([*inside(lab), find("ip"), "-batch", "-"], text=commands)
 
 
 def inside(lab: Lab) -> list[str]:
-    """Return the beginning of an argv that runs a program on the controller's side."""
+    """Return the argv prefix that runs a program on the controller's side."""
     return [find("nsenter"), f"--net=/proc/{_holder(lab)}/ns/net", "--"]
 
 
@@ -161,7 +161,7 @@ def _holder(lab: Lab) -> int:
 
 
 def on_node(node: LabNode) -> list[str]:
-    """Return the beginning of an argv that runs a program on a node, as root, in its home."""
+    """Return the argv prefix that runs a program on a node, as root, in its home."""
     if not (pid := node.pid):
         raise ConfigError(f"{node.name} is down")
     enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid"]

@@ -1,12 +1,12 @@
-"""The inside of a namespace lab: the process that holds it together, and the first process of every node.
+"""The inside of a namespace lab: the holder of all its namespaces, and the first process of every node.
 
-Run as ``python -I -S nodeinit.py PLAN HOLDER_PID_FILE CONTROL_FIFO``; standard library only, nothing of ours is imported,
-because node processes go on when the files of this package are hidden from them.
+Run as ``python -I -S nodeinit.py PLAN HOLDER_PID_FILE CONTROL_FIFO``. Uses only the standard library and imports nothing from
+this package, because node processes continue when the package's files are hidden from them.
 
-The holder is PID 1 of a process namespace that contains those of all nodes, and owns the controller's network namespace:
-when it dies, for whatever reason, the kernel ends every process of every node and takes all interfaces and mounts away.
-Nothing is mounted or named in the machine's own namespaces. It starts the nodes by forking, which is far cheaper than an
-interpreter each, and starts one again when its name is written into the control FIFO.
+The holder is PID 1 of a process namespace that contains those of all nodes, and owns the controller's network namespace: when
+it dies, for whatever reason, the kernel ends every process of every node and removes all interfaces and mounts. Nothing is
+mounted or named in the machine's own namespaces. The holder forks the nodes, which is far cheaper than starting an interpreter
+for each, and restarts a node when its name is written to the control FIFO.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def write_pid(path: str) -> None:
-    """Record this process by the number it has in the machine's own process namespace, with its start time."""
+    """Record this process's id in the machine's own process namespace, with its start time."""
     pid = Path("/proc/self").readlink()
     ticks = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
     temporary = Path(path + ".part")
@@ -58,7 +58,7 @@ def write_pid(path: str) -> None:
 
 
 def interface_up(name: str) -> None:
-    """Raise a network interface; OSError when there is none of this name."""
+    """Bring a network interface up. Raises OSError if it does not exist."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         answer = fcntl.ioctl(sock, SIOCGIFFLAGS, struct.pack("16sH14x", name.encode(), 0))
         flags = struct.unpack_from("H", answer, 16)[0]
@@ -66,14 +66,14 @@ def interface_up(name: str) -> None:
 
 
 def set_address(name: str, address: str, netmask: str) -> None:
-    """Give a network interface its IPv4 address."""
+    """Set the IPv4 address of a network interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for request, value in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, netmask)):
             fcntl.ioctl(sock, request, struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, socket.inet_aton(value)))
 
 
 def know_neighbours(name: str, first: str, count: int) -> None:
-    """Write down the hardware addresses of so many nodes from ``first`` on: 02:00 and the address, as the lab gives them."""
+    """Add permanent ARP entries for ``count`` nodes from ``first`` on: 02:00 and the IPv4 address, as the lab assigns them."""
     start = int.from_bytes(socket.inet_aton(first), "big")
     flags, device = ATF_COM | ATF_PERM, name.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -85,18 +85,18 @@ def know_neighbours(name: str, first: str, count: int) -> None:
 
 
 def wait_for_interface(name: str, timeout_s: float) -> None:
-    """Wait until somebody has moved the interface into this network namespace."""
+    """Wait until the controller's side has moved the interface into this network namespace."""
     pause_s, deadline = 0.002, time.monotonic() + timeout_s
     while name not in (entry[1] for entry in socket.if_nameindex()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no interface {name} came within {timeout_s:g} s")
-        # Longer and longer, since hundreds of nodes waiting impatiently delay the one who wires them.
+            raise TimeoutError(f"no interface {name} appeared within {timeout_s:g} s")
+        # Increasing pauses, because frequent polls by hundreds of nodes delay the process that connects them.
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s, 0.1)
 
 
 def do_mounts(steps: list[dict[str, Any]]) -> None:
-    """Carry out a mount plan. Sources are opened first, since a later step may hide the way to them."""
+    """Execute a mount plan. Sources are opened first, because a later step may hide their paths."""
     opened = {step["source"]: os.open(step["source"], os.O_PATH) for step in steps if step["type"] == "bind"}
     for step in steps:
         target, kind = step["target"], step["type"]
@@ -111,7 +111,7 @@ def do_mounts(steps: list[dict[str, Any]]) -> None:
 
 
 def start(argv: list[str], env: dict[str, str]) -> None:
-    """Start a child with ordinary signal handling."""
+    """Start a child process with default signal handling."""
     if os.fork():
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -121,24 +121,23 @@ def start(argv: list[str], env: dict[str, str]) -> None:
 
 
 def boot_anew() -> None:
-    """Give this boot of the node an identity of its own, in the place of the machine's."""
-    one = Path("/proc/sys/kernel/random/boot_id")
-    own = Path("/run/boot_id")
-    own.write_text(Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii"), encoding="ascii")
-    own.chmod(0o444)
-    mount(str(own), str(one), None, MS_BIND)
+    """Give this boot of the node its own boot id, in place of the machine's."""
+    boot_id = Path("/run/boot_id")
+    boot_id.write_text(Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii"), encoding="ascii")
+    boot_id.chmod(0o444)
+    mount(str(boot_id), "/proc/sys/kernel/random/boot_id", None, MS_BIND)
 
 
 def set_clock(path: Path) -> None:
-    """Let this process's children have a monotonic clock of their own where a file says how far from the machine's."""
+    """Give this process's children their own monotonic clock if the file with its offset from the machine's exists."""
     if path.exists():
         check(libc.unshare(CLONE_NEWTIME), "unshare the clock")
         Path("/proc/self/timens_offsets").write_text(path.read_text(encoding="ascii"), encoding="ascii")
 
 
 def node_main(node: dict[str, Any]) -> NoReturn:
-    """PID 1 of a node: make its view of the machine, start sshd, then only reap until asked to end."""
-    # Ignoring SIGCHLD makes the kernel reap every child, orphans of others included.
+    """Run as PID 1 of a node: mount its files, start sshd, then only reap children until SIGTERM."""
+    # Ignoring SIGCHLD makes the kernel reap every child, including adopted orphans.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     libc.prctl(PR_SET_NAME, b"lab-" + node["name"].encode()[:11])
@@ -162,7 +161,7 @@ def node_main(node: dict[str, Any]) -> NoReturn:
 
 
 def spawn_node(node: dict[str, Any]) -> None:
-    """Fork a node into namespaces of its own; a child of a child, because a process cannot move itself into a pid namespace."""
+    """Fork a node into its own namespaces; it is a grandchild, because a process cannot move itself into a pid namespace."""
     if os.fork():
         return
     try:
@@ -184,7 +183,7 @@ def spawn_node(node: dict[str, Any]) -> None:
 
 
 def holder_main(nodes: dict[str, dict[str, Any]], pid_file: str, control: str) -> NoReturn:
-    """Start all nodes, then each one again that is named in the control FIFO."""
+    """Start all nodes, then restart each node that is named in the control FIFO."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     libc.prctl(PR_SET_NAME, b"orch-lab")
     os.chdir("/")

@@ -1,6 +1,6 @@
-"""Which programs of this machine a lab can use, and therefore which kind of lab it can be.
+"""The programs of this machine that a lab needs, and the kinds of lab that they allow.
 
-Programs are looked up in ``PATH`` and then in the system folders that a user's ``PATH`` often lacks.
+Programs are looked up in ``PATH`` and then in system folders, which are often missing from a user's ``PATH``.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 
 
 def find(name: str) -> str:
-    """Return the path of a program; raises ConfigError with the line that installs it."""
+    """Return the path of a program. Raises ConfigError with the command that installs it."""
     if path := shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])):
         return str(Path(path).absolute())
-    raise ConfigError(f"lab: expected the program {name}, it is not installed", hint=_install_hint([name]))
+    raise ConfigError(f"lab: expected the program {name}, which is not installed", hint=_install_hint([name]))
 
 
 def run(argv: Sequence[str], *, text: str = "", timeout_s: float = 30.0) -> str:
-    """Run a program of this machine and return its stdout; raises RunError with what it said when it fails."""
+    """Run a program of this machine and return its stdout. Raises RunError with its output if it fails."""
     done = subprocess.run(argv, input=text, text=True, capture_output=True, timeout=timeout_s, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-500:]
-        raise RunError(f"exit status {done.returncode}: {said}", kind="node_unfit", where=f"lab: {' '.join(argv)[:200]}")
+        output = (done.stderr or done.stdout).strip()[-500:]
+        raise RunError(f"exit status {done.returncode}: {output}", kind="node_unfit", where=f"lab: {' '.join(argv)[:200]}")
     return done.stdout
 
 
-def choose_kind(wanted: str | None) -> tuple[Kind, list[str]]:
-    """Return the kind of lab to build, and why each better kind was passed over.
+def choose_kind(requested: str | None) -> tuple[Kind, list[str]]:
+    """Return the kind of lab to build, and the reason against each better kind.
 
-    Raises ConfigError where the wanted kind, or every kind, is impossible here.
+    Raises ConfigError if the requested kind, or with None every kind, is impossible on this machine.
     """
-    if wanted is not None and wanted not in KINDS:
-        raise ConfigError(f"lab kind: expected one of {', '.join(KINDS)}, got {wanted!r}")
-    passed_over: list[str] = []
+    if requested is not None and requested not in KINDS:
+        raise ConfigError(f"lab kind: expected one of {', '.join(KINDS)}, got {requested!r}")
+    reasons: list[str] = []
     for kind in KINDS:
-        if wanted not in (None, kind):
+        if requested not in (None, kind):
             continue
         if not (obstacle := _obstacle(kind)):
-            return kind, passed_over
-        passed_over.append(f"{kind}: {obstacle}")
-    raise ConfigError("no lab can be built here. " + "; ".join(passed_over))
+            return kind, reasons
+        reasons.append(f"{kind}: {obstacle}")
+    raise ConfigError("no lab can be built on this machine. " + "; ".join(reasons))
 
 
 def _obstacle(kind: Kind) -> str:
-    """Say why this kind of lab is impossible on this machine; empty where it is possible."""
-    missing = [name for name in _NEEDED[kind] if not _is_there(name)]
+    """Return the reason why this kind of lab is impossible on this machine; empty if it is possible."""
+    missing = [name for name in _NEEDED[kind] if not _is_installed(name)]
     if kind == "namespaces":
         if os.geteuid():
             return "needs root"
@@ -79,7 +79,7 @@ def _obstacle(kind: Kind) -> str:
     return "" if importlib.util.find_spec("asyncssh") else "needs the Python package asyncssh (pip install asyncssh)"
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return bool(find(name))
     except ConfigError:
@@ -96,19 +96,19 @@ def _install_hint(names: Sequence[str]) -> str:
 
 
 def _namespaces_obstacle() -> str:
-    """Root in a container often may not make namespaces: only trying tells."""
+    """Return the error of a trial, or an empty text: in containers, root often may not make namespaces."""
     flags = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork"]
     try:
         run([find("unshare"), *flags, find("ip"), "link", "add", "orch0", "type", "bridge"])
     except RunError as error:
-        return f"this root may not make namespaces or bridges: {error.message}"
+        return f"root may not make namespaces or bridges on this machine: {error.message}"
     return ""
 
 
 def _root_sshd_obstacle() -> str:
-    """A root sshd wants things of the whole machine, and a lab leaves no trace on the machine."""
+    """Return the machine-wide setting that is missing for sshd as root, or an empty text; a lab changes no such setting."""
     if not Path("/run/sshd").is_dir():
-        return "sshd as root wants the directory /run/sshd (mkdir /run/sshd)"
+        return "sshd as root needs the directory /run/sshd (mkdir /run/sshd)"
     shadow = Path("/etc/shadow")
     lines = shadow.read_text(encoding="utf-8").splitlines() if shadow.exists() else []
     return "the root account is locked, sshd refuses it" if any(line.startswith("root:!") for line in lines) else ""

@@ -1,7 +1,7 @@
 """Bring a lab up, take it down, and run programs in it.
 
-Every step of `up` can be cut short at any moment: `down` finds what was started by its marker, not by a list that might
-not have been written yet.
+Every step of `up` may be interrupted at any time: `down` finds the started processes by the lab's marker, not by a list that
+might not have been written yet.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def up(
 ) -> Lab:
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
 
-    ``python`` is the nodes' interpreter, ``gpus_per_node`` None deals out the GPUs that are there, ``slots`` are the processes
-    of a node without GPUs, ``kind`` None takes the best one possible here, ``share`` are folders that stay visible on the
-    nodes of a namespace lab although they lie under /home, /root, /run, /tmp or the like. Raises ConfigError before anything
-    is started, RunError when a node does not come up; either leaves nothing behind.
+    ``python`` is the nodes' interpreter; ``gpus_per_node`` None distributes this machine's GPUs; ``slots`` is the number of
+    ranks for a node without GPUs; ``kind`` None chooses the best kind that is possible on this machine; ``share`` are folders
+    below private ones, such as /home, /root, /run or /tmp, that stay visible on the nodes of a namespace lab. Raises
+    ConfigError before anything is started, RunError if a node does not start; neither leaves anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
-    chosen, passed_over = choose_kind(kind)
-    for reason in passed_over:
+    chosen, reasons = choose_kind(kind)
+    for reason in reasons:
         say(f"lab: not {reason}")
     lab = _planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu)
     if read(lab.directory) is not None:
@@ -72,10 +72,10 @@ def up(
 
 
 def _interpreter(python: str) -> str:
-    """Return an interpreter's full path, without following the link by which a virtual environment is known."""
+    """Return an interpreter's full path, without following links, because a virtual environment is recognised by its link."""
     if path := shutil.which(python):
         return str(Path(path).absolute())
-    raise ConfigError(f"lab python: expected an interpreter, {python!r} is not a program")
+    raise ConfigError(f"lab python: expected an interpreter, got {python!r}, which is not a program")
 
 
 def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> Lab:
@@ -90,7 +90,7 @@ def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> 
 
 
 def _clear_rest(directory: Path) -> None:
-    """Remove what a lab that has died left behind; raises ConfigError when it is alive or may still be starting."""
+    """Remove the remains of a lab that has died. Raises ConfigError if it is alive or may still be starting."""
     try:
         load(directory)
     except ConfigError as error:
@@ -98,7 +98,7 @@ def _clear_rest(directory: Path) -> None:
             down(directory)
             return
         raise
-    raise ConfigError(f"a lab is up in {directory} already", hint="end it with `orch lab down`")
+    raise ConfigError(f"a lab is already up in {directory}", hint="end it with `orch lab down`")
 
 
 def _start_all(lab: Lab, share: Sequence[Path]) -> None:
@@ -109,7 +109,7 @@ def _start_all(lab: Lab, share: Sequence[Path]) -> None:
 
 
 def start_nodes(lab: Lab, nodes: Sequence[LabNode]) -> None:
-    """Start nodes that are down; `wait_until_answering` tells when they are up."""
+    """Start nodes that are down; `wait_until_answering` waits until they are up."""
     if lab.kind == "loopback":
         loopback.start_sshd(lab, nodes)
     elif lab.kind == "asyncssh":
@@ -120,14 +120,14 @@ def start_nodes(lab: Lab, nodes: Sequence[LabNode]) -> None:
 
 
 def wait_until_answering(lab: Lab, nodes: Sequence[LabNode], *, timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
-    """Return when these nodes' SSH servers answer; raises RunError with what they wrote when one does not."""
+    """Return when these nodes' SSH servers answer. Raises RunError with their output if one does not."""
     script = str(Path(__file__).with_name("banner.py"))
     targets = [f"{node.address}:{node.port}" for node in nodes]
     try:
         run([*argv_inside(lab, [sys.executable, "-I", "-S", script, str(timeout_s), *targets])], timeout_s=timeout_s + 30)
     except RunError as error:
         raise RunError(f"{error.message}{_last_words(lab, nodes)}", kind="node_unfit", where="lab") from error
-    # Another lab's server may answer in the place of one of ours that found its port taken.
+    # If a server of this lab found its port in use, another lab's server may have answered in its place.
     if dead := [node.name for node in nodes if not node.pid]:
         raise RunError(f"{', '.join(dead)} ended at once{_last_words(lab, nodes)}", kind="node_unfit", where="lab")
 
@@ -139,26 +139,26 @@ def _last_words(lab: Lab, nodes: Sequence[LabNode]) -> str:
 
 
 def argv_inside(lab: Lab, argv: Sequence[str]) -> list[str]:
-    """Return what to execute to run ``argv`` on the controller's side, under the same process id; see also `environment`."""
+    """Return the argv that runs ``argv`` on the controller's side, under the same process id; see also `environment`."""
     return [*namespaces.inside(lab), *argv] if lab.kind == "namespaces" else list(argv)
 
 
 def argv_on(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:
-    """Return what to execute to run ``argv`` on a node, past SSH, in its home."""
-    one = lab.node(node)
-    return [*(namespaces.on_node(one) if lab.kind == "namespaces" else loopback.on_node(lab, one)), *argv]
+    """Return the argv that runs ``argv`` on a node, in its home, without SSH."""
+    lab_node = lab.node(node)
+    return [*(namespaces.on_node(lab_node) if lab.kind == "namespaces" else loopback.on_node(lab, lab_node)), *argv]
 
 
 def environment(lab: Lab) -> Mapping[str, str]:
-    """Return what programs on the controller's side have in their environment beside the caller's own."""
+    """Return the variables that programs on the controller's side get in addition to the caller's environment."""
     return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker}
 
 
 def down(directory: Path) -> list[str]:
-    """End every process of the lab and remove its directory; return what was ended, alike ones in one line. Nothing there:
-    nothing to do.
+    """End every process of the lab and remove its directory; return a text for each kind of process that was ended.
 
-    The caller and its parents are spared, so that ``orch lab down`` works inside ``orch lab shell``.
+    Does nothing if the directory holds no lab. Spares the caller and its parents, so that ``orch lab down`` works inside
+    ``orch lab shell``.
     """
     lab = read(directory)
     if lab is None:
@@ -177,10 +177,10 @@ def down(directory: Path) -> list[str]:
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:
-    """Find the lab's processes: by its marker, by its network, by the sshd configuration they were given, and their children.
+    """Return the lab's processes: those with its marker, in its network or with its sshd configuration, and their descendants.
 
-    OpenSSH overwrites its environment with a title, so that only its arguments tell whose it is. What runs inside a node
-    of a namespace lab is left out: the kernel ends it with the holder.
+    OpenSSH overwrites its environment with a title, so that only its arguments identify it. Processes inside a node of a
+    namespace lab are left out: the kernel ends them with the holder.
     """
     processes = snapshot()
     marker, configured = f"ORCH_LAB={lab.marker}".encode(), os.fsencode(f"{lab.directory}/nodes/")
@@ -191,12 +191,12 @@ def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[
         or (networks and namespace(pid, "net") in networks)
         or (processes[pid].name.startswith("sshd") and configured in cmdline(pid))
     }
-    found = descendants(belonging, processes) - ancestors(os.getpid(), processes)
-    return {pid: processes[pid] for pid in found if not (inner and namespace(pid, "pid") in inner)}
+    pids = descendants(belonging, processes) - ancestors(os.getpid(), processes)
+    return {pid: processes[pid] for pid in pids if not (inner and namespace(pid, "pid") in inner)}
 
 
 def _remove(directory: Path) -> None:
-    """Remove the lab's files, ``lab.json`` last: until then a second ``down`` can go on where a first one was stopped."""
+    """Remove the lab's files, ``lab.json`` last: until then a second ``down`` can continue an interrupted one."""
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

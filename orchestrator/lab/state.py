@@ -1,8 +1,8 @@
-"""What a lab is, and the one file that says so: `Lab`, `LabNode` and ``lab.json``.
+"""The state of a lab: `Lab`, `LabNode` and the file ``lab.json``.
 
-A directory is a lab when it holds ``lab.json``. The file is written before anything is started, so that whatever a killed
-``up`` left behind can be found again, and it is the last thing that ``down`` removes. Process ids are kept beside it, each
-with its start time, because a lab's node gets a new one whenever it boots and the kernel uses old numbers again.
+A directory is a lab if it contains ``lab.json``. The file is written before anything is started, so that the remains of a
+killed ``up`` can be found, and ``down`` removes it last. Process ids are stored next to it, each with its start time, because
+a node gets a new one whenever it boots, and the kernel reuses old ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class LabNode:
-    """One machine of a lab. ``folder`` is where its files lie, seen from the controller's side."""
+    """One machine of a lab. ``folder`` holds its files, as a path on the controller's side."""
 
     name: str
     address: str
@@ -36,7 +36,7 @@ class LabNode:
 
     @property
     def home(self) -> Path:
-        """The login user's home, seen from outside the node."""
+        """The login user's home, as a path outside the node."""
         return self.folder / "home"
 
     @property
@@ -47,7 +47,7 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A rehearsal cluster that is up. ``marker`` is in the environment of its processes as ``ORCH_LAB``."""
+    """A rehearsal cluster. ``marker`` is in the environment of its processes as ``ORCH_LAB``."""
 
     directory: Path
     marker: str
@@ -58,7 +58,7 @@ class Lab:
 
     @property
     def work(self) -> Path:
-        """A project directory from which ``orch`` finds the lab's inventory by itself."""
+        """A project directory in which ``orch`` finds the lab's inventory automatically."""
         return self.directory / "work"
 
     @property
@@ -68,30 +68,30 @@ class Lab:
 
     @property
     def ssh_config(self) -> Path:
-        """For OpenSSH's own programs: ``ssh -F <this> node1``."""
+        """A configuration for OpenSSH's own programs: ``ssh -F <this> node1``."""
         return self.directory / "ssh_config"
 
     @property
     def holder(self) -> int:
-        """The process that holds a namespace lab together: its end is the end of every process in it. 0 when gone."""
+        """Process id of a namespace lab's holder, with which every process of the lab ends. 0 if it has ended."""
         return live_pid(self.directory / "holder.pid")
 
     def node(self, name: str) -> LabNode:
-        """Return the node with this name; raises ConfigError naming those there are."""
+        """Return the node with this name. Raises ConfigError with the names of all nodes."""
         for node in self.nodes:
             if node.name == name:
                 return node
-        known = " ".join(node.name for node in self.nodes)
-        raise ConfigError(f"no node {name!r}", where=f"lab {self.directory}", hint=f"nodes: {known}")
+        names = " ".join(node.name for node in self.nodes)
+        raise ConfigError(f"no node {name!r}", where=f"lab {self.directory}", hint=f"nodes: {names}")
 
 
 def claim(lab: Lab) -> None:
-    """Write ``lab.json`` for a lab that is about to come up; raises ConfigError where the directory is taken."""
-    hint = "make it a folder that can be written, or name another one by --dir or ORCH_PROJECT"
+    """Write ``lab.json`` for a lab that is about to start. Raises ConfigError if the directory is not empty."""
+    hint = "make it a writable folder, or choose another one with --dir or ORCH_PROJECT"
     make_folder(lab.directory, hint)
     with failures(lab.directory, hint=hint):
-        taken = any(lab.directory.iterdir())
-    if taken:
+        occupied = any(lab.directory.iterdir())
+    if occupied:
         raise ConfigError("expected an empty or new directory for the lab", kind="unsafe_path", where=str(lab.directory))
     record = {
         "schema": SCHEMA,
@@ -114,7 +114,7 @@ def mark_ready(lab: Lab) -> None:
 
 
 def read(directory: Path) -> Lab | None:
-    """Return the lab of this directory whatever its condition, None where there is none."""
+    """Return the lab of this directory in whatever condition, None without ``lab.json``."""
     directory = directory.resolve()
     try:
         record = json.loads((directory / "lab.json").read_text(encoding="utf-8"))
@@ -128,13 +128,13 @@ def read(directory: Path) -> Lab | None:
 
 
 def load(directory: Path) -> Lab:
-    """Return the lab that is up in this directory; raises ConfigError where there is none, or only the rest of one."""
+    """Return the lab that is up in this directory. Raises ConfigError without a lab, or with only the remains of one."""
     lab = read(directory)
     if lab is None:
         raise ConfigError(f"no lab is up in {directory}", hint="start one with `orch lab up`")
     alive = lab.holder if lab.kind == "namespaces" else any(node.pid for node in lab.nodes)
     if not alive or not (directory / "ready").exists():
-        state = "died" if not alive else "is not up yet, or its start was cut short"
+        state = "died" if not alive else "is not up yet, or its start was interrupted"
         raise ConfigError(f"the lab in {directory} {state}", hint="clear it with `orch lab down`")
     return lab
 

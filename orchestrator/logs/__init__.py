@@ -1,4 +1,4 @@
-"""Bytes of a log to steps, and to what else a program says in it: NCCL's choices, known failures.
+"""Parsing of logs: from bytes to steps, NCCL's choices and known failures.
 
-May use `inventory`. Pure: nothing here opens a file.
+May use `inventory`. Pure: nothing in this package opens a file.
 """

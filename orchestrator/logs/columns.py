@@ -10,20 +10,20 @@ __all__ = ["RankColumns"]
 
 
 class RankColumns:
-    """The steps that one rank has logged so far, and their values by name. Columns, since millions of objects are slow."""
+    """The steps that one rank has logged so far, and their values by name. Columns, because millions of objects are slow."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.values: dict[str, list[Any]] = {}
 
     def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
-        """Append steps with their values; a name that is missing has none."""
+        """Append steps with their values; names that are missing get None."""
         for name, column in values.items():
             self._column(name).extend(column)
         self.steps += steps
 
     def complete(self, values: Mapping[str, Any]) -> bool:
-        """Add values to the last step; False where it has one of them already."""
+        """Add values to the last step; return False, and add nothing, if it already has one of them."""
         columns = [self._column(name) for name in values]
         if any([column[-1] is not None for column in columns]):
             return False
@@ -32,13 +32,13 @@ class RankColumns:
         return True
 
     def part(self, start: int, stop: int) -> tuple[list[int], dict[str, list[Any]]]:
-        """Return steps and columns of some of the rows."""
+        """Return the steps and columns of the rows from ``start`` to ``stop``."""
         whole = (start, stop) == (0, len(self.steps))
         columns = {name: self._column(name) for name in self.values}
         return (self.steps, columns) if whole else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
 
     def _column(self, name: str) -> list[Any]:
-        """Return the values of a name, as long as there are steps."""
+        """Return the values of a name, padded with None to the number of steps."""
         column = self.values.setdefault(name, [])
         column += repeat(None, len(self.steps) - len(column))
         return column

@@ -1,7 +1,7 @@
-"""The ways in which training programs are known to fail, by the words that they use; `failures` looks for them.
+"""Known failures of training programs and the words that show them, for `orchestrator.logs.failures`.
 
-Each pattern is a piece of a message as the program prints it. No quantifier is inside another and each is bounded, so that a
-hostile line costs no more than its length.
+Each pattern is part of a message as the program prints it. Quantifiers are bounded and never nested, so that the time for a
+hostile line is at most proportional to its length.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 __all__ = ["CAUSE", "CONSEQUENCE", "KNOWN", "SYMPTOM", "KnownFailure"]
 
 CAUSE, SYMPTOM, CONSEQUENCE = 3, 2, 1
-"""What a line is worth: it stands for itself, it is true and says too little, it complains of another process."""
+"""Weights of lines: a cause explains the failure, a symptom does not, a consequence only reports another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One known way to fail: a line shows it that holds ``pattern`` and not ``unless``, the harmless use of its words."""
+    """One known failure. A line shows it if it matches ``pattern`` but not ``unless``, a harmless use of the same words."""
 
     kind: str
     weight: int
@@ -32,7 +32,7 @@ def _known(kind: str, weight: int, cause: str, remedy: str, words: tuple[str, ..
     return KnownFailure(kind, weight, cause, remedy, pattern, re.compile(unless, re.IGNORECASE) if unless else None)
 
 
-_SMALLER = "lower --batch-size, or end what else uses the device: see nvidia-smi"
+_SMALLER = "lower --batch-size, or end other processes on the device: see nvidia-smi"
 
 KNOWN = (
     _known(
@@ -97,8 +97,8 @@ KNOWN = (
     _known(
         "port_in_use",
         CAUSE,
-        "a port that the program wanted is taken",
-        "see who listens with ss -ltnp on that node; the next run gets another port by itself",
+        "a port that the program needs is in use",
+        "find the process that listens on it with ss -ltnp on that node; the next run gets another port automatically",
         ("Address already in use", r"\bEADDRINUSE\b", "Could not start gRPC server", r"Port [0-9]{1,5} conflict"),
     ),
     _known(
@@ -119,8 +119,8 @@ KNOWN = (
     _known(
         "no_device",
         CAUSE,
-        "the program finds no GPU",
-        "look at nvidia-smi -L on the node, and at vars.cuda_visible_devices",
+        "the program found no GPU",
+        "check nvidia-smi -L on the node, and vars.cuda_visible_devices",
         (
             "no CUDA-capable device is detected",
             "CUDA_ERROR_NO_DEVICE",
@@ -134,7 +134,7 @@ KNOWN = (
         "hardware",
         CAUSE,
         "a GPU failed",
-        "take the node out and look at dmesg (Xid) and nvidia-smi -q there",
+        "exclude the node, and check dmesg (Xid) and nvidia-smi -q on it",
         (
             "uncorrectable (?:NVLink|ECC) error",
             r"\bXid \([^)]{1,40}\): [0-9]{1,3}",
@@ -160,7 +160,7 @@ KNOWN = (
             r"undefined symbol: \S",
             r"version `(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]{1,12}' not found",
         ),
-        # NCCL tries plug-ins, and TensorFlow TensorRT; neither misses them.
+        # NCCL tries plug-ins, and TensorFlow TensorRT; both work without them.
         unless=r"NCCL INFO|Could not load dynamic library|dso_loader",
     ),
     _known(
@@ -174,8 +174,8 @@ KNOWN = (
     _known(
         "permission",
         CAUSE,
-        "the login user may not do what the program does",
-        "look at owner and mode of what the line names",
+        "the login user does not have a permission that the program needs",
+        "check owner and mode of the path in the line",
         (r"PermissionError: ", r": Permission denied\s{0,9}$", r"Operation not permitted"),
         unless=r"Permission denied \((?:publickey|gssapi)",
     ),
@@ -183,7 +183,7 @@ KNOWN = (
         "remote_shell",
         CAUSE,
         "the launcher could not log in to another node",
-        "give the nodes keys for each other",
+        "set up ssh keys between the nodes",
         (
             r"Permission denied \(publickey",
             "Host key verification failed",
@@ -213,8 +213,8 @@ KNOWN = (
     _known(
         "collective_timeout",
         SYMPTOM,
-        "a collective operation did not end in time",
-        "another rank was slow, hung or gone: look at the rank that wrote least",
+        "a collective operation timed out",
+        "another rank was slow, hung or dead: check the rank with the shortest log",
         (
             "Watchdog caught collective operation timeout",
             r"Some NCCL operations have failed or timed out",
@@ -229,7 +229,7 @@ KNOWN = (
     _known(
         "nccl_system_error",
         SYMPTOM,
-        "NCCL met an error of the system",
+        "NCCL got a system error",
         "run again with NCCL_DEBUG: INFO under env: in the inventory",
         (
             "ncclSystemError",
@@ -243,15 +243,15 @@ KNOWN = (
     _known(
         "no_route",
         SYMPTOM,
-        "one node does not reach another",
-        "check vars.interface and addresses, and firewalls between nodes",
+        "one node cannot reach another",
+        "check vars.interface, the addresses, and firewalls between the nodes",
         ("No route to host", "Network is unreachable", r"connect(?:ion)? timed out", "Unable to find address for"),
     ),
     _known(
         "ended_elsewhere",
         CONSEQUENCE,
         "another process of the run had ended",
-        "look at the first failure, on another rank or node",
+        "look for the first failure, on another rank or node",
         (
             r"connection (?:was )?(?:closed|reset|refused|aborted)",
             "closed the connection",
@@ -275,8 +275,8 @@ KNOWN = (
     _known(
         "network_fallback",
         CONSEQUENCE,
-        "NCCL found no InfiniBand and speaks TCP between nodes",
-        "see ibstat there, and NCCL_IB_HCA; a slow link is no failure by itself",
+        "NCCL found no InfiniBand and uses TCP between nodes",
+        "check ibstat on the node, and NCCL_IB_HCA; a slow link alone does not make a run fail",
         (r"NCCL INFO NET/IB : No device found", r"NCCL INFO Using network Socket"),
     ),
 )

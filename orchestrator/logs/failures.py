@@ -1,12 +1,12 @@
-"""What a failed program died of, as far as its last lines tell: a known cause, the line that says so, and a remedy.
+"""The cause of a program's failure, from its last lines: a known cause, the line that shows it, and a remedy.
 
-Three kinds of lines are told apart. A cause stands for itself: no memory, a port that is taken, a library that is missing. A
-symptom is true and says too little: a collective that timed out, a transport that NCCL fell back to. A consequence only
-complains of another process: a connection that was reset blames its other end. A cause goes before a symptom and a symptom
-before a consequence; among its like the earliest line counts, because what follows it is mostly made by it.
+Lines are of three kinds. A cause explains the failure: no memory, a port in use, a missing library. A symptom is true but
+does not explain it: a collective that timed out, a transport to which NCCL fell back. A consequence only reports another
+process: a connection that its peer reset. A cause outranks a symptom, and a symptom outranks a consequence; among lines of one
+kind the earliest counts, because it usually causes the later ones.
 
->>> found = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
->>> found.kind, found.cause, found.line
+>>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
+>>> failure.kind, failure.cause, failure.line
 ('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
 """
 
@@ -25,9 +25,9 @@ _SHOWN_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A known way to fail: ``kind`` for programs, ``cause`` and ``remedy`` in words, ``line`` the text that it was seen in.
+    """A recognised failure: ``kind`` for programs, ``cause`` and ``remedy`` for people, ``line`` the text that shows it.
 
-    ``weight``: as in `orchestrator.logs.failure_table`, a cause weighs most and a consequence least.
+    ``weight`` as in `orchestrator.logs.failure_table`: a cause weighs most, a consequence least.
     """
 
     kind: str
@@ -38,29 +38,29 @@ class Failure:
 
 
 def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
-    """Return what the text of a log, best its end, says the program died of; None where nothing known is in it.
+    """Return the failure that the text of a log shows, preferably its end; None if no known failure is in it.
 
-    ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: what the kernel did,
-    no log tells. Reads the last 400 lines, and 2000 characters of each.
+    ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: no log contains that.
+    Reads the last 400 lines, and 2000 characters of each.
     """
-    found: Failure | None = _killed_for_memory(memory_kills)
+    failure: Failure | None = _killed_for_memory(memory_kills)
     for line in text.splitlines()[-_LINES:]:
-        seen = _in_line(line[:_LINE_CHARACTERS])
-        if seen and (found is None or seen.weight > found.weight):
-            found = seen
-    return found
+        in_line = _in_line(line[:_LINE_CHARACTERS])
+        if in_line and (failure is None or in_line.weight > failure.weight):
+            failure = in_line
+    return failure
 
 
 def is_consequence(text: str) -> bool:
-    """Tell whether a text only complains of another process that went away, and names no cause of its own."""
-    found = diagnose(text)
-    return found is not None and found.kind == "ended_elsewhere"
+    """Return True if a text only reports that another process ended, and shows no cause of its own."""
+    failure = diagnose(text)
+    return failure is not None and failure.kind == "ended_elsewhere"
 
 
 def _in_line(line: str) -> Failure | None:
-    for known in KNOWN:
-        if known.pattern.search(line) and not (known.unless and known.unless.search(line)):
-            return Failure(known.kind, known.cause, known.remedy, _shortened(line.strip()), known.weight)
+    for entry in KNOWN:
+        if entry.pattern.search(line) and not (entry.unless and entry.unless.search(line)):
+            return Failure(entry.kind, entry.cause, entry.remedy, _shortened(line.strip()), entry.weight)
     return None
 
 
@@ -76,6 +76,6 @@ def _killed_for_memory(kills: int) -> Failure | None:
         "host_out_of_memory",
         "the kernel killed a process because the node had no memory left",
         "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",
-        f"the kernel's count of out-of-memory kills rose {times} during the run",
+        f"the kernel counted an out-of-memory kill {times} during the run",
         CAUSE,
     )

@@ -1,4 +1,4 @@
-"""What the log of a program means: patterns, scope and window, as a framework folder says it."""
+"""How to read the log of a program: patterns, scope and window, as a framework folder declares them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["LogGrammar"]
 
 @dataclass(frozen=True, slots=True)
 class LogGrammar:
-    """What a program prints, as data.
+    """The format of a program's log, as data.
 
-    ``files``: globs, relative to a node's log folder, of the files that hold samples. ``nodes``: ``first`` or ``every``,
+    ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first`` or ``every``, the nodes
     whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
-    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``. ``scope``: ``global``
-    where a rate speaks of the whole run, ``node`` where of the devices of one node, ``process`` where of one rank;
-    ``scope_by`` is the same for single values of options.
+    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``. ``scope``: ``global`` if a
+    rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank; ``scope_by``
+    sets the scope for single values of options.
     ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
-    ``after_warmup``: it does its warm-up uncounted, so its first step is the first of the window.
-    ``rank``: pattern of the line by which each rank proves who it is (groups ``rank``, ``world_size``).
-    ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files in
-    which NCCL speaks of itself. ``readings``: pattern of each line that a program has which trains nothing, instead of
-    ``patterns``; what its groups mean, those know who read that kind of measurement.
+    ``after_warmup``: the program does not count its warm-up, so its first step is the first of the window.
+    ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
+    ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
+    NCCL's own log. ``readings``: pattern of each result line of a program that does not train, instead of ``patterns``; the
+    reader of that kind of measurement knows what the groups mean.
     """
 
     files: tuple[str, ...]
@@ -41,6 +41,6 @@ class LogGrammar:
     readings: str = ""
 
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
-        """Return what holds for a run with these options."""
+        """Return the grammar for a run with these options."""
         scopes = (table[options[name]] for name, table in self.scope_by.items() if options.get(name) in table)
         return replace(self, scope=next(scopes, self.scope), scope_by={})

@@ -1,6 +1,6 @@
-"""What NCCL says of itself in its own log: the network that it chose, and the paths that it set up between ranks.
+"""NCCL's own log: the network that NCCL chose, and the paths that it set up between ranks.
 
-The lines, as NCCL 2.4 to 2.28 print them at NCCL_DEBUG=INFO with the subsystems INIT, NET and ENV:
+The lines, as NCCL 2.4 to 2.28 prints them at NCCL_DEBUG=INFO with the subsystems INIT, NET and ENV:
 
     node1:179:179 [0] NCCL INFO NET/IB : No device found.
     node1:179:179 [0] NCCL INFO NET/Socket : Using [0]eth0:10.11.0.2<0>
@@ -11,10 +11,10 @@ The lines, as NCCL 2.4 to 2.28 print them at NCCL_DEBUG=INFO with the subsystems
     node1:179:179 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
     node1:179:179 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[2] [send] via NET/IB/0/GDRDMA
 
-A path begins with `Ring` up to 2.6 and has no connection index (`/0`) in older versions; devices in brackets, which some lack,
-are bus ids up to 2.17. Shared memory is `direct shared memory` up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`. The list of
-channels has no `nvls` before 2.17, no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport, src/graph and
-src/init of NCCL.
+A path begins with `Ring` up to 2.6 and has no connection index (`/0`) in older versions. Devices in brackets, missing in some
+versions, are bus ids up to 2.17. Shared memory is `direct shared memory` up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`.
+The list of channels has no `nvls` before 2.17, no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport,
+src/graph and src/init of NCCL.
 """
 
 from __future__ import annotations
@@ -50,10 +50,13 @@ _P2P_OFF = b"P2P is disabled between connected GPUs"
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What NCCL chose, over all ranks. ``paths`` counts the connections that were set up by kind: ``P2P/CUMEM``, ``P2P/IPC``,
-    ``P2P/direct pointer``, ``SHM``, ``NET/IB``, ``NET/Socket``, and so on. Numbers are the most that any communicator has, None
-    where the log does not tell them; ``gdrdma`` is None where no path goes over a network, ``multicast`` whether the
-    hardware has NVLS. ``settings`` are variables that NCCL read, ``p2p_refused`` its word that the driver forbids P2P."""
+    """NCCL's choices over all ranks.
+
+    ``paths`` counts the connections of each kind: ``P2P/CUMEM``, ``P2P/IPC``, ``P2P/direct pointer``, ``SHM``, ``NET/IB``,
+    ``NET/Socket``, and so on. Numbers are the maximum over all communicators, None if the log does not contain them.
+    ``gdrdma`` is None if no path uses a network; ``multicast``: whether the hardware has NVLS. ``settings`` are the variables
+    that NCCL read; ``p2p_refused``: NCCL reports that the driver forbids P2P.
+    """
 
     networks: tuple[str, ...] = ()
     paths: Mapping[str, int] = field(default_factory=dict)
@@ -68,27 +71,33 @@ class Paths:
     p2p_refused: bool = False
 
     def words(self, nodes: int, world_size: int) -> tuple[str, ...]:
-        """Return it for a line of hardware: nothing of one rank, which sends nothing. A network is named where a path goes over
-        it, or several nodes are there and no path is known."""
+        """Return the choices as words for the hardware line; empty for one rank, which sends nothing.
+
+        Names a network if a path uses it, or if the run has several nodes and no path is known.
+        """
         if world_size == 1:
             return ()
         kinds = sorted(self.paths)
         over = {kind for kind in kinds if kind.startswith("NET/")}
         words = [name for name in self.networks if (nodes > 1 and not kinds) or name.partition(" on ")[0] in over]
         words += [kind for kind in kinds if kind not in {name.partition(" on ")[0] for name in words}]
-        words += ["GDRDMA"] * bool(self.gdrdma)
-        words += [f"{self.coll_channels} channels"] * bool(self.coll_channels)
-        return (*words, *([f"{self.nvls_channels} NVLS channels"] if self.nvls_channels else []))
+        if self.gdrdma:
+            words.append("GDRDMA")
+        if self.coll_channels:
+            words.append(f"{self.coll_channels} channels")
+        if self.nvls_channels:
+            words.append(f"{self.nvls_channels} NVLS channels")
+        return tuple(words)
 
 
 def transport(logs: Iterable[bytes]) -> Paths:
-    """Return what all logs of a run say. Hostile bytes find no pattern, and change nothing.
+    """Return NCCL's choices from all logs of a run. Hostile bytes match no pattern and change nothing.
 
-    >>> found = transport([b"n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\\n"])
-    >>> found.paths, found.words(nodes=1, world_size=2)
+    >>> chosen = transport([b"n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\\n"])
+    >>> chosen.paths, chosen.words(nodes=1, world_size=2)
     ({'P2P/CUMEM': 1}, ('P2P/CUMEM',))
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     paths: Counter[str] = Counter()
     most: dict[str, int] = {}
     settings: dict[str, str] = {}
@@ -96,7 +105,7 @@ def transport(logs: Iterable[bytes]) -> Paths:
     multicast: bool | None = None
     refused = False
     for data in logs:
-        found |= dict.fromkeys(networks([data]))
+        names |= dict.fromkeys(networks([data]))
         for match in _PATH.finditer(data):
             kind, over = _kind(match["kind"].decode()), match["kind"].startswith(b"NET/")
             paths[kind] += match["way"] != b"[receive] "
@@ -112,7 +121,7 @@ def transport(logs: Iterable[bytes]) -> Paths:
         settings |= {match["name"].decode(): match["value"].decode() for match in _SETTING.finditer(data)}
         refused |= _P2P_OFF in data
     return Paths(
-        networks=tuple(sorted(found)),
+        networks=tuple(sorted(names)),
         paths={kind: count for kind, count in sorted(paths.items()) if count},
         coll_channels=most.get("coll"),
         p2p_channels=most.get("p2p"),
@@ -130,48 +139,49 @@ def _kind(text: str) -> str:
     return "SHM" if text == "direct shared memory" else text.rstrip()
 
 
-def fallbacks(found: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
-    """Return a text for each choice of NCCL that is slower than what the hardware has, as far as that is known.
+def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[str]:
+    """Return a text for each choice of NCCL that is slower than the hardware allows, as far as the log shows it.
 
-    Of one rank, which sends nothing, there is none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports; None
-    or 0 where there is none.
+    One rank sends nothing and has none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports in Gbit/s; None
+    or 0 without an active port.
     """
     if world_size == 1:
         return []
     active = sorted(host for host, rate in infiniband_gbit.items() if rate)
-    over = [kind for kind in found.paths if kind.startswith("NET/")]
-    sockets = [name for name in found.networks or over if name.startswith("NET/Socket")]
-    texts = [_socket(name, active, found.settings) for name in sockets if nodes > 1]
-    texts += [f"NCCL goes over {kind} between GPUs of one node" for kind in over if nodes == 1]
-    if "NET/IB" in over and found.gdrdma is False:
-        texts.append("NCCL speaks NET/IB without GDRDMA: what is sent goes through the memory of the host")
-    if found.settings.get("NCCL_NVLS_ENABLE") == "0":
-        texts.append("NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0")
-    if "SHM" in found.paths and (found.p2p_refused or found.settings.get("NCCL_P2P_DISABLE") == "1"):
-        why = "the driver forbids P2P between connected GPUs" if found.p2p_refused else "NCCL_P2P_DISABLE is 1"
-        texts.append(f"NCCL goes through shared memory between GPUs of a node, not P2P: {why}")
+    over = [kind for kind in chosen.paths if kind.startswith("NET/")]
+    sockets = [name for name in chosen.networks or over if name.startswith("NET/Socket")]
+    texts = [_socket(name, active, chosen.settings) for name in sockets if nodes > 1]
+    texts += [f"NCCL uses {kind} between GPUs of one node" for kind in over if nodes == 1]
+    if "NET/IB" in over and chosen.gdrdma is False:
+        texts.append("NCCL uses NET/IB without GDRDMA: data passes through host memory")
+    if chosen.settings.get("NCCL_NVLS_ENABLE") == "0":
+        texts.append("NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0")
+    if "SHM" in chosen.paths and (chosen.p2p_refused or chosen.settings.get("NCCL_P2P_DISABLE") == "1"):
+        reason = "the driver forbids P2P between connected GPUs" if chosen.p2p_refused else "NCCL_P2P_DISABLE is 1"
+        texts.append(f"NCCL uses shared memory between GPUs of a node, not P2P: {reason}")
     return texts
 
 
 def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> str:
-    text = f"NCCL speaks {name} between nodes, not InfiniBand"
+    text = f"NCCL uses {name} between nodes, not InfiniBand"
     if active:
-        text += f", of which {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
-        return text + "; NCCL_IB_DISABLE is 1" * (settings.get("NCCL_IB_DISABLE") == "1")
-    return text + ": that interface is IP over InfiniBand" * name.partition(" on ")[2].startswith("ib")
+        text += f", although {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
+        return f"{text}; NCCL_IB_DISABLE is 1" if settings.get("NCCL_IB_DISABLE") == "1" else text
+    over_infiniband = name.partition(" on ")[2].startswith("ib")
+    return f"{text}: that interface is IP over InfiniBand" if over_infiniband else text
 
 
 def networks(logs: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the distinct networks that NCCL chose, as it names them, with the first interface of each.
+    """Return the distinct networks that NCCL chose, under NCCL's names, with the first interface of each.
 
     >>> networks([b"n:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.11.0.2<0>\\nn:1:1 [0] NCCL INFO Using network Socket\\n"])
     ('NET/Socket on eth0',)
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for data in logs:
         devices = {match["name"]: match["device"].decode() for match in _INTERFACE.finditer(data)}
         for match in _CHOSEN.finditer(data):
             device = devices.get(match["name"])
             name = match["name"].decode()
-            found[f"NET/{name} on {device}" if device else f"NET/{name}"] = None
-    return tuple(sorted(found))
+            names[f"NET/{name} on {device}" if device else f"NET/{name}"] = None
+    return tuple(sorted(names))

@@ -1,8 +1,8 @@
 """From the bytes of a log to step samples, by a grammar that is data.
 
-A log is hostile text: it may be cut at any byte, hold several ranks, several attempts, colour codes and progress bars, or no
-line end in 100 MB. Unknown lines never fail; a matched value that is no number is a warning. What the numbers *mean* is
-`orchestrator.results.numbers.throughput`; which file belongs to which rank is `orchestrator.results.read`.
+A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour codes and progress bars, or
+no line end in 100 MB. Unknown lines are never an error; a matched value that is not a number is a warning.
+`orchestrator.results.numbers.throughput` interprets the numbers; `orchestrator.results.read` assigns files to ranks.
 
 >>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
 >>> [(s.step, s.timestamp) for s in parse(b"noise\\nstep=1 t=0.50\\nstep=2 t=0.7", grammar).samples]
@@ -29,21 +29,22 @@ from orchestrator.strictjson import strict_json
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
 
 LINE_LIMIT = 64 * 1024
-"""Bytes of one line that patterns see."""
+"""The patterns read this many bytes of a line."""
 _LONG_LINES_IN_ALL = 4 * 1024 * 1024
 _MAX_SAMPLES = 400_000
-"""Of one file, which take some 110 MiB."""
+"""Limit for one file; so many samples need about 110 MiB."""
 _MAX_WARNINGS = 20
 _NO_STEP = "values without a step of their own were left out"  # the line with the step is damaged or missing
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What one file says.
+    """The content of one file.
 
-    Samples in order of step, each step once; of lines that speak of one process each, the aggregate over ranks instead.
-    (rank, world_size) of each rank line, the closing facts, and the groups of each line that the grammar calls a reading, as
-    text."""
+    ``said``: samples in order of step, without duplicates, or the aggregate over ranks if each line is about one process.
+    ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
+    each line that matches the grammar's ``readings``, as text.
+    """
 
     said: tuple[StepSample, ...] | RankAggregate
     ranks: tuple[tuple[int, int | None], ...]
@@ -53,15 +54,15 @@ class Parsed:
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
-        """The samples, of several processes their average."""
+        """The samples, averaged over the ranks if each line is about one process."""
         return self.said.samples() if isinstance(self.said, RankAggregate) else self.said
 
 
 def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
-    """Return what ``data`` says under ``grammar``. An unterminated last line is ignored: a number may be cut in it.
+    """Parse ``data`` by ``grammar``. An unterminated last line is ignored, because a number in it may be cut.
 
-    ``check`` is called now and then and may raise, which is how a caller with a clock limits the time of a file.
-    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for a flood of samples.
+    ``check`` is called regularly and may raise; callers use it to limit the time for a file.
+    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for too many samples.
     """
     collector = _Collector(grammar)
     long_bytes = 0
@@ -80,7 +81,7 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
 
 
 class _Collector:
-    """Gathers matches line by line; `parsed` then sorts out ranks and attempts."""
+    """Collects matches line by line; `parsed` then separates ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
         self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
@@ -103,32 +104,32 @@ class _Collector:
             self.warnings[text] = None
 
     def lines(self, raw: bytes) -> None:
-        """Take a block of whole short lines. Where a literal is in the bytes it is in the text, unless escapes split it."""
+        """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
         raw = raw.replace(b"\r", b"\n")
         if not any(reader.literal.encode() in raw for reader in (*self.patterns, *self.others)) and is_clean(raw):
             return
         text = cleaned(raw)
-        steps, others = ([one for one in some if one.literal in text] for some in (self.patterns, self.others))
-        # Who speaks, and how it ended, has lines of its own, as a rule; the steps then need not be read line by line.
-        apart = _holding(text, others)
-        mixed = any(one.literal in line for line in apart for one in steps)
+        steps, others = ([r for r in readers if r.literal in text] for readers in (self.patterns, self.others))
+        # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
+        lines = _holding(text, others)
+        mixed = any(reader.literal in line for line in lines for reader in steps)
         if steps and (mixed or not self._columns(steps, text)):
-            apart = _holding(text, [*steps, *others])
-        for line in apart:
+            lines = _holding(text, [*steps, *others])
+        for line in lines:
             self.line(line, cut=False)
 
     def line(self, text: str, cut: bool) -> None:
-        """Take one line; ``cut`` where its rest is missing, so that a match up to its end may hold half a number."""
+        """Read one line; ``cut``: its rest is missing, so that a match up to its end may contain half a number."""
         pieces = tagged(text) if TAG_END in text else [(None, text)]
         for number, (tag, piece) in enumerate(pieces, start=1):
             self._piece(tag, piece, len(piece) if cut and number == len(pieces) else -1)
 
     def _columns(self, readers: Sequence[Reader], text: str) -> bool:
-        """Take a block, a column of values at a time. False, and nothing taken, where a line of it has less than a step and
-        all its values as plain numbers, or where only the order of lines tells what belongs together: that is for `line`."""
+        """Read a block by columns of values. Return False, and take nothing, if only `line` can read it: a line has less than
+        a step and all its values as plain numbers, or only the order of the lines shows which values belong together."""
         days = self.days.copy()
         try:
-            tables = [(tag, *self._table(tag, readers, said)) for tag, said in by_rank(text).items()]
+            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text).items()]
         except ValueError:
             self.days = days
             return False
@@ -136,7 +137,7 @@ class _Collector:
             voice = self.voices[tag]
             if leading and not voice.complete(leading):
                 self.warn(_NO_STEP)
-            # The first may complete the step before it; each of the others follows one that lacks nothing.
+            # The first row may complete the previous step; each of the others follows a complete one.
             again = bool(steps) and steps[:1] == voice.steps[-1:]
             done = int(again and voice.complete({name: column[0] for name, column in values.items()}))
             self._count(len(steps) - done)
@@ -146,7 +147,7 @@ class _Collector:
     def _table(
         self, tag: int | None, readers: Sequence[Reader], text: str
     ) -> tuple[Mapping[str, Any], Sequence[int], Mapping[str, Sequence[Any]]]:
-        """Return what a text says of the step before them, their own steps, and the values of these. Raises ValueError."""
+        """Return a text's values for the step before its first one, its own steps, and their values. Raises ValueError."""
         leading, texts = columns(readers, text)
         steps = wholes(texts.pop("step", []))
         if self.shift:
@@ -155,33 +156,33 @@ class _Collector:
         if len(steps) == len(all_steps) and leading:
             raise ValueError("no step that values could belong to")
         if (len(readers) > 1 or not texts) and any(map(eq, all_steps, all_steps[1:])):
-            raise ValueError("a step twice, and lines that may complete the first or be the second")
+            raise ValueError("a duplicate step, and lines that may belong to either")
         gaps = len(readers) > 1
         before = {name: value for name, text in leading.items() for value in self._values(tag, name, [text], gaps)}
         return before, steps, {name: self._values(tag, name, column, gaps) for name, column in texts.items()}
 
     def _values(self, tag: int | None, name: str, texts: Sequence[str | None], gaps: bool) -> list[Any]:
-        """Return the values of a column, None where it has no text, which may be with ``gaps``. Raises ValueError where one is
-        no number."""
-        there: Sequence[Any] = [text for text in texts if text is not None] if gaps and None in texts else texts
-        if name == "timestamp" and there and ":" in there[0]:
-            values: list[Any] = [self._value(tag, name, text) for text in there]
+        """Return the values of a column, None for rows without a text, which only occur with ``gaps``. Raises ValueError for
+        a text that is not a number."""
+        present: Sequence[Any] = [text for text in texts if text is not None] if gaps and None in texts else texts
+        if name == "timestamp" and present and ":" in present[0]:
+            values: list[Any] = [self._value(tag, name, text) for text in present]
             if None in values:
                 raise ValueError(name)
         else:
-            values = wholes(there) if name == "samples" else list(map(float, there))
-        found = iter(values)
-        return values if len(there) == len(texts) else [None if text is None else next(found) for text in texts]
+            values = wholes(present) if name == "samples" else list(map(float, present))
+        remaining = iter(values)
+        return values if len(present) == len(texts) else [None if text is None else next(remaining) for text in texts]
 
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
-        found = [
+        matches = [
             match
             for reader in self.patterns
             if reader.literal in text
             for match in reader.pattern.finditer(text)
             if match.end() != cut_at
         ]
-        for match in sorted(found, key=methodcaller("start")) if len(found) > 1 else found:
+        for match in sorted(matches, key=methodcaller("start")) if len(matches) > 1 else matches:
             self._sample(tag, match.groupdict())
         for match in self.rank.pattern.finditer(text) if self.rank and self.rank.literal in text else ():
             if match.end() != cut_at:
@@ -212,12 +213,12 @@ class _Collector:
             self.warn(f"closing line: expected a JSON object, got {type(value).__name__}")
             return
         if self.closing not in (None, value):
-            self.warn("several closing lines that differ; the last is taken")
+            self.warn("several different closing lines; the last one was used")
         self.closing = value
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices[tag]
-        # A pattern without a step (a monitor's line below the line of its epoch) speaks of the step before it.
+        # A pattern without a step (a monitor's line below the line of its epoch) belongs to the step before it.
         if groups.get("step") is None:
             step = voice.steps[-1] if voice.steps else None
         else:
@@ -226,25 +227,26 @@ class _Collector:
         texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
         values = {name: self._value(tag, name, text) for name, text in texts}
         if step is None or None in values.values():
-            self.warn("step lines with a value that is no number were left out")
+            self.warn("step lines with a value that is not a number were left out")
             return
-        if not self._take(tag, step, values, own=groups.get("step") is not None):
+        if not self._take(tag, step, values, has_step=groups.get("step") is not None):
             self.warn(_NO_STEP)
 
-    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], own: bool = True) -> bool:
-        """Add values to the last step if it is this one and lacks them, else as a step; False where it is not their own."""
+    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True) -> bool:
+        """Add values to the last step if it is this one and does not have them, else as a new step. Return False if the values
+        have no step of their own (``has_step``) and do not fit the last one."""
         voice = self.voices[tag]
         if voice.steps[-1:] == [step] and voice.complete(values):
             return True
-        if own:
+        if has_step:
             self._count(1)
             voice.add([step], {name: [value] for name, value in values.items()})
-        return own
+        return has_step
 
-    def _count(self, more: int) -> None:
-        self.count += more
+    def _count(self, added: int) -> None:
+        self.count += added
         if self.count > _MAX_SAMPLES:
-            raise DataError(f"expected at most {_MAX_SAMPLES} step lines in a file, found more", kind="result_invalid")
+            raise DataError(f"expected at most {_MAX_SAMPLES} step lines in a file, got more", kind="result_invalid")
 
     def _value(self, tag: int | None, name: str, text: str) -> Any:
         if name == "samples":
@@ -257,11 +259,11 @@ class _Collector:
             return None
 
     def _clock(self, tag: int | None, text: str) -> float | None:
-        """Return the seconds of a clock as printed. One without a date gains a day where it falls by more than 12 hours."""
-        found = clock(text)
-        if not found:
+        """Return a printed clock in seconds. A clock without a date gains a day when it falls by more than 12 hours."""
+        reading = clock(text)
+        if not reading:
             return None
-        day, of_day = found
+        day, of_day = reading
         if day is not None:
             return day * 86400 + of_day
         before, days = self.days.get(tag, (of_day, 0))
@@ -270,49 +272,50 @@ class _Collector:
         return days * 86400 + of_day
 
     def parsed(self) -> Parsed:
-        spoken = {tag: voice for tag, voice in self.voices.items() if voice.steps}
-        said: RankAggregate | tuple[StepSample, ...] = ()
+        with_steps = {tag: voice for tag, voice in self.voices.items() if voice.steps}
+        samples: RankAggregate | tuple[StepSample, ...] = ()
         if self.scope == "process":
-            said = RankAggregate()
-            for voice in spoken.values():
+            samples = RankAggregate()
+            for voice in with_steps.values():
                 for part in self._complete(voice, slack=1):
-                    said.add(*part)
-        elif spoken:
-            # Ranks of a run that print the global rate all say the same: one is taken, never the sum.
-            first = min(spoken, key=lambda tag: (tag is not None, tag or 0))
-            steps, values = self._complete(spoken[first], slack=0)[-1]
-            taken = rows(steps, values)
-            said = tuple(taken if in_order(steps) else {sample.step: sample for sample in taken}.values())
-        return Parsed(said, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
+                    samples.add(*part)
+        elif with_steps:
+            # Ranks that print the global rate all print the same: use one of them, never the sum.
+            first = min(with_steps, key=lambda tag: (tag is not None, tag or 0))
+            steps, values = self._complete(with_steps[first], slack=0)[-1]
+            by_row = rows(steps, values)
+            samples = tuple(by_row if in_order(steps) else {sample.step: sample for sample in by_row}.values())
+        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
-        """Split where the step goes back, and return the last attempt that gets as far as any.
+        """Split where the step goes back, and return the last attempt that reaches the highest step.
 
-        Untagged ranks appended to one another look like attempts over the same steps; where lines speak of one process
-        each, all of them are returned. Interleaved ranks are a step apart at most, hence ``slack``.
+        Untagged ranks appended to one another look like attempts over the same steps; if each line is about one process, all
+        of them are returned. Interleaved ranks are at most one step apart, hence ``slack``.
         """
         starts = _attempts(voice.steps, slack)
         attempts = list(zip(starts, [*starts[1:], len(voice.steps)], strict=True))
         ends = [max(voice.steps[start:stop]) for start, stop in attempts]
         reached = max(ends)
         whole = [attempt for attempt, end in zip(attempts, ends, strict=True) if end == reached]
-        alike = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
-        if self.scope == "process" and len(alike) == len(attempts) > 1:
-            self.warn(f"{len(attempts)} series of the same steps in one file were taken as {len(attempts)} ranks")
-            return [voice.part(*attempt) for attempt in alike]
+        same_start = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
+        if self.scope == "process" and len(same_start) == len(attempts) > 1:
+            self.warn(f"{len(attempts)} series of the same steps in one file were read as {len(attempts)} ranks")
+            return [voice.part(*attempt) for attempt in same_start]
         if len(attempts) > 1:
-            self.warn(f"the step goes back {len(attempts) - 1} times: the last attempt that reaches step {reached} is taken")
+            times = "once" if len(attempts) == 2 else f"{len(attempts) - 1} times"
+            self.warn(f"the step goes back {times}: the last attempt that reaches step {reached} was used")
         return [voice.part(*whole[-1])]
 
 
 def _holding(text: str, readers: Sequence[Reader]) -> list[str]:
-    """Return the lines of a text that hold a literal of any of the readers; none is empty."""
+    """Return the lines of a text that contain the literal of any reader, without empty lines."""
     lines = filter(None, text.split("\n")) if readers else ()
     return [line for line in lines if any([reader.literal in line for reader in readers])]
 
 
 def _attempts(steps: list[int], slack: int) -> list[int]:
-    """Return where attempts begin: at the first step, and where one is lower than one before it by more than ``slack``."""
+    """Return the rows where attempts begin: the first, and each step lower than an earlier one by more than ``slack``."""
     if steps == sorted(steps):
         return [0]
     starts, highest = [0], steps[0]

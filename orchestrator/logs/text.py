@@ -1,5 +1,5 @@
-"""From the bytes of a log to text that patterns can read, blocks of whole lines without escapes and control characters, and
-from text to numbers.
+"""From the bytes of a log to text for patterns: blocks of whole lines without escapes and control characters; and from text
+to numbers.
 
 >>> cleaned(b"\\x1b[32mstep\\x1b[0m=1")
 'step=1'
@@ -20,15 +20,15 @@ from mmap import mmap
 __all__ = ["LONG_LINE", "TAG_END", "blocks", "by_rank", "cleaned", "clock", "is_clean", "tagged", "whole", "wholes"]
 
 LONG_LINE = 4 * 1024
-"""A line of more bytes is a block of its own."""
+"""A line with more bytes is a block of its own."""
 _BLOCK = 64 * 1024
 TAG_END = "]<std"
-"""In the tag of each rank, so text without it has none."""
+"""Part of every rank tag, so text without it has no tag."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _CONTROL_BYTES = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
-# Begins with a plain character, which lets the search skip to it; no branch goes past the end of a line.
+# Begins with a plain character, so that the search can skip to it; no branch matches past the end of a line.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _RARE_ESCAPES = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|{_ESCAPES.pattern}")
 # mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
@@ -40,30 +40,30 @@ _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.
 def blocks(data: bytes | mmap, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield (start, stop, False) of blocks of whole lines, and (start, stop, True) of each line over `LONG_LINE`.
 
-    ``data[end]`` is the last line end. A line is short if a line end follows within a window, so few bytes are looked at.
+    ``data[end]`` is the last line end. A line is short if a line end follows within a window, so few bytes are read.
     """
-    start = here = 0
-    while here < end:
-        window = min(here + LONG_LINE + 1, end + 1)
-        last = max(data.rfind(b"\n", here, window), data.rfind(b"\r", here, window))
+    start = position = 0
+    while position < end:
+        window = min(position + LONG_LINE + 1, end + 1)
+        last = max(data.rfind(b"\n", position, window), data.rfind(b"\r", position, window))
         if last >= 0:
-            here = last + 1
-            if here - start >= _BLOCK:
-                yield start, here, False
-                start = here
+            position = last + 1
+            if position - start >= _BLOCK:
+                yield start, position, False
+                start = position
             continue
-        if start < here:
-            yield start, here, False
-        found = _LINE_END.search(data, here)
-        stop = found.start() if found else end
-        yield here, stop, True
-        start = here = stop
-    if start < here:
-        yield start, here, False
+        if start < position:
+            yield start, position, False
+        line_end = _LINE_END.search(data, position)
+        stop = line_end.start() if line_end else end
+        yield position, stop, True
+        start = position = stop
+    if start < position:
+        yield start, position, False
 
 
 def is_clean(raw: bytes) -> bool:
-    """Tell whether no control character can be in ``raw``; those above U+007F begin with C2 in UTF-8."""
+    """Return True if ``raw`` cannot contain a control character; those above U+007F begin with C2 in UTF-8."""
     return len(raw.translate(None, _CONTROL_BYTES)) == len(raw) and b"\xc2" not in raw
 
 
@@ -77,26 +77,26 @@ def cleaned(raw: bytes) -> str:
 
 
 def tagged(text: str) -> list[tuple[int | None, str]]:
-    """Return the pieces of ``text`` and the rank that a launcher put before each; None before what no tag precedes."""
+    """Return the pieces of ``text`` with the rank from the launcher's tag before each; None for text before the first tag."""
     first, *pieces = _RANK_TAG.split(text)
     return [(None, first), *zip(map(int, pieces[::2]), pieces[1::2], strict=True)]
 
 
 def by_rank(text: str) -> Mapping[int | None, str]:
-    """Return the lines of each rank, joined; several may have written to a line, and a tag holds for no more than its line."""
-    if "]" not in text or TAG_END not in text:  # the first alone is found missing thirty times as quickly
+    """Return the lines of each rank, joined. A line may contain text of several ranks; a tag ends with its line."""
+    if "]" not in text or TAG_END not in text:  # the search for a single character is thirty times as fast
         return {None: text}
-    found: dict[int | None, list[str]] = {None: []}
+    by_tag: dict[int | None, list[str]] = {None: []}
     for tag, piece in tagged(text):
         line, _, untagged = piece.partition("\n")
-        found.setdefault(tag, []).append(line)
+        by_tag.setdefault(tag, []).append(line)
         if untagged:
-            found[None].append(untagged)
-    return {tag: "\n".join(lines) for tag, lines in found.items()}
+            by_tag[None].append(untagged)
+    return {tag: "\n".join(lines) for tag, lines in by_tag.items()}
 
 
 def clock(text: str) -> tuple[int | None, float] | None:
-    """Return the day, None where the clock has no date, and the seconds of the day.
+    """Return the ordinal of the day, None if the text has no date, and the seconds since midnight; None if it is no clock.
 
     >>> clock("2020-08-31 21:10:59,902"), clock("23:59:59.5"), clock("2020-02-30 00:00:00"), clock("noon")
     ((737668, 76259.902), (None, 86399.5), None, None)
@@ -121,14 +121,14 @@ def _day(text: str) -> int | None:
 
 
 def whole(text: str | None) -> int | None:
-    """Return a number of up to 15 digits and of nothing else, or None."""
+    """Return the number if the text consists of 1 to 15 digits, else None."""
     return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
 
 
 def wholes(texts: Sequence[str]) -> list[int]:
-    """Return the number of each text. Raises ValueError where one is none of up to 15 digits."""
+    """Return the number of each text. Raises ValueError unless each consists of 1 to 15 digits."""
     if len(texts) > 1:
-        if texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):  # as most runs' samples in each step
+        if texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):  # as the samples per step of most runs
             return wholes(texts[:1]) * len(texts)
         if counted := _counted(texts):
             return counted
@@ -139,7 +139,10 @@ def wholes(texts: Sequence[str]) -> list[int]:
 
 
 def _counted(texts: Sequence[str]) -> list[int]:
-    """Return the number of each text where these count up as the steps of most logs do, which is sooner seen than read."""
+    """Return the numbers if they count up evenly, as the steps of most logs do, else an empty list.
+
+    A comparison with a table is faster than conversion.
+    """
     first, second = whole(texts[0]), whole(texts[1])
     if first is None or second is None or second <= first:
         return []
@@ -153,6 +156,6 @@ def _counted(texts: Sequence[str]) -> list[int]:
 
 @cache
 def _counting(bits: int) -> tuple[list[int], list[str]]:
-    """Return the numbers of so many bits, and the same as text."""
+    """Return the numbers below 2 ** ``bits``, and the same numbers as text."""
     numbers = list(range(1 << bits))
     return numbers, list(map(str, numbers))

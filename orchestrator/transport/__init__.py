@@ -1,4 +1,4 @@
-"""Ways to one machine that carry bytes and know nothing of what they mean.
+"""Connections to one machine, which carry bytes without interpreting them.
 
-May use `inventory`. `ssh` is the way that every bench takes today.
+May use `inventory`. Every bench currently uses `ssh`.
 """

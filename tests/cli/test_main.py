@@ -73,7 +73,7 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
          "gradient_mb=0.0, seed=0, peer_timeout_s=60.0, fail_at_step=0, fail_rank=0, fail_mode=exit3; "
          "did you mean 'compute_ms'?"),
         ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, there is none. check the path"),
-        ("resnet50 --hosts inventory/", "orch: inventory: expected a file, got a directory. name the file in it"),
+        ("resnet50 --hosts inventory/", "orch: inventory: expected a file, got a directory. name a file in it"),
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "none besides"),

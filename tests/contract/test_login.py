@@ -76,7 +76,7 @@ def test_a_key_with_a_passphrase_asks_nobody(rig: Rig) -> None:
     key = make_key(rig.directory / "locked", passphrase="secret")
     server = rig.serve("LogLevel DEBUG1", authorized=[key])
     text = refused(rig, rig.host(server, key=str(key)))
-    assert f"key file {key} has a passphrase, and nobody is there to type it. ssh-add {key}" in text
+    assert f"key file {key} has a passphrase, which orch cannot enter. ssh-add {key}" in text
     assert "Connection from" not in server.log
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_key_is_named(rig: Rig, content: str) -> None:
     key = rig.directory / "nokey"
     key.write_text(content)
     key.chmod(0o600)
-    assert f"key file {key} holds no private key that can be used" in refused(rig, rig.host(rig.serve(), key=str(key)))
+    assert f"key file {key} contains no usable private key" in refused(rig, rig.host(rig.serve(), key=str(key)))
 
 
 def test_the_public_half_given_as_key_is_named(rig: Rig) -> None:
@@ -122,13 +122,13 @@ def test_the_public_half_given_as_key_is_named(rig: Rig) -> None:
 def test_a_server_that_takes_no_keys_is_named(rig: Rig) -> None:
     options = ("PubkeyAuthentication no", "PasswordAuthentication yes")
     text = refused(rig, rig.host(rig.serve(*options)))
-    assert "takes no keys" in text
+    assert "accepts no keys" in text
     assert "password" in text
 
 
 def test_a_server_that_wants_more_than_the_key_is_named(rig: Rig) -> None:
     options = ("AuthenticationMethods publickey,password", "PasswordAuthentication yes")
-    assert "also wants password" in refused(rig, rig.host(rig.serve(*options)))
+    assert "also requires password" in refused(rig, rig.host(rig.serve(*options)))
 
 
 class _Slow(asyncssh.SSHServer):

@@ -428,7 +428,7 @@ def test_a_proxy_command_of_the_ssh_configuration_is_used(rig: Rig, no_leak: obj
 def test_a_proxy_command_that_fails_is_named(rig: Rig) -> None:
     rig.configure("ProxyCommand false")
     text, _ = unreachable(rig, "127.0.0.1", 22, connect_timeout_s=1.0)
-    assert "try its ProxyCommand by hand: false" in text
+    assert "run its ProxyCommand by hand: false" in text
 
 
 def test_a_shorter_connect_timeout_of_the_ssh_configuration_counts(rig: Rig) -> None:

@@ -129,7 +129,7 @@ def test_a_message_that_is_late_does_not_follow_the_end_of_its_channel(
 
 def test_a_command_that_takes_too_long_ends_the_wait(line: Transport) -> None:
     started = time.monotonic()
-    with pytest.raises(TransportError, match=r"sleep was not done within 0\.3 s") as caught:
+    with pytest.raises(TransportError, match=r"sleep did not finish within 0\.3 s") as caught:
         line.run(["sleep", "30"], timeout_s=0.3)
     assert time.monotonic() - started < 2
     assert (caught.value.kind, caught.value.host) == ("node_lost", "lab1")

@@ -88,7 +88,7 @@ def test_a_known_key_is_asked_for_first_and_no_other_type_will_do(rig: Rig) -> N
     other = rig.serve("LogLevel DEBUG1", known=False)
     rig.known_hosts.write_text(f"{other.known_as} {kind} {blob}\n")
     text = refusal(rig, other, "host_key_changed", accept_new=True)
-    assert "another type" in text
+    assert "a different type" in text
     assert fingerprint(ecdsa) in text
 
 

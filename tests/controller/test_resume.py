@@ -91,7 +91,7 @@ def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(benc
     [
         ("127.0.0.3", "127.0.0.9", "hosts.b.address: planned '127.0.0.3', now '127.0.0.9'"),
         ("slots: 2", "slots: 1", "hosts.a.slots: planned 2, now 1; hosts.b.slots: planned 2, now 1"),
-        ("  b: {address: 127.0.0.3}\n", "", "expected the hosts b, there are none"),
+        ("  b: {address: 127.0.0.3}\n", "", "expected the hosts b, got an inventory without them"),
     ],
 )
 def test_what_has_changed_is_named(bench: BenchDir, tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -176,7 +176,7 @@ ODD_HOSTS = {
     "3000 brackets": ("  a: " + "[" * 3000 + "]" * 3000, "at most 50 levels"),
     "tab": ("\ta: {}", "spaces, not with tabs"),
     "a name and another's address": ("  a: {address: b}\n  b: {address: c}", "got 'b', the address of 'a'"),
-    "two on one machine": ("  a: {address: H}\n  b: {address: h., ssh: {port: 22}}", "one name for a machine, got 'a' and 'b'"),
+    "two on one machine": ("  a: {address: H}\n  b: {address: h., ssh: {port: 22}}", "one name per machine, got 'a' and 'b'"),
 }
 
 
@@ -321,7 +321,7 @@ def test_a_vault_is_refused_before_it_is_read_as_yaml() -> None:
     found = faults_of(lambda: read("all:\n  vars:\n    key: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n"))
     assert found == [
         "lab.yaml:3: expected plain values, got one encrypted by Ansible Vault."
-        " keep secrets out of it; orch needs only how hosts are reached, by key"
+        " keep secrets out of the inventory; orch logs in by key and needs only connection settings"
     ]
 
 
@@ -365,7 +365,7 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
         ("node1:22", "a number after the colon counts slots"),
         ("node1:0", "slots as a whole number from 1 to 1024"),
         ("[fd00::1]", "without brackets"),
-        ("node[1-", "brackets in pairs"),
+        ("node[1-", "paired brackets"),
         ("a b", "without spaces"),
         ("-oProxyCommand=x", "letters, digits"),
         ("../x", "letters, digits"),

@@ -90,7 +90,7 @@ def _pretend_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> 
 def test_a_node_sees_its_own_folder_and_what_it_needs_bound_back(tmp_path: Path) -> None:
     lab = _lab(Path("/tmp/lab"))
     shares = [Path("/home/me/venv"), Path("/home/me/venv/bin"), Path("/usr/lib"), Path("/tmp/lab/work/.venv"), Path("/tmp")]
-    with pytest.raises(ConfigError, match="expected a folder below /tmp, not /tmp itself"):
+    with pytest.raises(ConfigError, match="expected a folder below /tmp, got /tmp itself"):
         machine.mounts(lab, lab.nodes[0], shares)
     steps = [(step["type"], step["target"]) for step in machine.mounts(lab, lab.nodes[0], shares[:-1])]
     wanted = [
@@ -113,7 +113,7 @@ def test_a_share_around_the_lab_does_not_uncover_its_hidden_folders() -> None:
 
 
 def test_a_missing_program_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="program no-such-program, it is not installed"):
+    with pytest.raises(ConfigError, match="program no-such-program, which is not installed"):
         find("no-such-program")
     monkeypatch.setattr("orchestrator.lab.programs._SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -77,7 +77,7 @@ def test_down_ends_everything_and_says_what(make_lab: MakeLab, ssh: Ssh, kind: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_up_in_the_same_place_is_refused_and_harms_nothing(make_lab: MakeLab, ssh: Ssh, kind: str) -> None:
     lab = make_lab(kind=kind, nodes=1)
-    with pytest.raises(ConfigError, match="is up in .* already"):
+    with pytest.raises(ConfigError, match="is already up in"):
         labs.up(lab.directory, nodes=1, kind=kind, gpus_per_node=0, say=print)
     assert ssh(lab, "node1", "true").returncode == 0
 

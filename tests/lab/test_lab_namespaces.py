@@ -35,7 +35,8 @@ def test_root_gets_namespaces_and_is_told_so(make_lab: MakeLab) -> None:
         ("node2", "10.11.0.3", 22),
         ("node3", "10.11.0.4", 22),
     ]
-    assert len(said) == 1 and "3 nodes of 2 CPU slots, 10.11.0.2 to 10.11.0.4 port 22, in network namespaces" in said[0]
+    assert len(said) == 1
+    assert "3 nodes of 2 CPU slots, 10.11.0.2 to 10.11.0.4 port 22, in separate network namespaces" in said[0]
     assert labs.load(lab.directory) == lab
 
 
@@ -132,7 +133,7 @@ def test_a_shared_folder_is_visible_and_a_whole_private_one_is_refused(make_lab:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("here")
     assert ssh(make_lab(share=[tmp_path / "data"]), "node2", f"cat {tmp_path}/data/file").stdout == b"here"
-    with pytest.raises(ConfigError, match="below /tmp, not /tmp itself"):
+    with pytest.raises(ConfigError, match="below /tmp, got /tmp itself"):
         make_lab(share=[Path("/tmp")])
 
 

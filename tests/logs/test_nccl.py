@@ -97,7 +97,7 @@ def test_of_one_rank_nothing_is_told_as_nothing_travels() -> None:
     assert found.networks == ("NET/Socket on eth0",) and found.coll_channels == 64
     assert found.words(nodes=1, world_size=1) == ()
     assert fallbacks(found, 1, 1, {"node1": 400.0}) == []
-    assert fallbacks(found, 1, 2, {"node1": 400.0}) == ["NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0"]
+    assert fallbacks(found, 1, 2, {"node1": 400.0}) == ["NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0"]
 
 
 IB = {"node1": 400.0, "node2": 400.0}
@@ -106,28 +106,28 @@ NO_IB: dict[str, float | None] = {"node1": None, "node2": None}
 
 @pytest.mark.parametrize(("lines", "nodes", "gbit", "texts"), [
     (("NET/Socket : Using [0]eth0:10.0.0.2<0>", "Using network Socket"), 2, NO_IB,
-     ["NCCL speaks NET/Socket on eth0 between nodes, not InfiniBand"]),
+     ["NCCL uses NET/Socket on eth0 between nodes, not InfiniBand"]),
     (("NET/Socket : Using [0]ib0:10.0.0.2<0>", "Using network Socket"), 2, NO_IB,
-     ["NCCL speaks NET/Socket on ib0 between nodes, not InfiniBand: that interface is IP over InfiniBand"]),
+     ["NCCL uses NET/Socket on ib0 between nodes, not InfiniBand: that interface is IP over InfiniBand"]),
     (("Using network Socket",), 2, IB,
-     ["NCCL speaks NET/Socket between nodes, not InfiniBand, of which node[1-2] have active ports"]),
+     ["NCCL uses NET/Socket between nodes, not InfiniBand, although node[1-2] have active ports"]),
     (("NCCL_IB_DISABLE set by environment to 1.", "Using network Socket"), 2, IB | {"node2": None},
-     ["NCCL speaks NET/Socket between nodes, not InfiniBand, of which node1 has active ports; NCCL_IB_DISABLE is 1"]),
-    (("Ring 00 : 0 -> 1 [send] via NET/Socket/0",), 2, NO_IB, ["NCCL speaks NET/Socket between nodes, not InfiniBand"]),
+     ["NCCL uses NET/Socket between nodes, not InfiniBand, although node1 has active ports; NCCL_IB_DISABLE is 1"]),
+    (("Ring 00 : 0 -> 1 [send] via NET/Socket/0",), 2, NO_IB, ["NCCL uses NET/Socket between nodes, not InfiniBand"]),
     (("Using network Socket",), 1, IB, []),
     (("Using network Socket", "Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0"), 1, IB,
-     ["NCCL goes over NET/Socket between GPUs of one node"]),
+     ["NCCL uses NET/Socket between GPUs of one node"]),
     (("Using network IB", "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0"), 2, IB,
-     ["NCCL speaks NET/IB without GDRDMA: what is sent goes through the memory of the host"]),
+     ["NCCL uses NET/IB without GDRDMA: data passes through host memory"]),
     (("Using network IB", "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA"), 2, IB, []),
     (("Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",), 1, NO_IB, []),
-    (("NCCL_NVLS_ENABLE set by environment to 0.",), 1, NO_IB, ["NCCL does without NVLS, as NCCL_NVLS_ENABLE is 0"]),
+    (("NCCL_NVLS_ENABLE set by environment to 0.",), 1, NO_IB, ["NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0"]),
     (("NCCL_NVLS_ENABLE set by environment to 1.",), 1, NO_IB, []),
     (("NCCL_P2P_DISABLE set by environment to 1", "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"), 1, NO_IB,
-     ["NCCL goes through shared memory between GPUs of a node, not P2P: NCCL_P2P_DISABLE is 1"]),
+     ["NCCL uses shared memory between GPUs of a node, not P2P: NCCL_P2P_DISABLE is 1"]),
     (("P2P is disabled between connected GPUs 0 and 1. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
       "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"), 1, NO_IB,
-     ["NCCL goes through shared memory between GPUs of a node, not P2P: the driver forbids P2P between connected GPUs"]),
+     ["NCCL uses shared memory between GPUs of a node, not P2P: the driver forbids P2P between connected GPUs"]),
 ])  # fmt: skip
 def test_a_fallback_is_told_and_nothing_else(
     lines: tuple[str, ...], nodes: int, gbit: dict[str, float | None], texts: list[str]

@@ -230,7 +230,7 @@ def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
         assert steps(series) == list(range(14))
         assert [sample.step_time_s for sample in series] == wanted
     assert interleaved.warnings == ()
-    assert appended.warnings == ("8 series of the same steps in one file were taken as 8 ranks",)
+    assert appended.warnings == ("8 series of the same steps in one file were read as 8 ranks",)
 
 
 def test_two_digits_before_the_point_are_read() -> None:
@@ -408,7 +408,7 @@ def test_a_flood_of_steps_is_refused_and_not_kept() -> None:
     line = b"orch step=%d t=1.0 step_time_s=0.5 samples=64\n"
     log = b"".join(line % step for step in range(logparse._MAX_SAMPLES))
     assert len(parse(log, OURS).samples) == logparse._MAX_SAMPLES
-    with pytest.raises(DataError, match="expected at most 400000 step lines in a file, found more"):
+    with pytest.raises(DataError, match="expected at most 400000 step lines in a file, got more"):
         parse(log + line % 0, OURS)
 
 
@@ -572,9 +572,9 @@ def test_the_caller_can_end_a_file_that_takes_too_long() -> None:
         (r"step=(?P<step>[0-9]+", "not a regular expression"),
         (r"step=(?P<stop>[0-9]+)", "got stop"),
         (r"step=[0-9]+", "got none"),
-        (r"(?:[0-9]+ )*step=(?P<step>[0-9]+)", "a repeated group holds a repeat"),
-        (r"(?:(?:a+)b)+(?P<step>[0-9]+)", "a repeated group holds a repeat"),
-        (r"(?:a*){3,}(?P<step>[0-9]+)", "a repeated group holds a repeat"),
+        (r"(?:[0-9]+ )*step=(?P<step>[0-9]+)", "a repeated group contains a repeat"),
+        (r"(?:(?:a+)b)+(?P<step>[0-9]+)", "a repeated group contains a repeat"),
+        (r"(?:a*){3,}(?P<step>[0-9]+)", "a repeated group contains a repeat"),
     ],
 )
 def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, why: str) -> None:

@@ -112,7 +112,7 @@ def test_a_full_disk_is_named_with_the_size_of_the_whole_archive(bench: BenchDir
     if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(place)], capture_output=True).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
-        with pytest.raises(DataError, match=f"room on the controller's disk: {size} bytes needed, {room} free") as caught:
+        with pytest.raises(DataError, match=f"space on the controller's disk: {size} bytes needed, {room} free") as caught:
             seal(bench, place / "b1.tar", tables)
         assert caught.value.kind == "storage_full" and size > room and not list(place.iterdir())
     finally:

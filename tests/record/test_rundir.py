@@ -80,7 +80,7 @@ def test_everything_is_private_whatever_the_umask(tmp_path: Path, umask: int) ->
 
 
 def test_a_bench_is_never_made_over_another(bench: BenchDir) -> None:
-    with pytest.raises(ConfigError, match="exists already") as caught:
+    with pytest.raises(ConfigError, match="already exists") as caught:
         BenchDir.create(bench.path.parent, BENCH)
     assert caught.value.kind == "unsafe_path"
 

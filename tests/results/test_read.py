@@ -79,7 +79,7 @@ def test_what_nccl_chose_on_all_nodes_is_kept_shown_and_doubted(bench: BenchDir)
     assert (kept["paths"], kept["gdrdma"]) == ({"NET/Socket": 1, "P2P/CUMEM": 1}, False)
     (row,) = summarize([result]).rows
     assert "NET/Socket on eth0 · P2P/CUMEM" in row.hardware
-    told = "NCCL speaks NET/Socket on eth0 between nodes, not InfiniBand, of which node[1-2] have active ports"
+    told = "NCCL uses NET/Socket on eth0 between nodes, not InfiniBand, although node[1-2] have active ports"
     assert told in row.qualifications
 
 
@@ -474,7 +474,7 @@ def test_a_restart_inside_the_log_qualifies_the_number(bench: BenchDir) -> None:
 
     result = read_run(build(bench, "r1", before))
     assert result.throughput and result.throughput.samples_per_s == pytest.approx(128)
-    assert result.qualifications == ("the step goes back 1 times: the last attempt that reaches step 12 is taken",)
+    assert result.qualifications == ("the step goes back once: the last attempt that reaches step 12 was used",)
 
 
 @pytest.mark.parametrize(

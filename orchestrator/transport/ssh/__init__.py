@@ -1,15 +1,15 @@
-"""SSH: the one place that makes connections, and the only one that knows fabric and paramiko.
+"""SSH: the only package that makes connections and uses fabric and paramiko.
 
     with closing(connect(host, Trust(store))) as transport:
         result = transport.run(["uname", "-r"], timeout_s=10)
 
-Commands are argument lists, their streams are bytes; lines, text and the node's protocol are other modules' business.
+Commands are argument lists and their streams are bytes; other packages handle lines, text and the node's protocol.
 """
 
 import sys
 
-# Paramiko wants Invoke only to run a `Match exec` of ssh's configuration, for which ssh itself is asked here, and does without
-# where there is none. To import it takes a fifth of the start of every command; Fabric does so, where there is a jump host.
+# Paramiko needs Invoke only for a `Match exec` of ssh's configuration, which `ssh -G` evaluates for orch, and works without it.
+# Its import takes a fifth of the start of every command; only Fabric imports it, for jump hosts.
 if "paramiko" not in sys.modules and "invoke" not in sys.modules:
     sys.modules["invoke"] = None  # type: ignore[assignment]
     import paramiko  # noqa: F401

@@ -1,7 +1,7 @@
 """One remote command as bytes in both directions: `Channel`.
 
-Output is taken over in the connection's own thread, so that nothing waits for a second thread or a poll: standard output up to
-a window and then no further until somebody reads it, standard error always, of which only the end is kept.
+Output is received in the connection's own thread, so that nothing waits for a second thread or a poll: standard output up to a
+window, and more only when it is read; standard error always, but only its end is kept.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from orchestrator.transport.ssh.wire import Wire
 __all__ = ["Channel", "open_channel"]
 
 STALL_S = 60.0
-"""A node that takes no byte of what is sent for this long is lost."""
+"""A node that accepts no data for this long is lost."""
 
 STDERR_TAIL_BYTES = 8192
 OUTPUT_LIMIT_BYTES = 256 << 20
-"""What a channel that takes over everything keeps of each stream."""
+"""Bytes of each stream that a channel with ``take_all`` keeps."""
 
 _FREEING_S = 1.0
 _BROKEN = (OSError, EOFError, paramiko.SSHException)
 
 
 class Channel:
-    """One remote command, bytes only. Several threads may use it: each `send` arrives in one piece."""
+    """One remote command, bytes only. Several threads may use it: the data of one `send` stays together."""
 
     def __init__(self, host: Host, channel: Any, stdout: Inbox, stderr: Inbox) -> None:
         self._host = host
@@ -45,15 +45,15 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost when the line is gone.
+        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if the connection broke.
 
-        A command that ended, or closed its input, takes no more either: that is node_lost with other words.
+        Also raises node_lost, with another message, if the command ended or closed its input.
         """
         with self._sending:
             self.send_until(data, None)
 
     def send_until(self, data: bytes, deadline: float | None) -> None:
-        """Send, by the monotonic ``deadline`` if there is one, and otherwise with a limit on standing still."""
+        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every `STALL_S`."""
         rest = memoryview(data)
         while rest:
             limit_s = STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
@@ -61,18 +61,18 @@ class Channel:
             try:
                 sent = self._channel.outbox.send(rest[: 1 << 17])
             except TimeoutError as error:
-                raise self._lost(f"it took no byte of what was sent for {limit_s:.0f} s") from error
+                raise self._lost(f"it accepted no data for {limit_s:.0f} s") from error
             except _BROKEN as error:
                 raise self._gone() from error
-            # Paramiko drops what is sent on a dead line without a word, and reports success.
+            # On a dead connection, paramiko drops data silently and reports success.
             if sent == 0 or not self._channel.transport.is_active():
                 raise self._gone()
             rest = rest[sent:]
 
     def recv(self, timeout_s: float) -> bytes:
-        """Return the next bytes of the command's output, as many as there are; ``b""`` at its end.
+        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its end.
 
-        Raises TimeoutError when none come in time, TransportError node_lost when the line is gone.
+        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection broke.
         """
         data = self._stdout.take(timeout_s)
         if not data and not self._stdout.ended:
@@ -80,31 +80,31 @@ class Channel:
         return data
 
     def pour(self, taker: Taker, timeout_s: float) -> None:
-        """Have ``taker`` take output as it comes, in the connection's own thread, until it wants no more.
+        """Pass output to ``taker`` as it arrives, in the connection's own thread, until ``taker`` is done.
 
-        Raises EOFError where the output ends before, TimeoutError and TransportError as `recv` does, and what ``taker`` raises.
+        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does, and errors of ``taker``.
         """
         if not self._stdout.pour(taker, timeout_s):
             raise EOFError if self._stdout.ended else self._gone()
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Hand over output as it comes, in the connection's own thread, which must not be kept; ``b""`` once it is over.
+        """Pass output to ``listener`` as it arrives, in the connection's thread, which it must not block; ``b""`` at the end.
 
-        After that `recv` says whether the command ended or the line broke. With None, output is for `recv` again.
+        Then `recv` shows whether the command ended or the connection broke. With None, `recv` gets the output again.
         """
         self._stdout.listen(listener)
 
     @property
     def ended(self) -> bool:
-        """Whether the command's output has ended by the server's word, and not because the line broke."""
+        """Whether the server reported the end of the command's output; False if the connection broke."""
         return self._stdout.ended
 
     def stderr_tail(self) -> bytes:
-        """Return the last bytes, at most 8 KiB, of what the command wrote to standard error so far."""
+        """Return the last bytes, at most 8 KiB, that the command has written to standard error."""
         return self._stderr.tail(STDERR_TAIL_BYTES)
 
     def received(self) -> tuple[bytes, bytes, bool]:
-        """Return all of both streams of a channel that takes over everything, and whether that was too much to keep."""
+        """Return standard output and standard error of a channel with ``take_all``, and whether one exceeded the limit."""
         streams = self._stdout, self._stderr
         too_much = any(stream.total > OUTPUT_LIMIT_BYTES for stream in streams)
         return streams[0].tail(OUTPUT_LIMIT_BYTES), streams[1].tail(OUTPUT_LIMIT_BYTES), too_much
@@ -112,7 +112,7 @@ class Channel:
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
         """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
 
-        Both are None where the server tells neither. Raises TimeoutError, or TransportError node_lost.
+        Both are None if the server reports neither. Raises TimeoutError, or TransportError node_lost.
         """
         deadline = time.monotonic() + timeout_s
         if not self._stdout.wait_for_end(timeout_s):
@@ -125,19 +125,19 @@ class Channel:
         return (None if code == -1 else code), self._stdout.signal
 
     def shutdown_write(self) -> None:
-        """Close the command's standard input. Does nothing where it is closed already."""
-        with contextlib.suppress(*_BROKEN):  # whoever reads next learns that the line is gone
+        """Close the command's standard input. Does nothing if it is already closed."""
+        with contextlib.suppress(*_BROKEN):  # the next read reports a broken connection
             self._channel.outbox.shutdown_write()
 
     def close(self) -> None:
-        """Let go of the command. It is not ended by this, unless it minds its closed input."""
+        """Close the channel. The command continues, unless it ends when its input closes."""
         self._stdout.ended = True
         with contextlib.suppress(*_BROKEN):
             self._channel.outbox.close()
 
     def _gone(self) -> TransportError:
         if self._channel.transport.is_active() and self._stdout.ended:
-            return self._lost("the command takes no more input: it ended")
+            return self._lost("the command accepts no more input: it ended")
         return self._lost("the connection broke")
 
     def _lost(self, message: str) -> TransportError:
@@ -147,19 +147,19 @@ class Channel:
 def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_all: bool) -> Channel:
     """Start ``command`` on a new channel by the monotonic ``deadline``.
 
-    With ``take_all`` both streams are taken over as they come, for a caller that reads them when all is done. Raises
-    TransportError node_lost or host_unreachable.
+    With ``take_all`` both streams are received as they arrive, for a caller that reads them when the command has ended.
+    Raises TransportError node_lost or host_unreachable.
     """
     lost = TransportError("the connection broke", kind="node_lost", host=host.name)
     try:
         channel = _session(wire, deadline)
     except paramiko.ChannelException as error:
-        text = f"the host opens no further session on this connection ({wire.refusal or error.text})"
+        text = f"the host refused another session on this connection ({wire.refusal or error.text})"
         hint = "raise MaxSessions in its sshd_config"
         raise TransportError(text, kind="host_unreachable", host=host.name, hint=hint) from error
     except _BROKEN as error:
         if wire.is_active():
-            raise TransportError("no answer to the opening of a session in time", kind="node_lost", host=host.name) from error
+            raise TransportError("the host did not open a session in time", kind="node_lost", host=host.name) from error
         raise lost from error
     stdout = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else None)
     stderr = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
@@ -168,7 +168,7 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
     try:
         _execute(channel, command)
         if not channel.event.wait(max(0.0, deadline - time.monotonic())):
-            raise TransportError("no answer to the start of a command in time", kind="node_lost", host=host.name)
+            raise TransportError("the host did not start the command in time", kind="node_lost", host=host.name)
     except _BROKEN as error:
         opened.close()
         raise lost from error
@@ -184,7 +184,7 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
 
 
 def _session(wire: Wire, deadline: float) -> Any:
-    """Open a session, asking again for a moment: sshd frees that of a command before only when it comes around to it."""
+    """Open a session, with retries for one second: sshd frees the session of an earlier command only some time later."""
     patient_until = min(deadline, time.monotonic() + _FREEING_S)
     while True:
         try:
@@ -196,7 +196,7 @@ def _session(wire: Wire, deadline: float) -> Any:
 
 
 def _execute(channel: Any, command: str) -> None:
-    """Ask for the command as paramiko does, but leave the waiting, which it does without limit, to the caller."""
+    """Request the command as paramiko does, but without its unlimited wait for the answer, which is left to the caller."""
     message = Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)

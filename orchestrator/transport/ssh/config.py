@@ -1,7 +1,7 @@
-"""Where a host's SSH connection goes, as OpenSSH itself would say, and with which keys: `resolve`.
+"""Where a host's SSH connection goes, as OpenSSH itself would resolve it, and with which keys: `resolve`.
 
-The user's configuration is not read here but asked for, with ``ssh -G``; only where there is no ``ssh`` program does paramiko's
-reader of such files stand in. What the inventory says wins over both.
+``ssh -G`` reads the user's configuration; on machines without ``ssh``, paramiko's reader of such files does. The settings of
+the inventory override both.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _HOP = re.compile(
     r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[^-\[\]:/@\s][^\[\]:/@\s]*)(?::(?P<port>\d{1,5}))?/?"
 )
 _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-_DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three where nothing is configured
+_DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three if no key is configured
 _DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _asking = threading.Lock()
 _answers: dict[tuple[object, ...], tuple[str, str, Settings]] = {}
-"""Of names that are alike, by what makes them so: the first one, its address, and what ssh said of it."""
+"""By group of names with equal settings (`likeness`): the first name, its address, and the settings from ``ssh -G``."""
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One SSH server on the way to a host: the host itself, or a jump host in front of it (then ``label`` says so).
+    """One SSH server on the way to a host: the host itself, or a jump host in front of it (named by ``label``).
 
-    ``keys`` are the configured key files: where there are any, nothing else is offered. Otherwise the agent's keys are, and
-    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty where it must not be asked; with
-    ``keys`` it only serves to use a configured key that has a passphrase. ``known_as`` is its name in known-hosts files.
+    ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the agent's keys are offered, and
+    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not be used; with ``keys`` it
+    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files.
     """
 
     host: str
@@ -65,18 +65,18 @@ class Endpoint:
     via: Endpoint | None
 
     def error(self, kind: str, message: str, hint: str = "") -> TransportError:
-        """Return an error about this server, on behalf of the host that lies behind it."""
+        """Return an error about this server, with the name of the host that is reached through it."""
         return TransportError(message, kind=kind, hint=hint, host=self.host, where=self.label)
 
 
 def resolve(host: Host) -> Endpoint:
-    """Return the way to ``host``, jump hosts included. Raises ConfigError where the ssh configuration makes no sense."""
+    """Return the endpoint of ``host``, with its jump hosts. Raises ConfigError for an invalid ssh configuration."""
     return _endpoint(host, "", host.address, host.ssh.user, host.ssh.port, host.ssh.jump, depth=0)
 
 
 def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | None, jump: str | None, depth: int) -> Endpoint:
     if depth > _MAX_HOPS:
-        raise ConfigError(f"more than {_MAX_HOPS} jump hosts: {name} is its own jump host?", where=f"host {host.name}")
+        raise ConfigError(f"more than {_MAX_HOPS} jump hosts: is {name} its own jump host?", where=f"host {host.name}")
     settings = _settings(host, name, user, port)
     address = _one(settings, "hostname", name)
     port_number = int(_one(settings, "port", "22"))
@@ -106,7 +106,7 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
 def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
     """Return the last of ``a,b,c``, which is reached through b, which is reached through a.
 
-    A jump host that is told to go through itself (``Host *`` with ``ProxyJump``) is reached directly, as OpenSSH does.
+    A jump host that would be its own jump host (``Host *`` with ``ProxyJump``) is reached directly, as in OpenSSH.
     """
     if jumps.lower() in ("none", ""):
         return None
@@ -122,25 +122,25 @@ def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
 
 
 def _settings(host: Host, name: str, user: str | None, port: int | None) -> Settings:
-    """Return what ssh would do for ``name``; of names that its configuration treats alike, only the first one is asked for."""
+    """Return ssh's settings for ``name``; of names with equal settings, ``ssh -G`` runs only for the first."""
     ssh = _program(os.environ.get("PATH", ""))
     if ssh is None:
         return _read_without_ssh(host, name, user, port)
-    alike = likeness(host.ssh.config, _home(), name)
-    if alike is None:
-        return _asked(ssh, host, name, user, port)
-    same, address = alike
-    key = (ssh, host.ssh.config, user, port, same)
+    group = likeness(host.ssh.config, _home(), name)
+    if group is None:
+        return _ask_ssh(ssh, host, name, user, port)
+    lines, address = group
+    key = (ssh, host.ssh.config, user, port, lines)
     with _asking:
         if key not in _answers:
-            _answers[key] = (name, address, _asked(ssh, host, name, user, port))
-        first, of_first, settings = _answers[key]
-    if settings.get("hostname") != [of_first]:  # not as understood here
-        return settings if first == name else _asked(ssh, host, name, user, port)
+            _answers[key] = (name, address, _ask_ssh(ssh, host, name, user, port))
+        first, first_address, settings = _answers[key]
+    if settings.get("hostname") != [first_address]:  # `likeness` did not interpret the configuration as ssh does
+        return settings if first == name else _ask_ssh(ssh, host, name, user, port)
     return {**settings, "hostname": [address]}
 
 
-def _asked(ssh: str, host: Host, name: str, user: str | None, port: int | None) -> Settings:
+def _ask_ssh(ssh: str, host: Host, name: str, user: str | None, port: int | None) -> Settings:
     command = [ssh, "-G"]
     if host.ssh.config is not None:
         command += ["-F", str(Path(host.ssh.config).expanduser())]
@@ -163,9 +163,9 @@ def _asked(ssh: str, host: Host, name: str, user: str | None, port: int | None) 
         text = f"no answer within {host.ssh.connect_timeout_s:g} s"
         raise ConfigError(text, where=where, hint="does a Match exec hang?") from None
     if answer.returncode != 0:
-        if answer.stderr.startswith("No user exists"):  # a container run under a number without a name
+        if answer.stderr.startswith("No user exists"):  # a container with a user id that has no name
             return _read_without_ssh(host, name, user, port)
-        raise ConfigError((answer.stderr.strip().splitlines() or ["ssh refused without a word"])[0], where=where)
+        raise ConfigError((answer.stderr.strip().splitlines() or ["ssh failed without a message"])[0], where=where)
     settings: dict[str, list[str]] = {}
     for line in answer.stdout.splitlines():
         option, _, value = line.partition(" ")
@@ -186,8 +186,8 @@ def _read_without_ssh(host: Host, name: str, user: str | None, port: int | None)
                 raise ConfigError("no such file", where=f"host {host.name}: ssh configuration {path}") from None
             continue
         config.parse(StringIO(text))
-    found = config.lookup(name)
-    settings = {option: list(value) if isinstance(value, list) else [value] for option, value in found.items()}
+    options = config.lookup(name)
+    settings = {option: list(value) if isinstance(value, list) else [value] for option, value in options.items()}
     if user is not None:
         settings["user"] = [user]
     if port is not None:
@@ -200,7 +200,7 @@ def _keys(
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return (configured, default) key files.
 
-    The inventory's key is meant for the host; a jump host gets it only where the ssh configuration names no key for it.
+    The inventory's key is meant for the host; a jump host gets it only if the ssh configuration names no key for it.
     """
     files = list(settings.get("identityfile", _DEFAULT_KEYS))
     named = not (len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files))
@@ -211,7 +211,7 @@ def _keys(
 
 
 def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
-    """Return the path of the agent's socket, or nothing."""
+    """Return the path of the agent's socket, empty without an agent."""
     named = _one(settings, "identityagent", "SSH_AUTH_SOCK")
     if named == "none":
         return ""
@@ -221,10 +221,10 @@ def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
 
 
 def _known_hosts(ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    everybodys = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)
+    system_files = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)
     if ssh.known_hosts is not None:
-        return (_path(ssh.known_hosts), *everybodys)
-    return (*_files(settings, "userknownhostsfile", _DEFAULT_KNOWN_HOSTS, tokens), *everybodys)
+        return (_path(ssh.known_hosts), *system_files)
+    return (*_files(settings, "userknownhostsfile", _DEFAULT_KNOWN_HOSTS, tokens), *system_files)
 
 
 def _files(settings: Settings, option: str, default: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
@@ -249,14 +249,14 @@ def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[s
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    return "" if text == "none" else re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+    return "" if text == "none" else re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
 def _one(settings: Settings, option: str, default: str) -> str:
     return settings[option][0] if settings.get(option) else default
 
 
-# What follows is asked for again for each of hundreds of hosts, and is the same for all of them.
+# The following values are needed for each of hundreds of hosts, and are the same for all of them.
 
 
 @lru_cache(maxsize=1)
@@ -275,7 +275,7 @@ def _local_user() -> str:
 
 
 def _home() -> Path:
-    """Return the home directory as OpenSSH finds it: the account's, whatever the environment says."""
+    """Return the home directory that OpenSSH uses: the account's, regardless of HOME."""
     account = _account(os.getuid())
     return Path(account.pw_dir) if account else Path.home()
 

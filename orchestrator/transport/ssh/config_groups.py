@@ -1,8 +1,7 @@
-"""Which names the user's ssh configuration cannot tell apart, so that `ssh -G` need be asked only once for all of them.
+"""Groups of host names that the user's ssh configuration treats the same, so that `ssh -G` runs only once per group.
 
-Asking takes milliseconds of a processor for every name, which for hundreds of hosts is longer than to connect to them. Only
-which lines are in effect for a name is found out here, and where that is not plain "I do not know" is said: what the settings
-are, ssh says.
+`ssh -G` takes milliseconds of processor time per name, which for hundreds of hosts is longer than connecting to them. This
+module determines only which lines apply to a name, and returns None if that is unclear; the settings themselves come from ssh.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ _LINE = re.compile(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(.*?)\s*$")
 
 
 class _Unclear(Exception):
-    """The configuration may treat each name in its own way."""
+    """The configuration may treat each name differently."""
 
 
 def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, ...], str] | None:
-    """Return a value that is equal for names to which the configuration gives the same settings, and the address of this name.
+    """Return a value that is equal for all names with the same settings, and the address of this name.
 
-    ``config`` is the file that replaces the user's and the system's (``ssh -F``), if there is one. The value also changes with
-    every change of those files. None where names may differ in a way that is not judged here: a ``Match``, a token such as
-    ``%h``, an unreadable file.
+    ``config`` is the file that replaces the user's and the system's configuration (``ssh -F``), if any. The value also changes
+    with the lines of those files. Returns None if names may differ in other ways: a ``Match``, a token such as ``%h``, an
+    unreadable file.
     """
     places = [(Path(config).expanduser(), home / ".ssh")] if config else [(home / ".ssh" / "config", home / ".ssh")]
     places += [] if config else [(_SYSTEM, _SYSTEM.parent)]
@@ -43,14 +42,15 @@ def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, .
 
 
 def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield (keyword, value) of what is in effect for ``name`` in a file, if it is there, and in those it includes."""
+    """Yield (keyword, value) of the lines that apply to ``name`` in a file, if it exists, and in the files that it includes."""
     if depth > _MAX_DEPTH:
         raise _Unclear
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return
-    for patterns, lines in _blocks(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)):
+    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    for patterns, lines in _blocks(path, state):
         for keyword, value in lines if _chosen(patterns, name) else ():
             if keyword in _NAMED or set(value) & set("%$") or ('"' in value and keyword in ("include", "hostname")):
                 raise _Unclear
@@ -59,34 +59,34 @@ def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[
                 continue
             for word in value.split():
                 named = Path(word).expanduser() if word.startswith(("/", "~")) else base / word
-                for each in sorted(Path(named.anchor).glob(str(named.relative_to(named.anchor)))):
-                    yield from _in_effect(each, base, name, depth + 1)
+                for included in sorted(Path(named.anchor).glob(str(named.relative_to(named.anchor)))):
+                    yield from _in_effect(included, base, name, depth + 1)
 
 
 @lru_cache(maxsize=16)
 def _blocks(path: Path, state: tuple[int, ...]) -> list[tuple[tuple[str, ...], list[tuple[str, str]]]]:
-    """Return (patterns of a ``Host`` line, lines below it) of a file in order; read once for each state of it."""
+    """Return (patterns of a ``Host`` line, lines below it) of a file, in order; the file is read once per ``state``."""
     blocks: list[tuple[tuple[str, ...], list[tuple[str, str]]]] = [(("*",), [])]
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        found = _LINE.match(line)
-        if not found or found[1].lower() == "match" or (found[1].lower() == "host" and '"' in found[2]):
+        match = _LINE.match(line)
+        if not match or match[1].lower() == "match" or (match[1].lower() == "host" and '"' in match[2]):
             raise _Unclear
-        if found[1].lower() == "host":
-            blocks.append((tuple(found[2].split()), []))
+        if match[1].lower() == "host":
+            blocks.append((tuple(match[2].split()), []))
         else:
-            blocks[-1][1].append((found[1].lower(), found[2]))
+            blocks[-1][1].append((match[1].lower(), match[2]))
     return blocks
 
 
 def _chosen(patterns: Sequence[str], name: str) -> bool:
-    """Tell whether the patterns of a ``Host`` line mean a name."""
+    """Return True if the patterns of a ``Host`` line match a name."""
     chosen = False
     for pattern in patterns:
-        wanted, glob = not pattern.startswith("!"), pattern.removeprefix("!")
+        negated, glob = pattern.startswith("!"), pattern.removeprefix("!")
         if glob == name or (set(glob) & set("*?") and fnmatchcase(name, glob.replace("[", "[[]"))):
-            if not wanted:
+            if negated:
                 return False
             chosen = True
     return chosen

@@ -1,8 +1,8 @@
-"""The one place that makes SSH connections: `connect`, and what it returns, a `Transport`.
+"""The only module that makes SSH connections: `connect` returns a `Transport`.
 
-Paramiko speaks the protocol, Fabric connects through jump hosts (`jump`), but both as delivered trust
-any host key and try any key they find. So there is one client that judges first (`hostkeys`), logs in
-with the configured key alone, and reads no configuration but the one `config` resolved.
+Paramiko implements the protocol and Fabric connects through jump hosts (`jump`), but by default both trust any host key and
+try any key that they find. The client of this package therefore verifies the host key first (`hostkeys`), logs in only with
+the configured key, and uses no configuration except the one that `config` resolved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Result", "Transport", "connect", "prepare"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a command: an exit code, or the name of a signal (``SIGKILL``), and both outputs as they came."""
+    """The outcome of a command: an exit code, or the name of a signal (``SIGKILL``), and the bytes of both outputs."""
 
     code: int | None
     signal: str | None
@@ -36,32 +36,31 @@ class Result:
 
 
 def prepare(host: Host, trust: Trust) -> Endpoint:
-    """Find the way to ``host``, and look at all of it that needs no packet: its keys, its known-hosts files, its jump hosts'.
+    """Resolve ``host``, and check everything that needs no packet: keys and known-hosts files, also of its jump hosts.
 
-    Raises ConfigError for a file that is missing, too open, locked or damaged.
+    Raises ConfigError for a key that is missing, readable by others or has a passphrase, and for a damaged file.
     """
     endpoint = resolve(host)
     step: Endpoint | None = endpoint
     while step:
         try:
             with identities(step):
-                known = known_keys((*step.known_hosts, trust.store), step.known_as)
+                lines = known_keys((*step.known_hosts, trust.store), step.known_as)
         except (TransportError, ConfigError) as error:
             where = error.where or step.label
             raise ConfigError(error.message, kind=error.kind, where=where, hint=error.hint, host=host.name) from error
-        if damaged := [entry.place for entry in known.entries if entry.key is None]:
+        if damaged := [entry.place for entry in lines.entries if entry.key is None]:
             message = "the line about this host is damaged"
-            raise ConfigError(message, where=damaged[0], hint="mend or remove that line", host=host.name)
+            raise ConfigError(message, where=damaged[0], hint="repair or remove that line", host=host.name)
         step = step.via
     return endpoint
 
 
 def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Transport:
-    """Open a line to ``host``: find it, judge its key, log in; jump hosts likewise, one after the other.
+    """Connect to ``host``, verify its host key, log in; first to its jump hosts in the same way, one after the other.
 
-    ``endpoint`` is the way to it, where `prepare` has found it already.
-
-    ``host_keys: accept-new`` of the inventory counts like that of ``trust``, for the jump hosts in front of that host too.
+    ``endpoint`` is the result of `prepare`, if it was called before. ``host_keys: accept-new`` in the inventory has the same
+    effect as ``trust.accept_new``, also for the host's jump hosts.
 
     Raises ConfigError before anything is contacted; TransportError host_unreachable, host_key_unknown, host_key_changed,
     host_key_revoked, algorithm_refused or auth_failed. Takes at most the connect timeout plus 30 s for each authentication.
@@ -77,7 +76,7 @@ def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Trans
 
 
 class Transport:
-    """One open line to one host. Several threads may use it at once; sshd allows ten commands at a time (MaxSessions)."""
+    """One open connection to a host. Several threads may use it at once; sshd allows ten commands at a time (MaxSessions)."""
 
     def __init__(self, host: Host, line: Line) -> None:
         self.host = host
@@ -85,10 +84,10 @@ class Transport:
         self._wire: Wire = line.client.wire
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
-        """Run a command to its end, feeding it ``input`` while its output is read.
+        """Run a command to its end; send ``input`` while its output is read.
 
-        The end is when the command is over and its output closed, by it and by whatever it left behind. Raises TransportError
-        node_lost when the line breaks or ``timeout_s`` passes, RunError output_limit above 256 MiB.
+        The end is when the command has ended, and it and all processes that it left behind have closed its output. Raises
+        TransportError node_lost if the connection breaks or ``timeout_s`` passes, RunError output_limit above 256 MiB.
         """
         deadline = time.monotonic() + timeout_s
         channel = open_channel(self.host, self._wire, remote_command(argv), deadline, take_all=True)
@@ -97,27 +96,27 @@ class Transport:
                 channel.send_until(input, deadline)
             except TransportError:
                 if not self.alive:
-                    raise  # else it ended, or closed its input, without reading it all, which is its own business
+                    raise  # otherwise it ended, or closed its input, without reading all of it, which is not an error
             channel.shutdown_write()
             code, signal = channel.ending(max(0.0, deadline - time.monotonic()))
             stdout, stderr, too_much = channel.received()
         except TimeoutError:
-            text = f"{argv[0]} was not done within {timeout_s:g} s"
+            text = f"{argv[0]} did not finish within {timeout_s:g} s"
             raise TransportError(text, kind="node_lost", host=self.host.name) from None
         finally:
             channel.close()
         if too_much:
-            raise RunError(f"{argv[0]} wrote more than can be kept", kind="output_limit", host=self.host.name)
+            raise RunError(f"{argv[0]} wrote more output than orch can keep", kind="output_limit", host=self.host.name)
         return Result(code, signal, stdout, stderr)
 
-    def greets(self, wanted: Callable[[], bool]) -> bool:
-        """Tell whether the host's server answers beside this line, which a lossy network may hold up for seconds.
+    def greets(self, is_needed: Callable[[], bool]) -> bool:
+        """Return True if the host's SSH server answers on a new connection; a lossy network may delay this one for seconds.
 
-        It is asked as long as the answer is ``wanted``. Behind a jump host or a ProxyCommand there is no asking; then it says
-        no. Raises TransportError host_unreachable where its name does not resolve.
+        Tries as long as ``is_needed`` returns True. Returns False for hosts behind a jump host or a ProxyCommand, which cannot
+        be tested in this way. Raises TransportError host_unreachable if the host's name does not resolve.
         """
         endpoint = self._line.endpoint
-        return not (endpoint.via or endpoint.proxy_command) and greets(endpoint, wanted)
+        return not (endpoint.via or endpoint.proxy_command) and greets(endpoint, is_needed)
 
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> Channel:
         """Start a command and return the channel to it; ``timeout_s`` limits the start alone."""
@@ -125,12 +124,12 @@ class Transport:
 
     @property
     def alive(self) -> bool:
-        """Whether the line is up as far as this side knows; a frozen node looks alive."""
+        """Whether the connection is up as far as this side knows; a frozen node looks alive."""
         return bool(self._wire.is_active())
 
     @property
     def unread(self) -> bool:
-        """Whether something has come that the line's thread had no processor to take. Of a line that is gone nothing is."""
+        """Whether data has arrived that the connection's thread has had no processor time to read; False if it broke."""
         return self.alive and self._wire.unread
 
     @property
@@ -140,11 +139,11 @@ class Transport:
 
     @property
     def via(self) -> str:
-        """The jump host that the line runs through last, as messages name it; empty where there is none."""
+        """The last jump host on the way to the host, as messages name it; empty without one."""
         return str(self._line.gateway.endpoint.label) if self._line.gateway else ""
 
     def close(self) -> None:
-        """Hang up at once, jump hosts included, and free threads and sockets. May be called again, and from any thread."""
+        """Disconnect at once, also from jump hosts, and free threads and sockets. May be called again, from any thread."""
         self._line.close()
 
 
@@ -161,9 +160,9 @@ class Direct(Line):
 
 
 def line_to(endpoint: Endpoint, trust: Trust) -> Line:
-    """Return the line to an endpoint, not open yet."""
+    """Return the connection to an endpoint, not yet open."""
     if not endpoint.via:
         return Direct(endpoint, trust)
-    from orchestrator.transport.ssh.jump import Through  # and with it Fabric, which most commands can start without
+    from orchestrator.transport.ssh.jump import Through  # it imports Fabric, which most commands do not need
 
     return Through(endpoint, trust, line_to(endpoint.via, trust))

@@ -1,4 +1,4 @@
-"""Getting bytes to a server's port within a time limit: name, TCP, or the user's ProxyCommand."""
+"""Connecting to a server's port within a time limit: name resolution, TCP, or the user's ProxyCommand."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from orchestrator.transport.ssh.config import Endpoint
 __all__ = ["dial", "greets"]
 
 _DEAD_LINE_MS = 10_000
-"""A write that nobody acknowledges ends the connection after this long, instead of after the kernel's quarter of an hour."""
+"""A write without an acknowledgement ends the connection after this time, instead of the kernel's quarter of an hour."""
 
 _THIN_LINEAR_TIMEOUTS = 16
-"""Linux's TCP_THIN_LINEAR_TIMEOUTS, which the socket module does not name: on a lossy line a beat is sent again every 0.2 s,
-where the pause would otherwise double each time until the silence looks like the end of the node. Linux does so for streams
-that have left slow start, by a threshold that BBR never sets."""
+"""Linux's TCP_THIN_LINEAR_TIMEOUTS, which the socket module does not define: on a lossy network a heartbeat is sent again every
+0.2 s; otherwise the pause would double each time, until the silence looks like the end of the node. Linux applies it to
+streams that have left slow start, by a threshold that BBR never sets."""
 
 _AGAIN_S = 0.4
-"""Pause between the connections that ask for a greeting. What one of them loses, it sends again only after a second."""
+"""Pause between connections that wait for a greeting; a single connection resends a lost packet only after a second."""
 _ASKING = 3
-"""So many of them at once: a server refuses more than ten that have not logged in (MaxStartups)."""
+"""Maximum number of such connections at once: servers refuse more than ten that have not logged in (MaxStartups)."""
 
 _REASONS = {
     errno.ECONNREFUSED: ("connection refused on port {port}", "is sshd running, and on this port?"),
     errno.EHOSTUNREACH: ("no route to the host", "is it switched on, and on this network?"),
     errno.ENETUNREACH: ("no route to its network", "is this machine on the cluster's network, or is a jump host needed?"),
-    errno.ECONNRESET: ("connection reset on port {port}", "does a firewall stand in between?"),
+    errno.ECONNRESET: ("connection reset on port {port}", "is there a firewall in between?"),
 }
 
 
 def dial(endpoint: Endpoint, deadline: float) -> Any:
-    """Return a connected socket to the server, or something that behaves like one. ``deadline`` is on the monotonic clock.
+    """Return a connected socket to the server, or an object that behaves like one. ``deadline`` is on the monotonic clock.
 
     Raises TransportError host_unreachable with the cause in its message.
     """
@@ -51,7 +51,7 @@ def dial(endpoint: Endpoint, deadline: float) -> Any:
     addresses = _addresses(endpoint, deadline)
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         last = index == len(addresses) - 1
-        limit_s = (deadline - time.monotonic()) / (len(addresses) - index)  # a dead IPv6 route must leave IPv4 its time
+        limit_s = (deadline - time.monotonic()) / (len(addresses) - index)  # a dead IPv6 route must leave time for IPv4
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(max(0.05, limit_s))
@@ -66,36 +66,36 @@ def dial(endpoint: Endpoint, deadline: float) -> Any:
     raise endpoint.error("host_unreachable", "its name has no address")
 
 
-def greets(endpoint: Endpoint, wanted: Callable[[], bool]) -> bool:
-    """Tell whether an SSH server answers there on one of several fresh connections; nothing is said to it.
+def greets(endpoint: Endpoint, is_needed: Callable[[], bool]) -> bool:
+    """Return True if an SSH server answers on one of several new connections, to which nothing is sent.
 
-    Every 0.4 s another connection is made, as long as the answer is ``wanted``. Raises TransportError host_unreachable where
-    its name does not resolve.
+    Makes another connection every 0.4 s, as long as ``is_needed`` returns True. Raises TransportError host_unreachable if the
+    name does not resolve.
     """
     addresses = cycle(_addresses(endpoint, time.monotonic() + _AGAIN_S * _ASKING))
-    asked: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
-        while wanted():
+        while is_needed():
             family, kind, protocol, _, address = next(addresses)
             sock = socket.socket(family, kind, protocol)
-            asked.append(sock)
+            sockets.append(sock)
             sock.setblocking(False)
             sock.connect_ex(address)
-            if _one_greets(asked, time.monotonic() + _AGAIN_S):
+            if _any_greets(sockets, time.monotonic() + _AGAIN_S):
                 return True
-            for old in asked[: 1 - _ASKING]:
+            for old in sockets[: 1 - _ASKING]:
                 old.close()
-            del asked[: 1 - _ASKING]
+            del sockets[: 1 - _ASKING]
         return False
     finally:
-        for sock in asked:
+        for sock in sockets:
             sock.close()
 
 
-def _one_greets(asked: list[socket.socket], until: float) -> bool:
-    """Wait for a greeting on any of these; one that ends or says something else is not heard any further."""
+def _any_greets(sockets: list[socket.socket], until: float) -> bool:
+    """Wait for a greeting on any of these sockets; one that closes or sends something else is ignored from then on."""
     with selectors.PollSelector() as waiting:
-        for sock in asked:
+        for sock in sockets:
             waiting.register(sock, selectors.EVENT_READ)
         while (left_s := until - time.monotonic()) > 0:
             for key, _ in waiting.select(left_s):
@@ -111,7 +111,7 @@ def _addresses(endpoint: Endpoint, deadline: float) -> list[Any]:
         return socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         pass
-    # The resolver knows no time limit, so it works in a thread of its own, which is left behind if it must be.
+    # The resolver has no timeout, so it runs in a thread of its parent_end, which is abandoned if necessary.
     box: queue.Queue[list[Any] | Exception] = queue.Queue()
 
     def ask() -> None:
@@ -139,7 +139,7 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_LINE_MS)
         sock.setsockopt(socket.IPPROTO_TCP, _THIN_LINEAR_TIMEOUTS, 1)
         if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"bbr"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # always there, and allowed to everybody
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # always available, and allowed for every user
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> TransportError:
@@ -151,28 +151,28 @@ def _unreachable(endpoint: Endpoint, error: OSError) -> TransportError:
 
 
 class _Proxy:
-    """The standard input and output of a ProxyCommand, as a socket; paramiko's own can only be read by polling."""
+    """The standard input and output of a ProxyCommand as a socket; paramiko's parent_end class can only be read by polling."""
 
     def __init__(self, command: str) -> None:
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
+            stdin=child_end.fileno(),
+            stdout=child_end.fileno(),
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        theirs.close()
-        self._sock = ours
-        self.send, self.recv_into, self.shutdown = ours.send, ours.recv_into, ours.shutdown
-        self.settimeout, self.getpeername, self.fileno = ours.settimeout, ours.getpeername, ours.fileno
+        child_end.close()
+        self._sock = parent_end
+        self.send, self.recv_into, self.shutdown = parent_end.send, parent_end.recv_into, parent_end.shutdown
+        self.settimeout, self.getpeername, self.fileno = parent_end.settimeout, parent_end.getpeername, parent_end.fileno
 
     @property
     def _closed(self) -> bool:
         return self._sock.fileno() < 0
 
     def close(self) -> None:
-        """Close the pipe and end the command with everything it started."""
+        """Close the socket and end the command with its whole process group."""
         self._sock.close()
         if self._process.returncode is None:
             try:

@@ -1,8 +1,8 @@
-"""Whether a server is the one we know: known-hosts files, and the project's own store of first contacts.
+"""Verification of host keys: known-hosts files, and the project's own store of first contacts.
 
-Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. What this
-program cannot judge (``@cert-authority``) is an error where it concerns the host at hand. There is no way to switch the
-judgement off; `Trust` can only say that a server never seen before may be remembered.
+Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A mark that
+orch cannot verify (``@cert-authority``) is an error if it applies to the host. Verification cannot be switched off; `Trust` can
+only allow the key of an unknown server to be stored.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MARKS = ("@revoked", "@cert-authority")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How host keys are judged.
+    """How host keys are verified.
 
-    ``store`` is the project's own known-hosts file, read always. With ``accept_new`` the key of a server that no known-hosts
-    file names is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is refused either way.
+    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
+    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is always refused.
     """
 
     store: Path
@@ -53,7 +53,7 @@ class HostKey:
 
     @property
     def fingerprint(self) -> str:
-        """The form in which OpenSSH shows it: ``SHA256:`` and base64 without padding."""
+        """The fingerprint as OpenSSH shows it: ``SHA256:`` and base64 without padding."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
-    """A line about one server: ``place`` is ``file:line``; ``key`` is None where the line is damaged."""
+    """A line about one server: ``place`` is ``file:line``; ``key`` is None if the line is damaged."""
 
     place: str
     mark: str
@@ -71,27 +71,27 @@ class KnownHost:
 
 @dataclass(frozen=True, slots=True)
 class KnownHosts:
-    """What the files say about one server, and which lines of them cannot be read at all."""
+    """The lines of the files about one server; ``torn`` are the places of all lines that cannot be parsed."""
 
     entries: tuple[KnownHost, ...]
     torn: tuple[str, ...]
 
     def types(self) -> tuple[str, ...]:
-        """Return the key types to ask the server for first, in the order of the files."""
+        """Return the key types to request from the server first, in the order of the files."""
         return tuple(dict.fromkeys(entry.key.type for entry in self.entries if entry.key and not entry.mark))
 
 
 def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
-    """Read what ``files`` say about the server known as ``name``. Files that do not exist are empty.
+    """Return the lines in ``files`` about the server known as ``name``. Missing files count as empty.
 
-    Raises ConfigError where one cannot be read: what it holds might have been a refusal.
+    Raises ConfigError for a file that cannot be read, because it might revoke the key.
     """
     entries: list[KnownHost] = []
     torn: list[str] = []
     for path in files:
         try:
-            found = path.stat()
-            file = _read(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+            status = path.stat()
+            file = _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -102,7 +102,7 @@ def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
 
 
 class _File:
-    """A known-hosts file, read once: lines by number, those that name servers plainly by each name."""
+    """A known-hosts file, read once: its lines by number, and an index of plain names."""
 
     def __init__(self, path: Path) -> None:
         self.torn: list[str] = []
@@ -125,24 +125,24 @@ class _File:
                         self._plain.setdefault(name, []).append(number)
 
     def about(self, name: str) -> list[int]:
-        """Return the numbers of the lines that are about a server, in order."""
+        """Return the numbers of the lines about a server, in order."""
         matching = (number for number, field in self._patterns.items() if _concerns(field, name))
         return sorted({*self._plain.get(name.lower(), ()), *matching})
 
     def keys(self, number: int) -> tuple[str, HostKey | None]:
-        """Return mark and key of a line; no key where it was cut or spoilt."""
+        """Return mark and key of a line; the key is None if the line is damaged."""
         mark, fields = self._lines[number]
         return mark, _key(fields)
 
 
 @lru_cache(maxsize=16)
 def _read(path: Path, state: tuple[int, ...]) -> _File:
-    """Read a known-hosts file; once for each state of it, because hundreds of hosts stand in one file and each looks there."""
+    """Read a known-hosts file, once per ``state``, because each of hundreds of hosts looks for its key in the same file."""
     return _File(path)
 
 
 def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
-    """Return if ``offered`` may be trusted to be the server of ``endpoint``; remember it where ``trust`` says so.
+    """Return if ``offered`` is a trusted key of the server of ``endpoint``; store an unknown one if ``trust`` allows it.
 
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
@@ -151,47 +151,49 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
     if not trust.accept_new:
         raise _unknown(endpoint, trust, offered)
     with _locked(trust.store):
-        # Somebody else may have met this server a moment ago, and perhaps with another key.
+        # Another process may have stored a key of this server in the meantime, perhaps a different one.
         if not _is_known(endpoint, trust, offered):
             _append(trust.store, f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n")
 
 
 def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
     files = (*endpoint.known_hosts, trust.store)
-    known = known_keys(files, endpoint.known_as)
-    _refuse_revoked(endpoint, known, offered)
-    _refuse_authorities(endpoint, known)
-    keys = [(entry.place, entry.key) for entry in known.entries if not entry.mark and entry.key]
+    lines = known_keys(files, endpoint.known_as)
+    _refuse_revoked(endpoint, lines, offered)
+    _refuse_authorities(endpoint, lines)
+    keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
     if any(key == offered for _, key in keys):
         return True
-    damaged = next((entry.place for entry in known.entries if entry.key is None), None)
+    damaged = next((entry.place for entry in lines.entries if entry.key is None), None)
     if damaged:
-        raise endpoint.error("host_key_unknown", f"{damaged}: the line about this host is damaged", "mend or remove that line")
+        raise endpoint.error(
+            "host_key_unknown", f"{damaged}: the line about this host is damaged", "repair or remove that line"
+        )
     if keys:
         same = [(place, key) for place, key in keys if key.type == offered.type]
         raise _changed(endpoint, *(same or keys)[0], offered)
-    # As OpenSSH: a key filed under the bare address vouches for a server on another port, but cannot speak against it.
+    # As in OpenSSH, a key under the bare address can confirm a server on another port, but a different one does not refute it.
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
     bare = known_keys(files, port[1] if port else endpoint.known_as)
     _refuse_revoked(endpoint, bare, offered)
     return any(entry.key == offered and not entry.mark for entry in bare.entries)
 
 
-def _refuse_revoked(endpoint: Endpoint, known: KnownHosts, offered: HostKey) -> None:
-    for entry in known.entries:
+def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
+    for entry in lines.entries:
         if entry.mark == "@revoked" and entry.key in (offered, None):
             which = "this key is" if entry.key else "a key of this host, in a damaged line, is"
             text = f"{entry.place}: {which} marked revoked ({offered})"
             raise endpoint.error("host_key_revoked", text, "do not use this host")
 
 
-def _refuse_authorities(endpoint: Endpoint, known: KnownHosts) -> None:
-    for entry in known.entries:
+def _refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
+    for entry in lines.entries:
         if entry.mark and entry.mark != "@revoked":
             raise endpoint.error(
                 "host_key_unknown",
-                f"{entry.place}: {entry.mark} concerns this host, and host certificates are not supported",
-                "list the host's own key in a file of its own and name that as ssh.known_hosts in the inventory",
+                f"{entry.place}: {entry.mark} applies to this host, and host certificates are not supported",
+                "put the host's own key into a separate file and set ssh.known_hosts in the inventory to it",
             )
 
 
@@ -199,11 +201,11 @@ def _changed(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> 
     if old.type == offered.type:
         message = f"the host key changed: {place} has {old}, the host offers {offered}"
     else:
-        message = f"the host offers a key of another type than known: {place} has {old}, the host offers {offered}"
+        message = f"the host key has a different type than the known one: {place} has {old}, the host offers {offered}"
     return endpoint.error(
         "host_key_changed",
         message,
-        "somebody may be in between; if the host was installed anew, check the new key on its console and remove that line",
+        "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line",
     )
 
 
@@ -220,17 +222,17 @@ def _unknown(endpoint: Endpoint, trust: Trust, offered: HostKey) -> TransportErr
 
 
 def _concerns(field: str, name: str) -> bool:
-    """Whether the first field of a known-hosts line names the server: a list of patterns, or one hashed name."""
+    """Return True if the first field of a known-hosts line, a list of patterns or one hashed name, names the server."""
     if field.startswith("|"):
         return _is_hash_of(field, name)
-    found = False
+    matches = False
     for pattern in field.lower().split(","):
-        wanted, pattern = not pattern.startswith("!"), pattern.removeprefix("!")
+        negated, pattern = pattern.startswith("!"), pattern.removeprefix("!")
         if fnmatch.fnmatchcase(name.lower(), pattern.replace("[", "[[]")):
-            if not wanted:
+            if negated:
                 return False
-            found = True
-    return found
+            matches = True
+    return matches
 
 
 def _is_hash_of(field: str, name: str) -> bool:
@@ -243,7 +245,7 @@ def _is_hash_of(field: str, name: str) -> bool:
 
 
 def _key(fields: Sequence[str]) -> HostKey | None:
-    """Return the key of ``names type base64 [comment]``, or None if the line was cut or spoilt."""
+    """Return the key of ``names type base64 [comment]``, or None if the line is cut or damaged."""
     if len(fields) < 3:
         return None
     try:
@@ -256,7 +258,7 @@ def _key(fields: Sequence[str]) -> HostKey | None:
 
 
 def _parts(blob: bytes) -> list[bytes]:
-    """Split a key blob into its length-prefixed fields; nothing if the lengths do not add up."""
+    """Split a key blob into its length-prefixed fields; return an empty list if the lengths do not add up."""
     parts = []
     while blob:
         length = int.from_bytes(blob[:4], "big")
@@ -269,7 +271,7 @@ def _parts(blob: bytes) -> list[bytes]:
 
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
-    """Hold the store's lock, against threads and processes alike: every holder has opened the lock file by itself."""
+    """Hold the store's lock, against other threads and processes: each holder opens the lock file itself."""
     make_folder(store.parent, PROJECT_HINT)
     with failures(store, hint=PROJECT_HINT):
         handle = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -294,9 +296,9 @@ def _try_lock(handle: int) -> bool:
 
 
 def _append(store: Path, line: str) -> None:
-    """Replace the store by itself and one more line; the caller holds the lock."""
+    """Append a line to the store, atomically; the caller holds the lock."""
     if store.is_symlink():
-        raise DataError("expected a file, found a link", kind="state_damaged", where=str(store))
+        raise DataError("expected a file, got a link", kind="state_damaged", where=str(store))
     before = store.read_bytes() if store.exists() else b""
     if before and not before.endswith(b"\n"):
         before += b"\n"

@@ -1,4 +1,4 @@
-"""Proving to a server who we are: private keys, the agent, and one short conversation. No passwords, no prompts."""
+"""Authentication to a server with private keys and the ssh agent. No passwords, no prompts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["Identity", "authenticate", "identities"]
 
 AUTH_TIMEOUT_S = 30.0
 _AGENT_TIMEOUT_S = 5.0
-_AGENT_KEYS = 5  # sshd hangs up after six wrong ones (MaxAuthTries), and default key files come after these
+_AGENT_KEYS = 5  # sshd disconnects after six wrong keys (MaxAuthTries), and default key files are offered after these
 
 Identity = tuple[str, paramiko.PKey]
-"""What to call a key in a message, and the key."""
+"""The name of a key in messages, and the key."""
 
 
 @contextmanager
 def identities(endpoint: Endpoint) -> Iterator[list[Identity]]:
-    """Give the keys to offer, in order; the agent stays connected meanwhile. Raises TransportError auth_failed.
+    """Yield the keys to offer, in order; the agent stays connected until the block ends. Raises TransportError auth_failed.
 
-    Configured keys are the only ones offered, if there are any. Nothing has been sent to the server yet.
+    If there are configured keys, only those are offered. Sends nothing to the server.
     """
     agent = _Agent()
     try:
@@ -47,9 +47,9 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
     for name, key in offered:
         wire.auth_timeout = max(0.1, deadline - time.monotonic())
         try:
-            more = wire.auth_publickey(endpoint.user, key)
+            further_methods = wire.auth_publickey(endpoint.user, key)
         except paramiko.BadAuthenticationType as error:
-            text = f"the host takes no keys from user {endpoint.user}, only {', '.join(error.allowed_types)}"
+            text = f"the host accepts no keys from user {endpoint.user}, only {', '.join(error.allowed_types)}"
             raise endpoint.error("auth_failed", text, "allow PubkeyAuthentication in its sshd_config") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             if time.monotonic() >= deadline - 0.2:
@@ -61,10 +61,10 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
                 text = f"the host closed the connection during the authentication of user {endpoint.user}"
                 raise endpoint.error("auth_failed", text, "its sshd log says why: MaxAuthTries? AllowUsers?") from error
             continue
-        if not more:
+        if not further_methods:
             return
-        text = f"the key was taken, but the host also wants {', '.join(more)}"
-        raise endpoint.error("auth_failed", text, "nobody is there to answer: use an account with key authentication alone")
+        text = f"the host accepted the key, but also requires {', '.join(further_methods)}"
+        raise endpoint.error("auth_failed", text, "use an account that needs only a key")
     names = ", ".join(name for name, _ in offered)
     raise endpoint.error(
         "auth_failed",
@@ -89,23 +89,23 @@ def _configured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
 
 
 def _unconfigured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
-    found = False
+    any_key = False
     for key in agent.keys(endpoint.agent)[:_AGENT_KEYS]:
-        found = True
+        any_key = True
         yield f"agent key {_fingerprint(key)}", key
     for path in endpoint.default_keys:
-        own = _load(endpoint, path) if path.exists() else None
-        if own:
-            found = True
-            yield f"key {path}", own
-    if not found:
-        text = "no usable key: none is configured, no agent holds one, and there is no open default key in ~/.ssh"
+        loaded = _load(endpoint, path) if path.exists() else None
+        if loaded:
+            any_key = True
+            yield f"key {path}", loaded
+    if not any_key:
+        text = "no usable key: none is configured, no agent has one, and ~/.ssh has no default key without a passphrase"
         hint = "set ssh.key in the inventory or IdentityFile in the ssh configuration, or start an agent"
         raise endpoint.error("auth_failed", text, hint)
 
 
 def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
-    """Return the key of a file, or None if it has a passphrase. Raises TransportError for a file that is no safe key."""
+    """Return the key of a file, or None if it has a passphrase. Raises TransportError for an unusable or unsafe file."""
     try:
         status = path.stat()
         if status.st_uid == os.getuid() and status.st_mode & 0o077:
@@ -117,18 +117,19 @@ def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
     except (paramiko.PasswordRequiredException, TypeError):  # the latter from the cryptography package
         return None
     except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError) as error:
-        text = f"key file {path} holds no private key that can be used ({error})"
-        raise endpoint.error("auth_failed", text, "ed25519, ecdsa and rsa keys can be: is this the public half?") from error
+        text = f"key file {path} contains no usable private key ({error})"
+        hint = "ed25519, ecdsa and rsa keys are supported: is this the public half?"
+        raise endpoint.error("auth_failed", text, hint) from error
 
 
 @lru_cache(maxsize=64)
 def _parse(path: str, inode: int, mtime_ns: int) -> paramiko.PKey:
-    """Read a key file; once per state of the file, because checking an rsa key takes longer than a connection."""
+    """Read a key file, once per state of the file, because checking an rsa key takes longer than a connection."""
     return paramiko.PKey.from_path(path)
 
 
 def _from_agent(endpoint: Endpoint, agent: _Agent, path: Path) -> paramiko.PKey:
-    """Return the agent's form of a key file that has a passphrase: the same key, and no other."""
+    """Return the agent's copy of a key file that has a passphrase. Raises TransportError if the agent does not have it."""
     try:
         public = Path(f"{path}.pub").read_text().split()[1]
     except (OSError, IndexError, UnicodeError):
@@ -138,8 +139,8 @@ def _from_agent(endpoint: Endpoint, agent: _Agent, path: Path) -> paramiko.PKey:
             return key
     raise endpoint.error(
         "auth_failed",
-        f"key file {path} has a passphrase, and nobody is there to type it",
-        f"ssh-add {path} (an agent may hold it), or use a key without one",
+        f"key file {path} has a passphrase, which orch cannot enter",
+        f"ssh-add {path} (an agent can hold it), or use a key without a passphrase",
     )
 
 
@@ -147,14 +148,14 @@ def _fingerprint(key: Any) -> str:
     return f"{key.get_name()} {key.fingerprint}"
 
 
-_Base: Any = AgentSSH  # its published types leave out how to connect it
+_Base: Any = AgentSSH  # its published types do not include the methods that connect it
 
 
 class _Agent(_Base):  # type: ignore[misc]
-    """The agent behind a socket, asked only when its keys are wanted, and never waited for long."""
+    """The agent behind a socket, contacted only when its keys are needed, and with a short timeout."""
 
     def keys(self, path: str) -> tuple[paramiko.PKey, ...]:
-        """Return the agent's keys; none where there is no agent or it does not answer."""
+        """Return the agent's keys; none without an agent, or if it does not answer."""
         if self._conn is None and path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(_AGENT_TIMEOUT_S)
@@ -166,5 +167,5 @@ class _Agent(_Base):  # type: ignore[misc]
         return tuple(self.get_keys())
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect from the agent."""
         self._close()

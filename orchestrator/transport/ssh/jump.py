@@ -1,4 +1,4 @@
-"""Connections through jump hosts: Fabric's, with our client in them, and reading no configuration of its own."""
+"""Connections through jump hosts: Fabric's, with orch's own client and without Fabric's configuration files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
     """A connection to an endpoint that is reached through another one, ``gateway``."""
 
     def __init__(self, endpoint: Endpoint, trust: Trust, gateway: Line) -> None:
-        # Not lazy, Fabric reads its own files of the system and the user; the empty SSHConfig keeps it from reading ssh's.
+        # Unless lazy, Fabric reads its system and user files; the empty SSHConfig keeps it from reading ssh's.
         config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
         fabric.Connection.__init__(
             self,
@@ -33,16 +33,16 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
             connect_kwargs={},
             inline_ssh_env=False,
         )
-        self.host = endpoint.address  # Fabric would take an IPv6 address apart
+        self.host = endpoint.address  # Fabric would split an IPv6 address
         self.endpoint = endpoint
         self.client = Client(endpoint, trust)
 
     def connect_once(self) -> None:
-        """Connect, over a channel of the jump host."""
+        """Connect through a channel of the jump host."""
         fabric.Connection.open(self)
 
     def open_gateway(self) -> Any:
-        """Return a channel from the jump host to this endpoint, with a limit, which Fabric's own lacks."""
+        """Return a channel from the jump host to this endpoint, with a timeout, which Fabric's own method does not have."""
         endpoint: Endpoint = self.endpoint
         wire: Wire = self.gateway.client.wire
         via = self.gateway.endpoint.label
@@ -52,10 +52,10 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
             return wire.open_channel("direct-tcpip", target, ("127.0.0.1", 0), timeout=limit_s)
         except paramiko.ChannelException as error:
             if error.code == 1:
-                text = f"{via} forwards no connection to port {endpoint.port}"
+                text = f"{via} refuses to forward connections to port {endpoint.port}"
                 raise endpoint.error("host_unreachable", text, "see AllowTcpForwarding in its sshd_config") from error
             text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
             raise endpoint.error("host_unreachable", text) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
-            cause = "did not reach it in time" if wire.is_active() else "broke off"
-            raise endpoint.error("host_unreachable", f"{via} {cause}, port {endpoint.port}") from error
+            text = f"did not reach port {endpoint.port} in time" if wire.is_active() else "closed the connection"
+            raise endpoint.error("host_unreachable", f"{via} {text}") from error

@@ -1,4 +1,4 @@
-"""One connection that is being made or is open: the server proves itself, is judged, and only then we log in."""
+"""One connection while it is made and open: the server proves its key, the key is verified, and only then orch logs in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Client", "Line"]
 
 
 class Line:
-    """A connection to one endpoint that is being made or there, by one of two subclasses: `Direct`, or through a jump host."""
+    """A connection to one endpoint, open or not; its subclasses connect directly or through a jump host."""
 
     endpoint: Any = None  # declared, because Fabric keeps unknown attributes in its configuration
     deadline: Any = None
@@ -27,7 +27,7 @@ class Line:
     client: Any = None
 
     def open(self) -> None:
-        """Connect, and again where the server drops connections because there are too many, until the time is over."""
+        """Connect, and retry until the deadline if the server drops connections because it has too many."""
         if self.client.is_open:
             return
         with identities(self.endpoint) as offered:
@@ -35,7 +35,7 @@ class Line:
             self.deadline = time.monotonic() + self.endpoint.connect_timeout_s
             if self.gateway:
                 self.gateway.open()
-                # What the jump host's log-in took is not this host's fault; all else counts.
+                # The time of the jump host's log-in does not count against this host's limit; everything else does.
                 self.deadline += self.gateway.login_s
             for attempt in count():
                 self.client.deadline = self.deadline
@@ -50,23 +50,23 @@ class Line:
                     return
 
     def connect_once(self) -> None:
-        """Connect, over the jump host where there is one, which is connected already."""
+        """Connect, through the jump host if there is one, which is already connected."""
         raise NotImplementedError
 
     @property
     def login_s(self) -> float:
-        """Seconds that the log-ins took, those of the jump hosts included."""
+        """Seconds that the log-ins took, including those of the jump hosts."""
         return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
 
     def close(self) -> None:
-        """Close the first hop first: what runs through it then ends by itself, however full its buffers are."""
+        """Close the first hop first: the connections through it then end too, however full their buffers are."""
         if self.gateway:
             self.gateway.close()
         self.client.close()
 
 
 class Client(paramiko.SSHClient):
-    """Paramiko's client with the order of things that matters: the server proves itself, is judged, and only then we log in."""
+    """Paramiko's client, in a safe order: the server proves its key, the key is verified, and only then orch logs in."""
 
     def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Client(paramiko.SSHClient):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is there, as far as this side knows."""
+        """Whether the connection is up, as far as this side knows."""
         return isinstance(self._transport, Wire) and bool(self._transport.is_active())
 
     @property
@@ -90,9 +90,9 @@ class Client(paramiko.SSHClient):
         return self._transport
 
     def connect(self, *, sock: Any = None, **_: Any) -> None:  # type: ignore[override]  # Fabric's only caller passes these
-        """Connect by ``deadline``, over ``sock`` where there is a jump host."""
-        known = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
-        wire = Wire(sock or dial(self.endpoint, self.deadline), known.types())
+        """Connect by ``deadline``, over ``sock`` if there is a jump host."""
+        lines = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
+        wire = Wire(sock or dial(self.endpoint, self.deadline), lines.types())
         try:
             wire.shake_hands(self.endpoint, self.deadline)
             offered = wire.get_remote_server_key()

@@ -1,8 +1,8 @@
-"""The packets of one connection: paramiko's `Packetizer`, with a way of our own for what AES-GCM has sealed.
+"""The packets of one connection: paramiko's `Packetizer`, with a faster path for AES-GCM.
 
-Paramiko copies a byte eight times between the socket and the reader of a channel, and comes around for each packet. Here it is
-received into one buffer, opened into another, and neighbouring pieces of one channel's data are handed on as one: what a
-server sends in bulk is copied twice on its way to a file, by the kernel into the first buffer and out of the second.
+Paramiko copies each byte eight times between the socket and the reader of a channel, and handles each packet separately. This
+class receives into one buffer, decrypts into another, and passes adjacent data of one channel on as one piece: bulk data is
+copied twice on its way to a file, by the kernel into the first buffer and out of the second.
 """
 
 from __future__ import annotations
@@ -22,105 +22,105 @@ from paramiko.packet import NeedRekeyException, Packetizer
 __all__ = ["PACKET_BYTES", "Data", "PacketReader", "Socket"]
 
 PACKET_BYTES = 128 * 1024
-"""What a node may put into one packet; four times what paramiko offers, for fewer packets where the line is full."""
+"""Maximum data in one packet from a node; four times paramiko's offer, for fewer packets in bulk transfers."""
 
 HEAD_BYTES = 200
-"""How much of what a server says first is kept."""
+"""How many of a server's first bytes are kept, for error messages."""
 
 _LENGTH_BYTES, _TAG_BYTES = 4, 16
 _SHORTEST = 16
 _LONGEST = PACKET_BYTES + 1024
-"""A packet's length where it is full, padding and what stands in front of the data included."""
+"""Length of a full packet, with its padding and the fields before the data."""
 
-_ROOM_BYTES = 2 * (_LENGTH_BYTES + _LONGEST + _TAG_BYTES)
-"""With room for one alone, four of those that OpenSSH sends, a pull at full speed takes a fifth longer; more is no better."""
+_BUFFER_BYTES = 2 * (_LENGTH_BYTES + _LONGEST + _TAG_BYTES)
+"""Space for two full packets. With one (four of OpenSSH's), a pull at full speed takes a fifth longer; more is no faster."""
 
 _EARLY_RECEIVES = 50
 
 _HEAD = struct.Struct(">BBII")
-"""What an opened packet of data begins with: length of the padding, kind, channel, length (RFC 4253, 6; RFC 4254, 5.2)."""
+"""The start of a decrypted data packet: length of the padding, kind, channel, length (RFC 4253, 6; RFC 4254, 5.2)."""
 
 
-def _room() -> memoryview:
-    """Return room for full packets, which takes up memory only as far as it is used: most connections never carry much."""
-    return memoryview(mmap.mmap(-1, _ROOM_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+def _buffer() -> memoryview:
+    """Return a buffer for full packets, which uses memory only as it is written: most connections never carry much data."""
+    return memoryview(mmap.mmap(-1, _BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class Socket:
-    """A socket for paramiko: one receive call serves many packets, and closing it wakes a thread that is reading."""
+    """A socket for paramiko: one receive call serves many packets, and `close` wakes a thread that is reading."""
 
     def __init__(self, sock: Any) -> None:
         self._sock: Any = sock
-        self._room = _room()
+        self._buffer = _buffer()
         self._start = self._end = 0
-        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for our late acknowledgement. The
-        # setting wears off, so it is renewed, for as long as connections are young.
+        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for a delayed acknowledgement. The
+        # kernel resets the option, so it is set again for the first receives of a connection.
         self._early_receives = _EARLY_RECEIVES if hasattr(socket, "TCP_QUICKACK") and isinstance(sock, socket.socket) else 0
         self.head = b""
-        self._closed = False  # paramiko looks at it
+        self._closed = False  # paramiko reads it
         self._outbox = self._sock.outbox if isinstance(sock, paramiko.Channel) else None  # behind a jump host
         self.send = self._outbox.send if self._outbox else sock.send
         self.settimeout, self.getpeername = sock.settimeout, sock.getpeername
 
     def recv(self, size: int) -> bytes:
-        """Return at most ``size`` bytes; none at the end."""
+        """Return at most ``size`` bytes; ``b""`` at the end."""
         if self._start == self._end:
             self.receive()
-        piece = self._room[self._start : min(self._end, self._start + size)]
+        piece = self._buffer[self._start : min(self._end, self._start + size)]
         self._start += len(piece)
         return bytes(piece)
 
     def packet(self) -> memoryview | None:
-        """Take the next packet of which the length is not sealed, if it has come whole; good until the next call of `receive`.
+        """Return the next packet with an unencrypted length if it has arrived completely, valid until the next `receive`.
 
-        Raises SSHException for one of a length that was not agreed.
+        Returns None otherwise. Raises SSHException for a length outside the agreed limits.
         """
         if self._end - self._start < _LENGTH_BYTES:
             return None
-        size = int.from_bytes(self._room[self._start : self._start + _LENGTH_BYTES], "big")
+        size = int.from_bytes(self._buffer[self._start : self._start + _LENGTH_BYTES], "big")
         if not _SHORTEST <= size <= _LONGEST:
             raise paramiko.SSHException(f"a packet of {size} bytes, expected {_SHORTEST} to {_LONGEST}")
         end = self._start + _LENGTH_BYTES + size + _TAG_BYTES
         if self._end < end:
             return None
-        packet, self._start = self._room[self._start : end], end
+        packet, self._start = self._buffer[self._start : end], end
         return packet
 
     def receive(self) -> bool:
-        """Wait for more; False at the end. Raises TimeoutError."""
+        """Wait for more data; return False at the end. Raises TimeoutError."""
         waiting = self._end - self._start
-        self._room[:waiting] = self._room[self._start : self._end]
+        self._buffer[:waiting] = self._buffer[self._start : self._end]
         self._start, self._end = 0, waiting
         if self._early_receives:
             self._early_receives -= 1
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        count = self._into(self._room[waiting:])
-        self.head = self.head or bytes(self._room[: min(count, HEAD_BYTES)])
+        count = self._into(self._buffer[waiting:])
+        self.head = self.head or bytes(self._buffer[: min(count, HEAD_BYTES)])
         self._end += count
         return count > 0
 
-    def _into(self, room: memoryview) -> int:
+    def _into(self, buffer: memoryview) -> int:
         if not self._outbox:
-            return int(self._sock.recv_into(room))
-        data = self._sock.recv(len(room))
-        room[: len(data)] = data
+            return int(self._sock.recv_into(buffer))
+        data = self._sock.recv(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def unread(self) -> bool:
-        """Whether something has come, be it the end, that `receive` has not taken: its thread had no processor since then."""
+        """Return True if data, or the end, has arrived that `receive` has not read: its thread has had no processor time."""
         if self._outbox:
             return bool(self._sock.recv_ready())
-        look, number = select.poll(), self._sock.fileno()
-        if number < 0:
+        poll, descriptor = select.poll(), self._sock.fileno()
+        if descriptor < 0:
             return False
-        look.register(number, select.POLLIN)
-        return bool(look.poll(0))
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
-        """End reading and writing at once, whoever is at it.
+        """End reading and writing at once, in all threads.
 
-        The number of the socket stays taken until `release`: a thread on its way into the kernel with it would otherwise
-        read from, or write to, whichever connection gets that number next.
+        The socket's descriptor stays in use until `release`: a thread that is about to call the kernel with it would otherwise
+        read from, or write to, the connection that gets the same descriptor next.
         """
         self._closed = True
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # closed already, from either side
@@ -130,12 +130,12 @@ class Socket:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def release(self) -> None:
-        """Give the socket back, once its threads are gone."""
+        """Close the socket, when its threads have ended."""
         self._sock.close()
 
 
 class Data(Message):
-    """Neighbouring pieces of one channel's data as one message. ``data`` is good until the next message is read."""
+    """Adjacent data of one channel as one message. ``data`` is valid until the next message is read."""
 
     def __init__(self, channel: int, data: memoryview) -> None:
         super().__init__(channel.to_bytes(4, "big"))
@@ -146,7 +146,7 @@ _Base: Any = Packetizer  # much of what is used below is not in its published ty
 
 
 class PacketReader(_Base):  # type: ignore[misc]
-    """Paramiko's, but for opening what AES-GCM has sealed, and without the timer thread of each handshake."""
+    """Paramiko's `Packetizer`, except for decryption of AES-GCM, and without a timer thread for each handshake."""
 
     def __init__(self, sock: Socket) -> None:
         super().__init__(sock)
@@ -159,27 +159,27 @@ class PacketReader(_Base):  # type: ignore[misc]
         self._opened_bytes = 0
 
     def start_handshake(self, timeout: float) -> None:
-        """Start no timer: `Wire.shake_hands` has one limit for everything."""
+        """Start no timer: `Wire.shake_hands` has one limit for the whole handshake."""
 
     def set_inbound_cipher(self, **keys: Any) -> None:
-        """Take up the keys that the server seals with from now on."""
+        """Use the keys with which the server encrypts from now on."""
         super().set_inbound_cipher(**keys)
         self._engine = keys["block_engine"] if hasattr(keys["block_engine"], "decrypt_into") else None
         if self._engine:
             self._salt, self._count = keys["iv_in"][:4], int.from_bytes(keys["iv_in"][4:], "big")
-            self._plain = self._plain or _room()
+            self._plain = self._plain or _buffer()
             self._opened_bytes = 0
 
     def reset_seqno_in(self) -> None:
-        """Count the server's packets from nought again."""
+        """Restart the count of the server's packets at 0."""
         super().reset_seqno_in()
         self._sequence = 0
 
     def read_message(self) -> tuple[int, Message]:
-        """Return the kind and the content of the next message, or of several of one channel's data as one.
+        """Return the kind and the content of the next message; adjacent data messages of one channel are returned as one.
 
-        Raises EOFError at the end, NeedRekeyException where keys are to be exchanged, SSHException or InvalidTag for what was
-        not sealed as agreed.
+        Raises EOFError at the end, NeedRekeyException when keys must be exchanged, SSHException or InvalidTag for packets that
+        are not encrypted as agreed.
         """
         if not self._engine:
             kind, message = super().read_message()
@@ -202,31 +202,31 @@ class PacketReader(_Base):  # type: ignore[misc]
         return self._plain[1], message
 
     def _data(self, end: int) -> Data:
-        """Return the data of the packet that lies open, and what has come of the same channel's data behind it.
+        """Return the data of the decrypted packet, and of all following packets of the same channel that have arrived.
 
-        Each packet is opened where its data adjoins what is there; its head lies over the last bytes of that for a moment.
+        Each packet is decrypted so that its data follows the previous data; its head temporarily covers the last bytes of that.
         """
         channel, total = self._head(0, end)
         while not self._ahead and (packet := self._sock.packet()):
             covered = bytes(self._plain[total : total + _HEAD.size])
             end = self._open(packet, total)
             if self._plain[total + 1] == MSG_CHANNEL_DATA and self._head(total, end)[0] == channel:
-                more = self._head(total, end)[1]
+                added = self._head(total, end)[1]
             else:
-                more, self._ahead = 0, bytes(self._plain[total:end])
+                added, self._ahead = 0, bytes(self._plain[total:end])
             self._plain[total : total + _HEAD.size] = covered
-            total += more
+            total += added
         return Data(channel, self._plain[_HEAD.size : _HEAD.size + total])
 
     def _head(self, at: int, end: int) -> tuple[int, int]:
-        """Return the channel, and the length, of the data that lies open."""
+        """Return the channel and the length of the decrypted data at ``at``."""
         padding, _, channel, size = _HEAD.unpack_from(self._plain, at)
         if at + _HEAD.size + size + padding != end:
             raise paramiko.SSHException(f"data of {size} bytes in a packet of {end - at}")
         return channel, size
 
     def _open(self, packet: memoryview, at: int) -> int:
-        """Open a packet into the room from ``at`` on; return where it ends."""
+        """Decrypt a packet into the buffer from ``at`` on; return the offset of its end."""
         end = at + len(packet) - _LENGTH_BYTES - _TAG_BYTES
         nonce = self._salt + self._count.to_bytes(8, "big")  # RFC 5647, 7.1
         self._engine.decrypt_into(nonce, packet[_LENGTH_BYTES:], packet[:_LENGTH_BYTES], self._plain[at:end])
@@ -236,7 +236,7 @@ class PacketReader(_Base):  # type: ignore[misc]
         if self._opened_bytes > self.REKEY_BYTES:
             self._trigger_rekey()
             if self._opened_bytes > self.REKEY_BYTES + self.REKEY_BYTES_OVERFLOW_MAX:
-                raise paramiko.SSHException("the host does not exchange keys when asked to")
+                raise paramiko.SSHException("the host does not exchange keys on request")
         return end
 
     def _receive(self) -> None:

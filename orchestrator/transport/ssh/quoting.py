@@ -1,17 +1,17 @@
-r"""Turning an argument list into the one string that an SSH server hands to a login shell.
+r"""Conversion of an argument list into the single string that an SSH server passes to a login shell.
 
-Nobody knows which shell that is: sh, bash, dash, zsh, csh, tcsh or fish. They agree on very little, so the string consists of
-single-quoted words of plain characters only, and the first of them starts ``/bin/sh``, which does the rest. Characters on which
-the shells differ inside single quotes (``'`` itself, the backslash for fish, ``!`` and newline for csh, everything outside
-ASCII) travel as octal numbers that ``printf`` of that ``/bin/sh`` turns back. So do long words and long lists, in pieces,
-because the original csh takes neither.
+That shell may be sh, bash, dash, zsh, csh, tcsh or fish. They have little in common, so the string consists only of
+single-quoted words of plain characters, and starts ``/bin/sh``, which does the rest. Characters that the shells treat
+differently inside single quotes (``'`` itself, the backslash for fish, ``!`` and newline for csh, everything outside ASCII) are
+sent as octal numbers, which ``printf`` of that ``/bin/sh`` converts back. Long words and long lists are sent in the same way,
+in pieces, because the original csh accepts neither.
 
 >>> remote_command(["echo", "two words"])
 'exec /bin/sh -c \'exec "$0" "$@"\' \'echo\' \'two words\''
 >>> print(remote_command(["echo", "wow!"]))
 exec /bin/sh -c 'IFS=; eval "exec $(printf "$0$*")"' '\047echo\047 \047wow\041\047'
 
-Both forms ``exec``, so that the process takes the place of the shells, and the server sees the signal if it dies of one.
+Both forms ``exec``, so that the process replaces the shells, and the server sees the signal that ends it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from orchestrator.errors import ConfigError
 __all__ = ["COMMAND_LIMIT", "remote_command"]
 
 COMMAND_LIMIT = 131_071
-"""Bytes: what Linux takes as a single argument, which the whole string is to the login shell."""
+"""Bytes that Linux accepts as a single argument; the login shell gets the whole string as one."""
 
-_PIECE = 900  # bytes in a word, and four times the words in a list, that the BSD csh still takes ("Word too long.")
+_PIECE = 900  # bytes in a word, and four times the words in a list, that the BSD csh accepts ("Word too long.")
 _PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(b"'\\!")
 _PERCENT = ord("%")
 
 
 def remote_command(argv: Sequence[str]) -> str:
-    """Return the ASCII string that makes any login shell run exactly ``argv``, found along the node's PATH.
+    """Return the ASCII string that makes any login shell run exactly ``argv``; the program is looked up in the node's PATH.
 
     Raises ConfigError for an empty list, a NUL byte, a program name that is empty or looks like an option, and for more than
     `COMMAND_LIMIT` bytes: long data belongs on standard input.
@@ -49,7 +49,7 @@ def remote_command(argv: Sequence[str]) -> str:
         command = f"""exec /bin/sh -c 'IFS=; eval "exec $(printf "$0$*")"' {_quoted(pieces)}"""
     if len(command) > COMMAND_LIMIT:
         raise ConfigError(
-            f"{len(command)} bytes in one command line, at most {COMMAND_LIMIT} are possible",
+            f"expected a command line of at most {COMMAND_LIMIT} bytes, got {len(command)}",
             where=f"remote command {argv[0]!r}",
             hint="send long data through standard input",
         )
@@ -59,7 +59,7 @@ def remote_command(argv: Sequence[str]) -> str:
 def _encoded(position: int, word: str) -> bytes:
     encoded = word.encode("utf-8", "surrogateescape")
     if b"\0" in encoded:
-        raise ConfigError("a NUL byte cannot be part of an argument", where=f"remote command, argument {position}")
+        raise ConfigError("expected an argument without NUL, got one with it", where=f"remote command, argument {position}")
     return encoded
 
 

@@ -1,4 +1,4 @@
-"""The two directions of a channel: `Inbox` takes what comes, `Outbox` keeps what goes in an order that servers bear."""
+"""The two directions of a channel: `Inbox` receives, `Outbox` sends in an order that servers accept."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from paramiko.message import Message
 __all__ = ["Inbox", "Outbox", "Taker"]
 
 Taker = Callable[[memoryview], "memoryview | None"]
-"""Is given bytes as they come, each good until it returns; returns None while it wants more, and at its end what it leaves."""
+"""Gets bytes as they arrive, valid until it returns. Returns None to get more, or when done the bytes that it does not use."""
 
 
 class Inbox:
-    """One output stream of a channel, filled by the connection's thread in place of paramiko's buffer.
+    """One output stream of a channel, filled by the connection's thread; replaces paramiko's buffer.
 
-    ``keep`` bytes at most are kept, the oldest are dropped, and the node may always send more; without it nothing is dropped
-    and the node may send more only as `take` makes room.
+    With ``keep``, only about the last ``keep`` bytes are kept, and the node may always send more. Without it nothing is
+    dropped, and the node may send more only after `take`.
     """
 
     def __init__(self, channel: Any, keep: int | None) -> None:
-        self.ended = False  # by the server's word, in contrast to a line that broke
+        self.ended = False  # reported by the server, in contrast to a broken connection
         self.finished = False
         self.total = 0
         self.signal: str | None = None
@@ -39,11 +39,11 @@ class Inbox:
         self._pour: _Pour | None = None
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add data, which is the caller's again afterwards: called by paramiko."""
+        """Add data, whose buffer the caller may reuse afterwards: called by paramiko."""
         with self._changed:
             self.total += len(data)
             rest = self._poured(memoryview(data)) if self._pour else bytes(data)
-            listener = self._listener  # by what it is told it may come to an end
+            listener = self._listener  # a call may remove it
             if rest and listener:
                 listener(rest)
             elif rest:
@@ -53,7 +53,7 @@ class Inbox:
             self._open_window(len(data) - waiting)
 
     def close(self) -> None:
-        """Say that nothing more will come: called by paramiko, both at the end and when the line breaks."""
+        """Mark the end of the stream: called by paramiko, both at its end and when the connection breaks."""
         with self._changed:
             first, self._closed = not self._closed, True
             self._changed.notify_all()
@@ -61,10 +61,10 @@ class Inbox:
                 self._listener(b"")
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Hand over all that comes from now on, what has come and was not taken first; ``b""`` once the stream is over.
+        """Pass all data to ``listener`` from now on, beginning with data not yet taken; ``b""`` at the end of the stream.
 
-        It is called in the connection's thread, which nothing else is served by meanwhile, so it must not wait. With None what
-        comes from now on is kept for `take` again.
+        The listener is called in the connection's thread, which does nothing else meanwhile, so it must not wait. With None,
+        new data is kept for `take` again.
         """
         with self._changed:
             if listener is None:
@@ -89,13 +89,13 @@ class Inbox:
 
     def set_event(self, event: Any) -> None:
         """Refuse to be polled."""
-        raise NotImplementedError("nobody polls this channel")
+        raise NotImplementedError("this channel cannot be polled")
 
     def __len__(self) -> int:
         return self._size
 
     def take(self, timeout_s: float) -> bytes:
-        """Return all that has come, waiting for the first byte; nothing once the stream is over. Raises TimeoutError."""
+        """Return all data that has arrived; wait for the first byte; ``b""`` at the end of the stream. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._chunks or self._closed, timeout_s):
                 raise TimeoutError
@@ -107,21 +107,21 @@ class Inbox:
         return data
 
     def pour(self, taker: Taker, timeout_s: float) -> bool:
-        """Have what comes taken until ``taker`` wants no more; False where the stream was over before.
+        """Pass data to ``taker`` until it is done; return False if the stream ended earlier.
 
-        It is called in the connection's thread: to hand bytes to another takes longer than to write them down. Raises
-        TimeoutError where nothing comes for so long, and what ``taker`` raises.
+        The taker is called in the connection's thread: passing bytes to another thread takes longer than writing them to a
+        file. Raises TimeoutError if no data arrives for ``timeout_s``, and errors of ``taker``.
         """
         with self._changed:
             chunks = list(self._chunks)
             self._chunks.clear()
             self._size = 0
             pour = self._pour = _Pour(taker)
-            left = [rest for chunk in chunks if (rest := self._poured(memoryview(chunk)))]
-            for rest in left:
+            unused = [rest for chunk in chunks if (rest := self._poured(memoryview(chunk)))]
+            for rest in unused:
                 self._keep_back(rest)
-        if taken := sum(map(len, chunks)) - sum(map(len, left)):
-            self._open_window(taken)
+        if used := sum(map(len, chunks)) - sum(map(len, unused)):
+            self._open_window(used)
         with self._changed:
             while not (pour.over or self._closed):
                 total = self.total
@@ -135,7 +135,7 @@ class Inbox:
         return pour.over
 
     def _poured(self, data: memoryview) -> bytes:
-        """Have data taken, as much as is still wanted; return the rest."""
+        """Pass data to the taker unless it is done; return the bytes that it does not use."""
         assert self._pour
         rest = bytes(self._pour.take(data))
         if self._pour.over:
@@ -143,27 +143,27 @@ class Inbox:
         return rest
 
     def wait_for_end(self, timeout_s: float) -> bool:
-        """Wait until nothing more can come; False if something still may."""
+        """Wait for the end of the stream; return False if it has not ended in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed, timeout_s)
 
     def tail(self, size: int) -> bytes:
-        """Return the last bytes kept, without taking them."""
+        """Return the last bytes, which stay in the buffer."""
         with self._changed:
             return b"".join(self._chunks)[-size:] if size else b""
 
     def _open_window(self, size: int) -> None:
-        more = self._channel._check_add_window(size)
-        if more > 0:
+        added = self._channel._check_add_window(size)
+        if added > 0:
             message = Message()
             message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
             message.add_int(self._channel.remote_chanid)
-            message.add_int(more)
+            message.add_int(added)
             self._channel.transport._send_user_message(message)
 
 
 class _Pour:
-    """Bytes on their way to a taker, until it wants no more or fails."""
+    """The delivery of bytes to a taker, until it is done or fails."""
 
     def __init__(self, taker: Taker) -> None:
         self.over = False
@@ -171,24 +171,24 @@ class _Pour:
         self._taker = taker
 
     def take(self, data: memoryview) -> memoryview:
-        """Have as much of ``data`` taken as is wanted and return the rest."""
+        """Pass ``data`` to the taker and return the bytes that it does not use."""
         if self.over:
             return data
         try:
             rest = self._taker(data)
-        except Exception as error:  # it is raised again in the thread that waits for these bytes
+        except Exception as error:  # `Inbox.pour` raises it again in its own thread
             self.error, rest = error, data
         self.over = rest is not None
         return data[:0] if rest is None else rest
 
 
 class Outbox:
-    """What is sent on one channel, with nothing after its last message.
+    """The sending side of one channel, which sends nothing after the channel's last message.
 
-    Paramiko decides under a lock what to send, and sends outside it. So the answer to the server's CLOSE, which its own thread
-    gives, overtakes data or an end-of-file on their way from ours, and sshd ends the whole connection over a message for a
-    channel that is no more: one line in twenty, with eight short commands at a time. Here the last message waits until
-    whoever is sending has done so; paramiko's thread itself never waits.
+    Paramiko prepares messages under a lock, but sends them outside it. The answer to the server's CLOSE, from paramiko's
+    thread, can therefore overtake data or an end-of-file from another thread, and sshd ends the whole connection because of a
+    message for a closed channel: one connection in twenty, with eight short commands at a time. This class holds the last
+    message back until all senders have finished; paramiko's thread itself never waits.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -198,12 +198,12 @@ class Outbox:
         self._last: list[Message] = []
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send some of ``data`` and return how much; as `paramiko.Channel.send`."""
+        """Send part of ``data`` and return the number of bytes, as `paramiko.Channel.send` does."""
         with self._sending():
             return int(self._channel.send(data))
 
     def shutdown_write(self) -> None:
-        """Send the end of file; as `paramiko.Channel.shutdown_write`."""
+        """Send the end of file, as `paramiko.Channel.shutdown_write` does."""
         with self._sending():
             self._channel.shutdown_write()
 
@@ -214,7 +214,7 @@ class Outbox:
         self.finish(last)
 
     def finish(self, last: Iterable[Message | None]) -> None:
-        """Send the last messages, now or when nobody is sending any more. The channel has been marked closed already."""
+        """Send the last messages, now or when all senders have finished. The channel is already marked as closed."""
         with self._lock:
             self._last += [message for message in last if message is not None]
             ready = self._take_last()

@@ -1,8 +1,7 @@
-"""One TCP connection and the SSH protocol on it: paramiko's transport with our algorithms, limits and speed.
+"""One TCP connection and the SSH protocol on it: paramiko's transport with safe algorithms, limits and higher speed.
 
-Paramiko as delivered offers CBC and SHA-1, never sets TCP_NODELAY, starts a timer thread for each handshake, wakes up ten
-times a second, forgets which signal ended a command, and can wait for itself during a key re-exchange. All of that is put
-right here and nowhere else.
+By default paramiko offers CBC and SHA-1, never sets TCP_NODELAY, starts a timer thread for each handshake, wakes up ten times
+a second, loses the signal that ended a command, and can deadlock during a key re-exchange. Only this module corrects that.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from orchestrator.transport.ssh.streams import Inbox, Outbox
 __all__ = ["Dropped", "Wire"]
 
 WINDOW_BYTES = 4 << 20
-"""What a node may send on a channel before it is read here."""
+"""Bytes that a node may send on a channel before they are read on this side."""
 
 _TOLD_BYTES = WINDOW_BYTES // 4
-"""So many bytes are read before the node is told; paramiko tells it more than twice as often, which costs both sides."""
+"""Bytes that are read before the window is adjusted; paramiko does so more than twice as often, which costs both sides time."""
 
 _JOIN_S = 2.0
 _KEX_NAMES = {"kex": "kex_algo_list", "host keys": "server_key_algo_list"}
 _CIPHER_NAMES = {"ciphers": "server_encrypt_algo_list", "MACs": "server_mac_algo_list"}
 
-# Python would print paramiko's errors on stderr if nobody had set up logging; every one of them also comes as an exception.
+# Without a handler, Python would print paramiko's log on stderr; each of its errors is also raised as an exception.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class Dropped(TransportError):  # noqa: N818  # an outcome that asks for another try, final only when time is over
-    """The server closed the connection before the key exchange was done, as sshd does beyond its MaxStartups. Try again."""
+class Dropped(TransportError):  # noqa: N818  # not an error until the time for retries is over
+    """The server closed the connection before the key exchange was done, as sshd does beyond MaxStartups. Retry helps."""
 
 
-_Base: Any = paramiko.Transport  # much of what is mended below is not in its published types
+_Base: Any = paramiko.Transport  # many methods that are overridden below are not in its published types
 
 
 class Wire(_Base):  # type: ignore[misc]
@@ -79,9 +78,9 @@ class Wire(_Base):  # type: ignore[misc]
         self.refusal = ""
         sizes = {"default_window_size": WINDOW_BYTES, "default_max_packet_size": PACKET_BYTES}
         super().__init__(self._wrapped, **sizes, packetizer_class=PacketReader)
-        # A server is asked for the key that is on file first: it may have others that nobody here has seen.
-        wanted = [name for known in known_types for name in self._preferred_keys if _signs_for(name, known)]
-        self._preferred_keys = tuple(dict.fromkeys((*wanted, *Wire._preferred_keys)))
+        # Request the type of the known key first: the server may have other keys that are not in any known-hosts file.
+        first = [name for key_type in known_types for name in self._preferred_keys if _signs_for(name, key_type)]
+        self._preferred_keys = tuple(dict.fromkeys((*first, *Wire._preferred_keys)))
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -90,11 +89,11 @@ class Wire(_Base):  # type: ignore[misc]
 
     @property
     def unread(self) -> bool:
-        """Whether something has come that the connection's thread has not taken."""
+        """Whether data has arrived that the connection's thread has not read."""
         return self._wrapped.unread()
 
     def shake_hands(self, endpoint: Endpoint, deadline: float) -> None:
-        """Exchange banners and keys by the monotonic ``deadline``. Raises TransportError; `Dropped` where a retry helps."""
+        """Exchange banners and keys by the monotonic ``deadline``. Raises TransportError; `Dropped` if a retry may help."""
         self.banner_timeout = 1e6
         done = threading.Event()
         self.start_client(event=done)
@@ -105,7 +104,7 @@ class Wire(_Base):  # type: ignore[misc]
         raise self._handshake_error(endpoint, error, in_time=in_time)
 
     def hang_up(self) -> None:
-        """Close the connection and wait for its thread, which has nothing left to wait for."""
+        """Close the connection and wait for its thread, which then ends."""
         self.close()
         self._wrapped.close()  # paramiko leaves the socket of a connection that failed early
         if self.is_alive() and threading.current_thread() is not self:
@@ -113,8 +112,8 @@ class Wire(_Base):  # type: ignore[misc]
         self._wrapped.release()
 
     def _handshake_error(self, endpoint: Endpoint, error: Exception | None, *, in_time: bool) -> TransportError:
-        said = self._wrapped.head.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
-        quote = f"; it said {said!r}" if said and not said.startswith("SSH-") else ""
+        greeting = self._wrapped.head.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
+        quote = f"; it sent {greeting!r}" if greeting and not greeting.startswith("SSH-") else ""
         if not in_time:
             stage = "the key exchange did not finish" if self.remote_version else "connected, but no SSH banner came"
             text = f"{stage} within {endpoint.connect_timeout_s:g} s{quote}"
@@ -125,22 +124,22 @@ class Wire(_Base):  # type: ignore[misc]
         if isinstance(error, paramiko.ssh_exception.MessageOrderError):
             return endpoint.error("host_unreachable", f"the key exchange was tampered with or is broken: {error}")
         if error is None or isinstance(error, (EOFError, OSError)) or not self.remote_version:
-            if quote and "MaxStartups" not in said and "Not allowed" not in said:
-                return endpoint.error("host_unreachable", f"what listens on port {endpoint.port} is not an SSH server{quote}")
+            if quote and "MaxStartups" not in greeting and "Not allowed" not in greeting:
+                return endpoint.error("host_unreachable", f"the program on port {endpoint.port} is not an SSH server{quote}")
             stage = "in the key exchange" if self.remote_version else "before the SSH banner"
             text = f"the host closed the connection {stage}{quote}"
             hint = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
             if endpoint.proxy_command:
-                hint = f"try its ProxyCommand by hand: {endpoint.proxy_command}"
+                hint = f"run its ProxyCommand by hand: {endpoint.proxy_command}"
             return Dropped(text, kind="host_unreachable", hint=hint, host=endpoint.host, where=endpoint.label)
         return endpoint.error("host_unreachable", f"the key exchange failed: {error}")
 
     def _disagreement(self) -> str:
-        ours = (self.preferred_kex, self.preferred_keys, self.preferred_ciphers, self.preferred_macs)
-        for (what, name), accepted in zip((_KEX_NAMES | _CIPHER_NAMES).items(), ours, strict=True):
+        preferred = (self.preferred_kex, self.preferred_keys, self.preferred_ciphers, self.preferred_macs)
+        for (noun, name), accepted in zip((_KEX_NAMES | _CIPHER_NAMES).items(), preferred, strict=True):
             offered = [word for word in self._offered.get(name, []) if not word.startswith(("kex-strict-", "ext-info-"))]
             if not set(offered) & set(accepted):
-                return f"no safe {what} in common: the host offers {', '.join(offered)}, accepted are {', '.join(accepted)}"
+                return f"no safe {noun} in common: the host offers {', '.join(offered)}, accepted are {', '.join(accepted)}"
         return ""
 
     def open_channel(self, *args: Any, **kwargs: Any) -> Any:
@@ -150,14 +149,14 @@ class Wire(_Base):  # type: ignore[misc]
         except paramiko.ChannelException:
             raise
         except paramiko.SSHException as error:
-            if self.is_active() and "Unable" in str(error):  # refused, but another thread was told the reason in our place
+            if self.is_active() and "Unable" in str(error):  # refused, but paramiko gave the reason to another thread
                 raise paramiko.ChannelException(2, self.refusal) from error
             raise
         channel.outbox = Outbox(channel)
         channel.in_window_threshold = _TOLD_BYTES
         return channel
 
-    # What follows stands in for methods of paramiko's own, and runs in its thread.
+    # The following methods override paramiko's, and run in its thread.
 
     def _really_parse_kex_init(self, m: Message, ignore_first_byte: bool = False) -> Any:
         parsed = super()._really_parse_kex_init(m, ignore_first_byte)
@@ -166,7 +165,7 @@ class Wire(_Base):  # type: ignore[misc]
 
     def _send_user_message(self, data: Message) -> None:
         if threading.current_thread() is self and not self.clear_to_send.is_set():
-            self._held.append(data)  # keys are being exchanged, by this very thread: waiting here would be for ever
+            self._held.append(data)  # this thread is exchanging keys: it would wait for itself forever
             return
         super()._send_user_message(data)
 
@@ -194,7 +193,7 @@ def _on_data(channel: Any, m: Message) -> None:
 
 
 def _on_eof(channel: Any, m: Message) -> None:
-    channel.in_buffer.ended = True  # by the server, and not because the line broke: paramiko treats both alike
+    channel.in_buffer.ended = True  # reported by the server, not a broken connection: paramiko does not distinguish them
     _PARAMIKOS[MSG_CHANNEL_EOF](channel, m)
 
 
@@ -203,7 +202,7 @@ def _on_close(channel: Any, m: Message) -> None:
     with channel.lock:
         last = channel._close_internal()
         channel.transport._unlink_channel(channel.chanid)
-    getattr(channel, "outbox", Outbox(channel)).finish(last)  # it has none if the server changed its mind at once
+    getattr(channel, "outbox", Outbox(channel)).finish(last)  # it has none if the server closes the channel immediately
 
 
 def _on_request(channel: Any, m: Message) -> None:

@@ -312,8 +312,8 @@ def options(trial: Trial) -> None:
 KEY_FILES = {
     "missing key": "orch: one: key file",
     "key too open": "can be read by others (mode 0644)",
-    "key of unknown type": "no private key that can be used",
-    "public half": "no private key that can be used",
+    "key of unknown type": "no usable private key",
+    "public half": "no usable private key",
     "key is a directory": "orch: one: key file",
     "known-hosts is a directory": "known-hosts file cannot be read",
     "known-hosts is a loop": "known-hosts file cannot be read",

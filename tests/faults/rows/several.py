@@ -57,7 +57,7 @@ def two_names(trial: Trial) -> None:
     same = inventory(controller, hosts, name="same.yaml")
     for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "2")):
         text = refused(controller, *command, "--hosts", same, code=2, within_s=10)
-        assert "expected one name for a machine" in text and "'first' and 'second'" in text, text
+        assert "expected one name per machine" in text and "'first' and 'second'" in text, text
     on_node(trial.lab, one.name, "ip addr add 10.11.0.77/24 dev eth0")
     # In a trial before this one another machine may have had the address.
     subprocess.run(labs.argv_inside(trial.lab, ["ip", "neigh", "flush", "dev", "br0"]), check=True)

@@ -163,10 +163,10 @@ def full_disk(trial: Trial) -> None:
         filler = fill(controller.project / "runs", leave=trial.random.choice((0, 0, 100, 2000)))
         done = controller.end(process, 60)
         text = messages(done)
-        assert done.code == 4 and "no room on the controller's disk" in text and "free" in text and "/runs/" in text, done
+        assert done.code == 4 and "no space on the controller's disk" in text and "free" in text and "/runs/" in text, done
         judge.wait_until_clean(trial.lab, 5.0 + 2.0 + GRACE_S)
         again = controller.orch("collect")
-        assert again.code == 4 and "no room on the controller's disk" in messages(again), again
+        assert again.code == 4 and "no space on the controller's disk" in messages(again), again
         filler.unlink()
         assert controller.orch("collect").code in (0, 4)
         trial.keep(controller=controller)

@@ -120,7 +120,7 @@ FORMS = {
                   "host certificates are not supported"),
     "unknown mark": ("@maybe [{address}]:{port} {key}", "not supported"),
     "torn": ("[{address}]:{port} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA", "the line about this host is damaged"),
-    "other type": ("[{address}]:{port} {ecdsa}", "another type than known"),
+    "other type": ("[{address}]:{port} {ecdsa}", "a different type than the known one"),
 }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def credentials(trial: Trial) -> None:
     keys["open"].chmod(0o644)
     remedies = {
         str(keys["stranger"]): ("the host refused key", "authorized_keys"),
-        str(keys["locked"]): ("has a passphrase, and nobody is there to type it", "ssh-add"),
+        str(keys["locked"]): ("has a passphrase, which orch cannot enter", "ssh-add"),
         str(keys["open"]): ("can be read by others (mode 0644)", f"chmod 600 {keys['open']}"),
         str(trial.scratch / "none"): ("no such file", "ssh-keygen"),
     }
