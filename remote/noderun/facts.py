@@ -67,16 +67,16 @@ def op_facts(request):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
         facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
-    told = {name: said(program, TOLD_S) for name, program in started.items()}
-    if told["smi"]:
-        told["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", told["smi"]["text"])
-        told["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", told["smi"]["text"]))
-    told["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
-    told["kernel_log"] = kernel_log("NVRM: ")
-    told["infiniband"] = infiniband_ports()
-    told["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    reports = {name: said(program, TOLD_S) for name, program in started.items()}
+    if reports["smi"]:
+        reports["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"])
+        reports["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", reports["smi"]["text"]))
+    reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
+    reports["kernel_log"] = kernel_log("NVRM: ")
+    reports["infiniband"] = infiniband_ports()
+    reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
     facts["held_by"] = still_held(root)  # last: the supervisor of the previous run may need a moment to exit
-    packed = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()
+    packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
 
 

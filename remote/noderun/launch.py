@@ -8,7 +8,7 @@ import time
 from noderun.files import Refused
 
 
-def launch(order, gate, report, group):
+def launch(order, barrier, report, group):
     """In the forked child: wait for the start signal, then exec the launch script at its instant, in the run's control group.
 
     Never returns. If the barrier is closed without a start signal, nothing is started.
@@ -25,7 +25,7 @@ def launch(order, gate, report, group):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
         environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
         usual = go_first()
-        word = os.read(gate, 64)
+        word = os.read(barrier, 64)
         if not word:
             os._exit(0)
         for number, name in ((1, "node.out"), (2, "node.err")):

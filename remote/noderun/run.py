@@ -32,7 +32,7 @@ class Run:
         self.renewed = time.monotonic()
         self.main = 0
         self.main_status = None
-        self.gate = None
+        self.barrier = None
         self.report = None
         self.started = None
         self.stop_reason = ""
@@ -72,21 +72,21 @@ class Run:
 
     def prepare(self):
         """Fork the child that becomes the launch script, and let it wait at the barrier until the start signal."""
-        gate_in, self.gate = os.pipe()
+        barrier_in, self.barrier = os.pipe()
         self.report, report_in = os.pipe()
         self.main = os.fork()
         if self.main == 0:
-            os.close(self.gate)
+            os.close(self.barrier)
             os.close(self.report)
-            launch(self.order, gate_in, report_in, self.group)
-        os.close(gate_in)
+            launch(self.order, barrier_in, report_in, self.group)
+        os.close(barrier_in)
         os.close(report_in)
 
     def dismiss(self):
         """Close the barrier on a child that still waits there, and reap it."""
-        if self.gate is not None:
-            os.close(self.gate)
-            self.gate = None
+        if self.barrier is not None:
+            os.close(self.barrier)
+            self.barrier = None
             if self.main_status is None:
                 self.main_status = os.waitpid(self.main, 0)[1]
 
@@ -96,9 +96,9 @@ class Run:
             raise Refused("start_timeout", "go came in state %s" % self.state)
         self.state = "running"
         with contextlib.suppress(BrokenPipeError):  # it died at the barrier: reported as a failed launch script
-            os.write(self.gate, b"now" if at is None else b"%.9f" % at)
-        os.close(self.gate)
-        self.gate = None
+            os.write(self.barrier, b"now" if at is None else b"%.9f" % at)
+        os.close(self.barrier)
+        self.barrier = None
         self.oom_kills = oom_kills()
         # The child's exec closes its end. Wait for that only, not for its report: at the instant of the start, every process
         # that wakes up on a machine shared by several nodes delays the others.
