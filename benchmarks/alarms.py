@@ -1,13 +1,14 @@
-"""How often two benches are said to differ, where they do and where they do not: the rule of `orch compare` beside usual ones.
+"""How often two benches are reported to differ when they do and when they do not: the rule of `orch compare` and usual ones.
 
     python benchmarks/alarms.py [--campaigns 2000] [--repeats 4,5,7] [--cells 1]
 
-A campaign is some cells in two benches, so many runs of each. The logarithm of a run's speed has noise of its own (1 %).
-`drift`: the machine slows down by 3 % in the course of each bench. `outliers`: one run in twenty is 8 % slower. `apart`:
-one bench as a whole is off against the other by 0.5 %, or 1 %, at random (one standard deviation), as where the machine is
-warmer, or the job placed otherwise, than the day before. In the second bench the first cell is as fast, 3 % slower, or 10 %
-slower, all others are as fast. Shown is the share of campaigns, in percent, in which any cell is called faster or slower:
-by the rule, by the rule without its margin, by two 95 % intervals that do not meet, and by medians that are 3 % apart.
+A campaign consists of some configurations in two benches, with the given number of runs each. The logarithm of a run's speed
+has noise of its own (1 %). `drift`: the machine slows down by 3 % during each bench. `outliers`: one run in twenty is 8 %
+slower. `apart`: one bench as a whole differs from the other by 0.5 % or 1 % at random (one standard deviation), as if the
+machine were warmer, or the job placed differently, than the day before. In the second bench the first configuration is as
+fast, 3 % slower, or 10 % slower; all others are as fast. The table shows the share of campaigns, in percent, in which any
+configuration is reported as faster or slower: by the rule, by the rule without its margin, by two 95 % intervals that do not
+overlap, and by medians that differ by 3 %.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WORLDS = {
     "0.5 % apart": (0.0, 0.0, 0.005),
     "1 % apart": (0.0, 0.0, 0.01),
 }
-"""By name: drift in the course of a bench, share of slow runs, deviation of a whole bench."""
+"""By name: drift during a bench, share of slow runs, standard deviation of a whole bench."""
 SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 2, 1, 1.0, {})
 
 
@@ -49,7 +50,7 @@ def speeds_of(typical: float, repeats: int, world: Sequence[float], chance: rand
 
 
 def cell_of(speeds: Sequence[float], bench: str, place: int) -> Cell:
-    """Return a cell of one bench with these speeds."""
+    """Return a configuration of one bench with these speeds."""
     spec = replace(SPEC, nodes=place + 1)
     names = ((f"{bench}{place}-{n}", n, speed) for n, speed in enumerate(speeds))
     runs = [RunResult(name, n, spec, False, "finished", Throughput(speed, 1, 1 / speed, 2, 2)) for name, n, speed in names]
@@ -57,7 +58,7 @@ def cell_of(speeds: Sequence[float], bench: str, place: int) -> Cell:
 
 
 def verdicts(benches: Sequence[Sequence[Sequence[float]]]) -> tuple[bool, ...]:
-    """Return whether any cell is called different: by the rule, without margin, by intervals apart, by medians apart."""
+    """Return whether any configuration is reported as different: by the rule, without margin, by intervals, by medians."""
     pairs = [(cell_of(one, "a", place), cell_of(other, "b", place)) for place, (one, other) in enumerate(benches)]
     ours, bare = (any(pair.verdict in ("faster", "slower") for pair in compared(pairs, margin)) for margin in (MARGIN, 0.0))
     intervals = [(interval(one), interval(other)) for one, other in benches]
@@ -66,7 +67,7 @@ def verdicts(benches: Sequence[Sequence[Sequence[float]]]) -> tuple[bool, ...]:
 
 
 def main() -> None:
-    """Run the campaigns and print a row for each world, number of repeats and true difference."""
+    """Run the campaigns and print a row per world, number of repeats and true difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--repeats", default="4,5,7")

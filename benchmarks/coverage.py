@@ -1,17 +1,18 @@
-"""How often a 95 % interval holds the truth, ours beside the usual ways, in simulated campaigns whose truth is known.
+"""How often a 95 % interval contains the truth, for orch's intervals and usual ones, in simulated campaigns of known truth.
 
     python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--until-ci 0.5%,1%,2%]
 
-A campaign is a baseline and a cell that is three times as fast, each with so many repeats of 100 steps, in blocks as
-`orch bench` runs them: every repeat visits both. The logarithm of a step's time has a part of its run (1 %) and one of its own
-(5 %, half of it carried over from the step before). `drift`: the machine slows down by 3 % from the first block to the last.
-`outliers`: one run in twenty is 8 % slower, one step in a hundred takes three times as long. `violent`: one step in two hundred
-takes ten times as long. The truth is the geometric mean of runs in the middle of the campaign. Beside ours: percentiles of a
-bootstrap over repeats, and mean ± 1.96 standard errors of all steps as if they were independent. Shown are the share of
-intervals that hold the truth and their median width.
+A campaign is a baseline and a configuration that is three times as fast, each with the given number of repeats of 100 steps,
+in blocks as in `orch bench`: every block runs both. The logarithm of a step's time has noise per run (1 %) and per step (5 %,
+half of it carried over from the previous step). `drift`: the machine slows down by 3 % from the first block to the last.
+`outliers`: one run in twenty is 8 % slower, one step in a hundred takes three times as long. `violent`: one step in two
+hundred takes ten times as long. The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are
+compared with the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of all steps as if they were
+independent. The output has the share of intervals that contain the truth, and their median width.
 
-With ``--until-ci`` each campaign begins with so many repeats and goes on, as `orch bench --until-ci` decides, until the
-intervals of both speeds and of the speedup are that narrow, or after 30; the truth is that of the middle of what it measured.
+With ``--until-ci`` each campaign begins with the given number of repeats and continues, as `orch bench --until-ci` decides,
+until the intervals of both speeds and of the speedup are narrow enough, or after 30 repeats; the truth is then that of the
+middle of the measured part.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ WORLDS = {
     "both": (0.03, 0.05, 0.01, 3),
     "violent": (0.0, 0.05, 0.005, 10),
 }
-"""By name: the drift in all, the share of slow runs, that of slow steps, and how many times as long these take."""
+"""By name: the total drift, the share of slow runs, the share of slow steps, and how many times as long slow steps take."""
 
 
 def times_of(step_s: float, places: Values, world: Sequence[float], chance: np.random.Generator) -> Values:
-    """Return step times in seconds, with an axis more than ``places``: those of runs between -0.5 and 0.5 of a campaign."""
+    """Return step times in seconds, of shape ``places.shape + (STEPS,)``; ``places`` of runs: -0.5 to 0.5 of a campaign."""
     drift, slow_runs, slow_steps, times = world
     slow = 0.08 * (chance.random(places.shape) < slow_runs)
     logs = np.log(step_s) + drift * places + chance.normal(0, RUN_NOISE, places.shape) + slow
@@ -57,7 +58,7 @@ def speeds_of(times: Values) -> Values:
 
 
 def ours(found: Sequence[Interval | None]) -> Values:
-    """Return (low, high) of intervals, one row each."""
+    """Return the bounds of intervals as rows of (low, high)."""
     return np.array([(one.low, one.high) for one in found if one])
 
 
@@ -75,7 +76,7 @@ def of_steps(times: Values) -> Values:
 
 
 def stopped(fast: Values, slow: Values, schedule: Schedule) -> tuple[int, Interval, Interval]:
-    """Return after how many repeats a campaign with these speeds stops, and the intervals of the slow speed and the ratio."""
+    """Return the number of repeats at which a campaign stops, and the intervals of the slow speed and of the ratio."""
     for blocks in range(schedule.repeats, schedule.max_repeats + 1):
         pair = (dict(enumerate(fast[:blocks])), dict(enumerate(slow[:blocks])))
         found = [interval(slow[:blocks]), interval(fast[:blocks]), ratio_interval(*pair)]
@@ -88,7 +89,7 @@ def stopped(fast: Values, slow: Values, schedule: Schedule) -> tuple[int, Interv
 
 
 def until(world: Sequence[float], schedule: Schedule, campaigns: int, chance: np.random.Generator) -> str:
-    """Return how often the intervals at the stop hold the truth, in words."""
+    """Return as text how often the intervals at the stop contain the truth."""
     places = np.tile(np.linspace(-0.5, 0.5, MOST), (campaigns, 1))
     slow, fast = (speeds_of(times_of(step_s, places, world, chance)) for step_s in (1.0, 1 / 3))
     still = np.zeros(TRUTHS)
@@ -105,7 +106,7 @@ def until(world: Sequence[float], schedule: Schedule, campaigns: int, chance: np
 
 
 def main() -> None:
-    """Run the campaigns and print a line for each world, number of repeats and way."""
+    """Run the campaigns and print a line per world, number of repeats and method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--repeats", default="3,5,10")

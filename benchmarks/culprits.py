@@ -1,11 +1,11 @@
-"""How often `orch bench pairs` names the culprit, names another, or says nothing, in labs whose truth is known.
+"""How often `orch bench pairs` names the right culprit, a wrong one, or none, in labs whose truth is known.
 
     python benchmarks/culprits.py [--nodes 4,8,16] [--clean 100] [--limited 20] [--steps 21] [--rate 200mbit] [--seed 1]
 
-Needs root and PyTorch. Each lab is real sshd in network namespaces of this machine; a run is the real command. In a limited
-run, every other time one node, drawn at random, has a cable of that rate (tbf), and every other time one pair of nodes sends
-each other no faster (htb). Several nodes on a few cores disturb each other far more than machines do. A run whose culprit is
-named together with anything else counts as wrong. Prints each run to standard error, a row for each kind to standard output.
+Needs root and PyTorch. Each lab is real sshd in network namespaces of this machine; a run is the real command. Limited runs
+alternate: in one, a random node's link is limited to that rate (tbf); in the next, the traffic between a random pair of nodes
+(htb). Several nodes on a few cores disturb each other far more than separate machines do. A run that names anything in addition
+to the culprit counts as wrong. Prints each run to standard error, and a row per kind to standard output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMEOUT_S = 900
 
 @contextmanager
 def limited(lab: Lab, kind: str, rate: str, chance: random.Random) -> Iterator[str]:
-    """Have a node or a pair limited; yield how a verdict on it begins."""
+    """Limit a node or a pair during the context; yield how the verdict on it begins."""
     names = [node.name for node in lab.nodes]
     if kind == "clean":
         yield ""
@@ -48,7 +48,7 @@ def limited(lab: Lab, kind: str, rate: str, chance: random.Random) -> Iterator[s
 
 
 def culprits(lab: Lab, project: Path, words: list[str]) -> list[str]:
-    """Return what one bench names. Raises RuntimeError where it could not measure."""
+    """Return the culprits that one bench names. Raises RuntimeError if it could not measure."""
     environment = os.environ | dict(labs.environment(lab)) | {"PYTHONPATH": str(REPOSITORY), "ORCH_PROJECT": str(project)}
     argv = labs.argv_inside(lab, [sys.executable, "-m", "orchestrator", "bench", "pairs", "--json", *words])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -1,21 +1,21 @@
-"""How long it takes to reach many hosts, beside the programs that people use for it, in the same rounds.
+"""How long it takes to reach many hosts, compared with the usual programs for this, in the same rounds.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
 
-- cold: connect to N hosts, run `true`, hang up; the start of the program included.
-- skew: how far apart a command starts on N hosts. The nodes of a lab share one clock, which the peers' commands print. Ours are
-  runs of the simulated framework: `orch` is when the launch scripts were released, by the nodes' own records; `orch-script`
-  when these scripts came to their first line, which is what the peers' figures are, N starts of bash on one machine included,
-  their training programs two seconds later not;
-  `orch-says` what the manifests say, which know of the nodes' clocks only what they measured.
-- deploy: the PyTorch payload to N fresh hosts, and once more where it is already; Ansible copies the same files.
-- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are open already and, for
-  ours, have been used to ask what a run has left, as a bench does before it collects.
+- cold: connect to N hosts, run `true`, disconnect; includes the start of the program.
+- skew: time between the first and the last start of a command on N hosts. The nodes of a lab share one clock, which the
+  commands of the other programs print. For orch these are runs of the simulated framework: `orch` is the release of the
+  launch scripts, from the nodes' own records; `orch-script` is the first line of these scripts, which is comparable with the
+  other programs: it includes N starts of bash on one machine, but not the training programs, which start two seconds later;
+  `orch-says` is the skew in the manifests, which know the nodes' clocks only from measurements.
+- deploy: the PyTorch payload to N fresh hosts, and once more when it is already there; Ansible copies the same files.
+- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are already open and,
+  for orch, have already been used to ask what a run has left, as a bench does before it collects.
 
-Contenders take turns, round by round. Each line is a median with the range, and its ratio to ours: above 1 it is slower
-than we are. A peer that is not installed is named and left out. All of them and all servers share this machine: the servers'
-own work is in every figure.
+The programs alternate, round by round. Each line is a median with the range, and its ratio to orch's: above 1 it is slower than
+orch. A program that is not installed is reported and left out. All programs and all servers share this machine: every figure
+includes the servers' own work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Bed:
-    """Where one measurement happens: so many hosts, and a folder on the controller that is empty at first."""
+    """The setting of one measurement: the number of hosts, and a folder on the controller that is empty at first."""
 
     count: int
     folder: Path
@@ -63,23 +63,23 @@ class Bed:
 
     @property
     def homes(self) -> list[Path]:
-        """The hosts' homes, seen from outside."""
+        """The hosts' home directories, seen from outside."""
         return [LAB / "nodes" / name / "home" for name in self.names]
 
     def orch(self, *words: str) -> list[str]:
-        """Return a command of ours on these hosts."""
+        """Return a command of `orch` on these hosts."""
         return [*ORCH, *words, "--hosts", self.expression]
 
     def clush(self, *words: str) -> list[str]:
-        """Return what clush is told, as it is installed: 64 hosts at a time."""
+        """Return a command of clush with its default fan-out: 64 hosts at a time."""
         return ["clush", "-q", "-S", "-O", f"ssh_options=-F {LAB}/ssh_config", "-w", self.expression, *words]
 
     def pdsh(self, *words: str) -> list[str]:
-        """Return what pdsh is told, as it is installed: 32 hosts at a time."""
+        """Return a command of pdsh with its default fan-out: 32 hosts at a time."""
         return ["env", f"PDSH_SSH_ARGS=-F {LAB}/ssh_config %h", "pdsh", "-S", "-R", "ssh", "-w", self.expression, *words]
 
     def ansible(self, *words: str) -> list[str]:
-        """Return what Ansible is told: pipelining on, as many forks as hosts up to 64."""
+        """Return a command of Ansible: pipelining on, as many forks as hosts up to 64."""
         settings = ["ANSIBLE_PIPELINING=1", "ANSIBLE_HOST_KEY_CHECKING=1", f"ANSIBLE_HOME={self.folder}/ansible"]
         settings += [
             f"ANSIBLE_SSH_ARGS=-F {LAB}/ssh_config -o ControlMaster=no",
@@ -89,7 +89,7 @@ class Bed:
         return ["env", *settings, "ansible", "all", "-i", hosts, "-f", str(min(64, self.count)), "-o", *words]
 
     def peer(self, *words: str) -> list[str]:
-        """Return a contender of peers.py."""
+        """Return a command that runs a contender of peers.py."""
         return [sys.executable, str(HERE / "peers.py"), *words, str(LAB), str(self.count)]
 
 
@@ -97,7 +97,7 @@ Contender = Callable[[Bed], float]
 
 
 def timed(argv: Sequence[str]) -> float:
-    """Return the seconds that a command took. Ends the benchmark where it failed."""
+    """Return the seconds that a command took. Ends the benchmark if it failed."""
     return said(argv)[0]
 
 
@@ -112,11 +112,11 @@ def said(argv: Sequence[str]) -> tuple[float, str]:
 
 
 def inner(argv: Sequence[str]) -> float:
-    """Return the seconds that a contender of peers.py measured itself, its connections being open."""
+    """Return the seconds that a contender of peers.py measured itself, over open connections."""
     return float(said(argv)[1].split()[-1])
 
 
-# --- what is measured -----------------------------------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------------------------------
 
 
 def spread_ms(argv: Sequence[str], count: int) -> float:
@@ -128,7 +128,7 @@ def spread_ms(argv: Sequence[str], count: int) -> float:
 
 
 def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
-    """Return the start skew of each of so many runs: of the release, of the launch scripts' first lines, as recorded."""
+    """Return the start skew of each of ``runs`` runs: of the release, of the launch scripts' first lines, as recorded."""
     folder = bed.folder / "templates" / "simulated"
     shutil.copytree(HERE.parent / "templates" / "simulated", folder)
     script = folder / "launch.sh.j2"
@@ -151,19 +151,19 @@ def our_skews_ms(bed: Bed, runs: int) -> dict[str, list[float]]:
 
 
 def apart_ms(instants: Sequence[float]) -> float:
-    """Return the milliseconds between the first and the last of some instants in seconds."""
+    """Return the milliseconds between the first and the last of these instants, given in seconds."""
     return (max(instants) - min(instants)) * 1e3
 
 
 def deployed_afresh(bed: Bed) -> float:
-    """Deploy to hosts that have nothing."""
+    """Deploy to hosts that have no payload."""
     for home in bed.homes:
         shutil.rmtree(home / ".orch-node", ignore_errors=True)
     return timed(bed.orch("deploy"))
 
 
 def copied_by_ansible(bed: Bed) -> float:
-    """Let Ansible copy the same files to hosts that have nothing."""
+    """Let Ansible copy the same files to hosts that do not have them."""
     source = bed.folder / "payload"
     source.mkdir()
     for name, content in open_framework("pytorch").payload.items():
@@ -174,7 +174,7 @@ def copied_by_ansible(bed: Bed) -> float:
 
 
 def with_files(bed: Bed) -> Path:
-    """Make the files that are pushed: no two rounds push the same bytes."""
+    """Create the files to push: no two rounds push the same bytes."""
     source = bed.folder / "files"
     source.mkdir()
     for number in range(FILES):
@@ -183,7 +183,7 @@ def with_files(bed: Bed) -> Path:
 
 
 def with_log(bed: Bed) -> None:
-    """Put a log of 64 MiB on every host, where a run of ours would have left it, with numbers that vary as measured ones do."""
+    """Put a log of 64 MiB on every host, where a run would have left it, with numbers that vary like measured ones."""
     chance, at, lines = random.Random(1), 0.0, []
     for number in range(LOG_BYTES // 70):
         took = 0.03125 * chance.gauss(1, 0.01)
@@ -255,7 +255,7 @@ def main() -> None:
 
 
 def measure(operation: str, contenders: dict[str, Contender], count: int, rounds: int) -> None:
-    """Run one operation on so many hosts, and print what it gave."""
+    """Run one operation on ``count`` hosts, and print the figures."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     if operation == "skew":
         with tempfile.TemporaryDirectory() as folder:
@@ -280,7 +280,7 @@ def measure(operation: str, contenders: dict[str, Contender], count: int, rounds
 
 
 def rated(operation: str, count: int) -> int:
-    """Return the bytes that an operation moves, 0 where it is not about bytes."""
+    """Return the bytes that an operation moves, 0 if it is not about bytes."""
     return {"push": FILES * FILE_BYTES, "pull": LOG_BYTES}.get(operation, 0) * count
 
 

@@ -1,11 +1,11 @@
-"""The whole life of a run on a cluster as wide as a lab can be made, again and again: what fails, what the controller takes.
+"""The whole life of a run on as wide a cluster as a lab can simulate, repeated: failures, and the controller's resources.
 
     orch lab up --nodes 256 && orch lab exec -- python benchmarks/large.py --nodes 256 [--rounds 10] [--watch-s 30]
 
-A round is deploy, bench (the simulated framework, one rank a node), collect and summarize, in a project of its own. Shown are
-the seconds of each command, and of the bench the longest silence of any node, the largest resident memory, the most threads,
-and the controller's share of one core while all nodes run and it only watches: from 5 s after the start to 5 s before the end.
-All nodes share this machine, so the seconds are those of the machine.
+A round is deploy, bench (the simulated framework, one rank per node), collect and summarize, in a project of its own. The
+output has the seconds of each command, and for the bench the longest silence of any node, the peak resident memory, the peak
+number of threads, and the controller's share of one core while all nodes run and it only watches: from 5 s after the start to
+5 s before the end. All nodes share this machine, so the seconds are those of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARGIN_S = 5.0
 
 @dataclass
 class Usage:
-    """What one command took: processor seconds by instant, largest memory in MiB, most threads."""
+    """Resources of one command: processor seconds by instant, peak memory in MiB, peak number of threads."""
 
     seconds: float = 0.0
     processor: list[tuple[float, float]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Usage:
     threads: int = 0
 
     def sample(self, pid: int) -> None:
-        """Look at the process once."""
+        """Sample the process once."""
         status = Path(f"/proc/{pid}/status").read_text()
         values = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
         self.memory_mib = max(self.memory_mib, int(values.get("VmHWM", 0)) / 1024)
@@ -51,7 +51,7 @@ class Usage:
 
 
 def main() -> None:
-    """Run the rounds and print what they took."""
+    """Run the rounds and print their resources."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=10)
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def one_round(project: Path, asked: argparse.Namespace) -> tuple[str, float, Usage]:
-    """Run the four commands. Returns words about them, the share of a core while watching, and what the bench took."""
+    """Run the four commands. Returns a text about them, the share of a core while watching, and the bench's resources."""
     hosts = ["--hosts", f"node[1-{asked.nodes}]"]
     steps = max(4, round(asked.watch_s * 1000 / STEP_MS))
     bench = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(asked.nodes), "--gpus", "1", "--no-baseline"]
@@ -105,7 +105,7 @@ def one_round(project: Path, asked: argparse.Namespace) -> tuple[str, float, Usa
 
 
 def run(project: Path, *words: str) -> Usage:
-    """Run one command of ours and look at it five times a second. Raises CalledProcessError."""
+    """Run one command of `orch` and sample it five times a second. Raises CalledProcessError."""
     argv, usage, began = [*ORCH, *words], Usage(), time.monotonic()
     with (project / "said").open("w+") as said:
         environment = {**os.environ, "ORCH_PROJECT": str(project)}

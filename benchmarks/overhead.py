@@ -1,11 +1,11 @@
-"""What `orch bench` adds to a run over starting the same commands by hand, and the controller's memory.
+"""What `orch bench` adds to a run compared with starting the same commands by hand, and the controller's memory.
 
     orch lab up && orch lab exec -- python benchmarks/overhead.py [--framework simulated] [--rounds 5]
 
-Both sides run the same rendered launch scripts on the same nodes, in turn, round by round. By hand means: one ssh per node, all
-started together, wait for all; the files are on the nodes already. `orch` is timed per run by its own events from *planned* to
-*collected*, so its figure holds staging, arming, the run, collection and the check for leftovers; the whole command, with
-start-up, connections and preflight, is shown beside it.
+Both run the same rendered launch scripts on the same nodes, alternating round by round. By hand means: one ssh per node, all
+started together, wait for all; the files are already on the nodes. `orch` is timed per run by its own events from *planned* to
+*collected*, so its figure includes staging, arming, the run, collection and the check for leftovers; the time of the whole
+command, with start-up, connections and preflight, is shown next to it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def orch_run(project: Path, asked: argparse.Namespace) -> tuple[float, float, fl
 
 
 def hand_run(hosts: tuple[Host, ...], rendered: Path, name: str) -> float:
-    """Return the seconds that the same launch scripts take when started over one ssh per node."""
+    """Return the seconds of the same launch scripts, started over one ssh per node."""
     folder = f".orch-node/runs/{name}"
     for host in hosts:
         for file in sorted((rendered / host.name).iterdir()):
@@ -97,7 +97,7 @@ def hand_run(hosts: tuple[Host, ...], rendered: Path, name: str) -> float:
 
 
 def ssh(host: Host) -> list[str]:
-    """Return the command line of OpenSSH for a host of a lab."""
+    """Return OpenSSH's command line for a host of a lab."""
     settings = host.ssh
     return [
         *("ssh", "-F", str(settings.config), "-p", str(settings.port or 22), "-i", str(settings.key), "-o", "BatchMode=yes"),

@@ -1,17 +1,18 @@
-"""How fast logs are understood, for each framework folder, beside the least that anyone would do with the same bytes.
+"""How fast logs are parsed, for each framework folder, compared with the least that any program would do with the same bytes.
 
     python benchmarks/parse.py [--mib 8] [--rounds 5] [--folder NAME …]
     python benchmarks/parse.py --memory --mib 1024
 
-Two logs per folder: one of 150-byte lines that say nothing, and one of nothing but the step lines of the folder's sample log.
-The baselines run on the same bytes in turn with ours, round by round: counting `splitlines`, and `re.search` of the folder's
-patterns on each decoded line, whose matches are thrown away. Rates are the best of the rounds in MiB per second of processor
-time, which other work on the machine disturbs least; a ratio is our rate over the baseline's: above 1 we are faster.
+Two logs per folder: one of 150-byte lines without information, and one of only the step lines of the folder's sample log. The
+baselines run on the same bytes, alternating with orch's parser round by round: counting `splitlines`, and `re.search` of the
+folder's patterns on each decoded line, with the matches discarded. Rates are the best of the rounds in MiB per second of
+processor time, which other work on the machine disturbs least; a ratio is orch's rate over the baseline's: above 1 orch is
+faster.
 
-With --memory each log is understood once, in a process of its own, which prints the most memory that it ever had (VmHWM, so
-all of Python with it). The lines that say nothing are one file; the step lines are files of 16 MiB read one after another, as
-a file of more than 400,000 steps is refused. Files are mapped, and pages behind the reader given back; a caller that
-hands over bytes has these in memory besides.
+With --memory each log is parsed once, in a separate process, which prints its own peak memory (VmHWM, so it includes all of
+Python). The lines without information are one file; the step lines are files of 16 MiB read one after another, as a file of
+more than 400,000 steps is refused. Files are memory-mapped, and pages behind the reader are released; a caller that passes
+bytes needs memory for them in addition.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def speed(names: list[str], size: int, rounds: int) -> None:
-    """Print rates beside those of the baselines."""
+    """Print orch's rates next to those of the baselines."""
     print(f"{'folder':20} {'log':8} {'parse':>9} {'splitlines':>11} {'ratio':>6} {'re.search':>10} {'ratio':>6}   MiB/s")
     for name in names:
         for kind, data in logs(name, size, size):
@@ -68,7 +69,7 @@ def speed(names: list[str], size: int, rounds: int) -> None:
 
 
 def memory(names: list[str], size: int) -> None:
-    """Print what a process needs that does nothing else, for each log."""
+    """Print, for each log, the memory of a process that only parses it."""
     print(f"{'folder':20} {'log':8} {'MiB':>6} {'files':>6} {'peak MiB':>9} {'MiB/s':>8} {'steps':>9}")
     for name in names:
         for kind, data in logs(name, size, min(size, FILE_MIB * MIB)):
@@ -81,7 +82,7 @@ def memory(names: list[str], size: int) -> None:
 
 
 def understood(path: Path, grammar: LogGrammar, size: int) -> None:
-    """Understand a file as often as it goes into ``size``; print the most memory that this process had, speed and steps."""
+    """Parse a file as many times as it fits into ``size``; print this process's peak memory, speed and steps."""
     files = done = steps = 0
     began = time.process_time()
     while done < 0.99 * size:
@@ -95,19 +96,19 @@ def understood(path: Path, grammar: LogGrammar, size: int) -> None:
 
 
 def logs(name: str, noise_size: int, matching_size: int) -> Iterator[tuple[str, bytes]]:
-    """The two logs of a folder."""
+    """Yield (kind, bytes) of the two logs of a folder."""
     yield "noise", noise(noise_size)
     sample = (TEMPLATES / name / "sample.log").read_bytes()
     yield "matching", matching(sample, library.open_framework(name).framework.log, matching_size)
 
 
 def noise(size: int) -> bytes:
-    """Lines of 150 bytes that match nothing."""
+    """Return lines of 150 bytes that match no pattern."""
     return b"".join((NOISE % number).ljust(149, b".") + b"\n" for number in range(size // 150))
 
 
 def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
-    """The sample's step lines again and again, their steps counted on by tens, which every program prints."""
+    """Return the sample's step lines repeated, their step numbers counted on by tens, an interval that every program prints."""
     patterns = [re.compile(pattern, re.ASCII) for pattern in grammar.patterns]
     parts: list[tuple[str, bool]] = []
     for line in sample.decode("utf-8", "replace").splitlines():
@@ -124,7 +125,7 @@ def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
 
 
 def rates(data: bytes, grammar: LogGrammar, rounds: int) -> tuple[float, float, float]:
-    """Return the best MiB/s of `parse`, of splitting lines and of searching each."""
+    """Return the best MiB/s of `parse`, of splitting lines and of searching each line."""
     patterns = [re.compile(pattern, re.ASCII) for pattern in grammar.patterns]
 
     def search() -> int:

@@ -1,8 +1,8 @@
-"""Contenders of fanout.py that are programs of a few lines; each is what a careful person would write with that library.
+"""Contenders of fanout.py that are programs of a few lines; each is what a careful engineer would write with that library.
 
     python benchmarks/peers.py cold|fabric|push-orch|push-tar|pull-orch|pull-openssh|pull-paramiko [--stamp] [FOLDER] LAB N
 
-Those that pull print the seconds from the first request to the last byte on disk, connections being open.
+The pull contenders print the seconds from the first request to the last byte on disk, over open connections.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG = ".orch-node/runs/pulled/logs/node.out"
 
 
 def each(names: Iterable[str], call: Callable[[str], Any]) -> None:
-    """Call it for all names at once, one thread each. Ends the program where one failed."""
+    """Call ``call`` for all names at once, in one thread each. Ends the program if any failed."""
     failed: list[str] = []
 
     def work(name: str) -> None:
@@ -43,7 +43,7 @@ def each(names: Iterable[str], call: Callable[[str], Any]) -> None:
 
 
 class Hosts:
-    """The hosts of a lab, and how one enters them: its known-hosts file and key are read once."""
+    """The hosts of a lab and how to connect to them: its known-hosts file and key are read once."""
 
     def __init__(self, lab: Path, count: int) -> None:
         self.lab = lab
@@ -54,7 +54,7 @@ class Hosts:
         self.address = {line.split()[1]: line.split()[2] for line in lines if line.startswith("Host node")}
 
     def transport(self, name: str) -> paramiko.Transport:
-        """Return a connection of paramiko's, tuned: no needless look-up, the quick key exchange, no delay."""
+        """Return a paramiko connection, tuned: no unnecessary name look-up, the fast key exchange, no Nagle delay."""
         sock = socket.create_connection((self.address[name], 22), timeout=60)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line = paramiko.Transport(sock)
@@ -74,7 +74,7 @@ class Hosts:
 
 
 def cold(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Tuned paramiko: connect, run `true`, hang up."""
+    """Tuned paramiko: connect, run `true`, disconnect."""
 
     def visit(name: str) -> None:
         line = hosts.transport(name)
@@ -88,7 +88,7 @@ def cold(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def fabric(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Fabric's ThreadingGroup as its manual has it."""
+    """Fabric's ThreadingGroup, used as in its manual."""
     import fabric
 
     settings = fabric.Config(overrides={"run": {"hide": True, "in_stream": False}, "load_ssh_configs": False})
@@ -108,7 +108,7 @@ def fabric(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def push_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Ours: the files as one transfer per node, checked there against their digests."""
+    """orch: the files as one transfer per node, verified there by digest."""
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.nodes.node import Upload
 
@@ -118,7 +118,7 @@ def push_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def push_tar(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Send tar's output through one ssh per node, all of them at once."""
+    """Send tar's output through one ssh per node, all at once."""
     archive = subprocess.run(["tar", "-C", str(asked.folder), "-c", "."], stdout=subprocess.PIPE, check=True).stdout
 
     def send(name: str) -> None:
@@ -129,7 +129,7 @@ def push_tar(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Ours: as a bench does it, which has asked the node before what the run left."""
+    """orch: as in a bench, which first asks the node what the run has left."""
     from orchestrator.nodes.collect import collect_host
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.record.rundir import RunDir
@@ -143,7 +143,7 @@ def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def pull_openssh(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """OpenSSH with its fastest cipher, over a connection that it keeps."""
+    """OpenSSH with its fastest cipher, over a persistent connection."""
     kept = ["-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={asked.folder}/%h"]
     kept += ["-c", "aes128-gcm@openssh.com"]
     each(hosts.names, lambda name: subprocess.run(hosts.ssh(*kept, name, "true"), check=True))
@@ -159,7 +159,7 @@ def pull_openssh(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
-    """Paramiko as it comes: SSHClient and its SFTP."""
+    """Paramiko with its defaults: SSHClient and its SFTP."""
     clients = {}
 
     def connect(name: str) -> None:
@@ -176,7 +176,7 @@ def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 
 def opened(hosts: Hosts) -> Any:
-    """Return our lines to the hosts."""
+    """Return orch's open connections to the hosts."""
     from orchestrator.inventory.read import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.transport.ssh import Trust
@@ -210,7 +210,7 @@ def main() -> None:
     if asked.contender.endswith("-orch"):
         from orchestrator.cli.process import at_once
 
-        at_once(contender)  # as `orch` begins and ends
+        at_once(contender)  # as `orch` starts and exits
     contender()
 
 

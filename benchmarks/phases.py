@@ -1,9 +1,9 @@
-"""Where the time of reaching many hosts goes: start, imports, inventory, keys and names, connections, command, hanging up.
+"""How the time to reach many hosts is spent: start, imports, inventory, keys and names, connections, command, disconnecting.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/phases.py --n 4,64 [--rounds 5]
 
-Each round is a process of its own, so that nothing is warm. Shown are medians of wall-clock seconds and of processor seconds
-of the controller; what a phase takes above these is the servers' work, which shares this machine.
+Each round is a separate process, so that no cache is warm. The output has medians of wall-clock seconds and of processor
+seconds of the controller; the rest of a phase's wall-clock time is the work of the servers, which share this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PHASES = ("start", "imports", "inventory", "prepare", "connect", "command", "han
 
 
 def main() -> None:
-    """Run the rounds and print a line for each phase."""
+    """Run the rounds and print a line per phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,64")
     parser.add_argument("--rounds", type=int, default=5)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def once(count: int) -> dict[str, tuple[float, float]]:
-    """Reach so many hosts and run `true`; return wall-clock and processor seconds of each phase."""
+    """Reach ``count`` hosts and run `true`; return wall-clock and processor seconds of each phase."""
     marks = [(float(os.environ["BEGAN"]), 0.0)]
 
     def mark() -> None:

@@ -1,9 +1,9 @@
-"""The peer of trainer.py: ResNet-50 under DistributedDataParallel as a careful person writes it, in a loop of a few lines.
+"""The peer of trainer.py: ResNet-50 under DistributedDataParallel as a careful engineer writes it, in a loop of a few lines.
 
     torchrun --standalone --nproc_per_node 8 benchmarks/plain_ddp.py --dtype fp16 --batch-size 256 [--compile]
 
-Synthetic images that stay on the device, channels-last, cuDNN's search for kernels, autocast and a loss scaler, and everything
-else as PyTorch has it by default. The network is that of our trainer, so that only what is around it differs. Rank 0 prints the
+Synthetic images that stay on the device, channels-last, cuDNN's search for kernels, autocast and a loss scaler; everything
+else is PyTorch's default. The network is that of orch's trainer, so that only the code around it differs. Rank 0 prints the
 images/s of all ranks together between two moments at which the device was idle.
 """
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def idle(cuda: bool) -> float:
-    """Wait until the device has nothing to do; return the clock."""
+    """Wait until the device is idle; return the clock in seconds."""
     if cuda:
         torch.cuda.synchronize()
     return time.perf_counter()

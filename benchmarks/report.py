@@ -2,10 +2,10 @@
 
     python benchmarks/report.py BENCH [--runs 500] [--series 10] [--dir FOLDER]
 
-BENCH is a bench that was really run and collected. Its runs are written again and again, as repeats that follow one another
-and as several series that differ in an option, until there are as many as asked for: manifests, rendered files, logs, exit
-records with the digests of these, and the journal, each under its own run id. Then `orch summarize` reads the whole, once as
-a table and once as a page. Shown are seconds and the most memory that was held, of fresh processes and their children.
+BENCH is a bench that was really run and collected. Its runs are copied repeatedly, as successive repeats and as several series
+that differ in an option, until there are ``--runs`` of them: manifests, rendered files, logs, exit records with the digests of
+these, and the journal, each under its own run id. Then `orch summarize` reads the whole bench, once as a table and once as an
+HTML page. The output has the seconds and the peak memory of new processes and their children.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import time
 from pathlib import Path
 
 from orchestrator.record.rundir import BenchDir, RunDir
-from orchestrator.record.state_file import read_state
 
 _ORCH = "import sys; from orchestrator.cli.process import run; sys.argv[0] = 'orch'; run()"
 
 
 def main() -> None:
-    """Write the large bench, read it in both forms, print what it took."""
+    """Write the large bench, read it in both forms, print time and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path)
     parser.add_argument("--runs", type=int, default=500)
@@ -42,11 +41,9 @@ def main() -> None:
 
 
 def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
-    """Write a bench of ``count`` runs made of those of another. Returns its folder."""
+    """Write a bench of ``count`` runs copied from another bench. Returns its folder."""
     runs = source.runs()
-    record = {
-        key: value for key, value in read_state(source.path / "bench.json").items() if key not in ("schema", "runs", "bench_id")
-    }
+    record = {key: value for key, value in source.bench().items() if key not in ("schema", "runs", "bench_id")}
     names = [f"large.{number:04d}" for number in range(count)]
     bench = BenchDir.create(root, {**record, "bench_id": "large", "runs": names})
     events = source.events()
@@ -55,16 +52,15 @@ def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
             original = runs[number % len(runs)]
             round_, shift = number // len(runs), 60.0 * number
             _copy(original, bench.run(name), repeat=1 + round_ // series, seed=round_ % series)
-            own = [entry for entry in events if entry.run == original.run_id and entry.at is not None]
-            for entry in own:
-                line = {"event": entry.event, "at": (entry.at or 0.0) + shift, "run": name, **entry.fields}
-                journal.write(json.dumps(line) + "\n")
+            own = [event for event in events if event.get("run") == original.run_id]
+            for event in own:
+                journal.write(json.dumps(event | {"run": name, "at": event["at"] + shift}) + "\n")
     return bench.path
 
 
 def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
-    """Write a run under another id, as another repeat of a spec with another seed."""
-    manifest = {key: value for key, value in original.manifest_content().items() if key != "schema"}
+    """Copy a run under another id, as another repeat of a spec with another seed."""
+    manifest = {key: value for key, value in original.manifest().items() if key != "schema"}
     spec = manifest["spec"] | {"options": manifest["spec"]["options"] | {"seed": seed}}
     before = manifest["repeat"]
     copy.write_manifest(manifest | {"run_id": copy.run_id, "bench_id": "large", "repeat": before + 100 * repeat, "spec": spec})
@@ -74,12 +70,12 @@ def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
             copy.write_rendered(host, path.name, path.read_bytes().replace(original.run_id.encode(), copy.run_id.encode()))
         for path in original.logs(host):
             copy.write_log(host, path.name, path.read_bytes())
-        record = original.exit_content(host) or {}
+        record = original.exit_record(host) or {}
         copy.write_log(host, "exit.json", json.dumps(record | {"run_id": copy.run_id}).encode())
 
 
 def taken(argv: list[str]) -> tuple[float, float, int]:
-    """Return the seconds of a command, the most MiB that it and its children held together, and the bytes that it printed."""
+    """Return the seconds of a command, the peak MiB of it and its children together, and the bytes that it printed."""
     with tempfile.TemporaryFile() as said:
         began, memory = time.monotonic(), 0.0
         child = subprocess.Popen(argv, stdout=said, stdin=subprocess.DEVNULL)
@@ -99,7 +95,7 @@ def children(pid: int) -> list[int]:
 
 
 def held_mib(pid: int) -> float:
-    """Return the MiB that a process holds, pages that several share by its part in them; 0 once it is gone."""
+    """Return the MiB that a process holds, with its share of pages that several processes use; 0 once it is gone."""
     lines = (line.split() for line in _read(Path(f"/proc/{pid}/smaps_rollup")).splitlines())
     return sum(int(words[1]) for words in lines if words[0] == "Pss:") / 1024
 

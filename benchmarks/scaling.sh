@@ -3,8 +3,8 @@
 #
 #     benchmarks/scaling.sh ORCH PYTHON DIR
 #
-# ORCH is the program, PYTHON the nodes' interpreter, which has PyTorch, TensorFlow, Paddle, DALI and Pillow; lab and runs lie in DIR.
-# REPEATS runs of each cell, 2 if not said. A bench that fails has its table all the same, and the script ends with 1.
+# ORCH is the program, PYTHON the nodes' interpreter with PyTorch, TensorFlow, Paddle, DALI and Pillow; lab and runs are written to
+# DIR. REPEATS runs of each configuration, 2 by default. A failed bench still gets its table, and the script then exits with 1.
 set -euo pipefail
 
 orch=$1 python=$2
@@ -21,7 +21,7 @@ table() {
     before=$(ls "$ORCH_PROJECT/runs" 2>/dev/null) || true
     echo "== orch bench $*"
     in_lab bench "$@" --nodes 1,2,4 --repeats "${REPEATS:-2}" >/dev/null || failed=1
-    # One that was refused left nothing; the latest bench is another's.
+    # A refused bench leaves nothing behind; the latest one would be another bench.
     [ "$(ls "$ORCH_PROJECT/runs" 2>/dev/null)" = "$before" ] || "$orch" summarize
 }
 
@@ -30,7 +30,7 @@ trap '"$orch" lab down >/dev/null 2>&1' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 inventory=$("$orch" lab up --nodes 4 --python "$python")
-# A place for the data set: every node of a lab has a home of its own.
+# A path for the data set: every node of a lab has its own home directory.
 sed '/^  vars:/a\    data_dir: "~/images"' "${inventory#inventory: }" >"$hosts"
 in_lab dataset make
 in_lab deploy
@@ -38,7 +38,7 @@ in_lab deploy
 table resnet50 --framework tensorflow
 table resnet50 --framework paddle
 table vgg16 --framework paddle
-# Computed in fp32, as Paddle does on a CPU whatever it is asked for.
+# Computed in fp32: on a CPU Paddle ignores the requested type.
 table resnet50 --framework paddle --dtype fp16
 table vgg16 --framework paddle --dtype fp16
 table resnet50 --framework pytorch --loader native

@@ -1,12 +1,12 @@
-"""How fast the logs of all ranks of a wide cluster become a number, beside the way in which it is usually done.
+"""How fast the logs of all ranks of a wide cluster are summarised, compared with the usual way.
 
     python benchmarks/summary.py [--nodes 256] [--ranks 8] [--steps 10000] [--rounds 5] [--dir FOLDER]
 
 One run is written as `orch` would have left it: the manifest, and for each node the exit record with sizes and digests and a
-log of every rank, one line a step. Then, in turn, `orch summarize` reads it, checks every digest included; and the usual way
-reads it, as DLPerf's scripts for PyTorch do: all lines of a file in a list, for each line one regular expression compiled for
-the number of the step, and another that finds all decimal numbers, of which one is taken; nothing is checked. Shown are medians
-in MiB/s, and the largest sum of resident memory of all processes.
+log of every rank, one line per step. Then, alternating, `orch summarize` reads it, including the check of every digest; and
+the usual way reads it, as DLPerf's scripts for PyTorch do: all lines of a file in a list, for each line one regular
+expression for the number of the step, and another that finds all decimal numbers and takes one of them; nothing is checked.
+The output has medians in MiB/s, and the peak sum of the resident memory of all processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BATCH = 128
 
 
 def main() -> None:
-    """Write the run, let both read it, print what it took."""
+    """Write the run, let both read it, print time and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=8)
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def taken(argv: list[str]) -> tuple[float, float]:
-    """Return the seconds of a command, and the MiB that it and its children had resident at most."""
+    """Return the seconds of a command, and the peak MiB resident in it and its children."""
     began, memory = time.monotonic(), 0.0
     with tempfile.TemporaryFile("w+") as said:
         child = subprocess.Popen(argv, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -104,7 +104,7 @@ def family(pid: int) -> list[int]:
 
 
 def resident_mib(pid: int) -> float:
-    """Return the share of the memory that is a process's own: pages of several count for each in part."""
+    """Return the MiB resident in a process, with its share of pages that several processes use."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -151,7 +151,7 @@ def written(root: Path, asked: argparse.Namespace) -> tuple[Path, int]:
 
 
 def log_of(rank: int, nproc: int, node_rank: int, world_size: int, steps: int, chance: random.Random) -> bytes:
-    """Return the log of one rank: who it is, and a line a step."""
+    """Return the log of one rank: its rank line, and a line per step."""
     at, lines = 1000.0 + chance.random(), []
     who = f"orch rank={rank} local_rank={rank % nproc} world_size={world_size} node_rank={node_rank} host=node{node_rank}"
     lines.append(f"{who} pid=1 device=cpu")

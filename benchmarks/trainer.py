@@ -1,13 +1,13 @@
-"""The PyTorch trainer beside a plain DistributedDataParallel script (plain_ddp.py) on this machine, in turn.
+"""The PyTorch trainer compared with a plain DistributedDataParallel script (plain_ddp.py) on this machine.
 
     python benchmarks/trainer.py [--gpus 1,2,4,8] [--dtype fp16] [--batch-size 256] [--rounds 3]
                                  [--ours "--cuda-graphs"] [--plain "--compile"]
     python benchmarks/trainer.py --device cpu --gpus 1,2 --dtype fp32 --batch-size 4 --image-size 64 --steps 8 --warmup-steps 3
 
 Needs PyTorch and nothing else. Both run under torchrun with the same type, batch size per GPU and steps; --ours and --plain
-hold more arguments of each. The two take turns, for a GPU that is warm is slower than one that was idle. Shown are medians in
-images/s of all GPUs together, the ratio of ours to plain with the least and the most of all rounds, and where one GPU was
-measured the efficiency of each.
+pass further arguments to each. The two alternate, because a warm GPU is slower than an idle one. The output has medians in
+images/s of all GPUs together, the ratio of ours (orch's trainer) to plain with its minimum and maximum over all rounds, and,
+if one GPU was measured, the efficiency of each.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def speed(name: str, gpus: int, asked: argparse.Namespace) -> float:
-    """Return images/s of all GPUs after the warm-up. Ends the program where the other one failed."""
+    """Return images/s of all GPUs after the warm-up. Ends this program if the trainer failed."""
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), str(PROGRAMS[name])]
     for option in ("device", "dtype", "batch_size", "image_size", "steps", "warmup_steps"):
         argv += [f"--{option.replace('_', '-')}", str(getattr(asked, option))]
@@ -76,7 +76,7 @@ def speed(name: str, gpus: int, asked: argparse.Namespace) -> float:
 
 
 def said(name: str, gpus: int, speeds: dict[tuple[str, int], list[float]]) -> str:
-    """Return the median, and the efficiency where one GPU was measured."""
+    """Return the median, and the efficiency if one GPU was measured."""
     found = statistics.median(speeds[name, gpus])
     if gpus == 1 or (name, 1) not in speeds:
         return f"{name} {found:.2f}"

@@ -1,10 +1,10 @@
-"""The collectives that collectives.py times: their buffers, the call of each form, and the proof that a result is right.
+"""The collectives that collectives.py times: their buffers, the call of each form, and the verification of results.
 
-PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes, for all_gather of what is gathered and for reduce_scatter of
-what is scattered, rounded so that each rank has whole multiples of 16 bytes.
+PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gather of the gathered buffer, for reduce_scatter of
+the scattered one. They are rounded so that each rank has a multiple of 16 bytes.
 
-In place is what trainers call. torch.distributed has no all-reduce and no broadcast from one buffer to another; on a GPU these
-go to NCCL itself, over a communicator of their own.
+Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer to another; on a GPU these
+two call NCCL directly, over a separate communicator.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trainer import Identity
 COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
 ALIGNED_BYTES = 16
 TILE = 1 << 20
-"""Elements that are filled and compared at once, about."""
+"""Approximate number of elements that are filled and compared at once."""
 
 
 class Case(NamedTuple):
-    """A collective of one size: its whole buffer and what each rank has of it, in elements; whether it is in place."""
+    """A collective of one size: elements of the whole buffer and of each rank's share, and whether it is in place."""
 
     collective: str
     count: int
@@ -33,21 +33,21 @@ class Case(NamedTuple):
 
 
 def rounded(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tuple[int, int]:
-    """Return the elements of the whole, and of one rank's share of it, for a size: 16 bytes at least, and multiples of them."""
+    """Return the elements of the whole buffer and of one rank's share for a size: multiples of 16 bytes, at least 16."""
     aligned = ALIGNED_BYTES // item_bytes
     parts = ranks if collective in ("reduce_scatter", "all_gather") else 1
     share = max(aligned, size_bytes // item_bytes // parts // aligned * aligned)
     return share * parts, share
 
 
-# --- values, and how a result is proven -----------------------------------------------------------------------------------
+# --- values, and the verification of results ------------------------------------------------------------------------------
 
 
 class Values:
-    """What each rank puts into a buffer, and what has to come out: whole numbers that every type holds exactly.
+    """The values that each rank puts into a buffer, and the expected results: integers that every type represents exactly.
 
-    Element i of rank r is (i + r) mod m. With so small an m no sum of all ranks is above 256, up to which bfloat16 has every
-    whole number; beyond 256 ranks the others put in zeros.
+    Element i of rank r is (i + r) mod m. m is small enough that no sum over all ranks exceeds 256, up to which bfloat16
+    represents every integer; with more than 256 ranks the others contribute zeros.
     """
 
     def __init__(self, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -56,7 +56,7 @@ class Values:
         self.modulus = min(97, 256 // self.givers + 1)
 
     def _tile(self, ranks: Sequence[int], start: int) -> torch.Tensor:
-        """Return the sum over some ranks for the elements from ``start`` on, as many as are handled at once."""
+        """Return the sum over some ranks of the elements from ``start`` on, as many as are handled at once."""
         index = torch.arange(TILE // self.modulus * self.modulus, device=self.device) + start
         table = [
             sum((residue + rank) % self.modulus for rank in ranks if rank < self.givers) for residue in range(self.modulus)
@@ -64,29 +64,29 @@ class Values:
         return torch.tensor(table, dtype=self.dtype, device=self.device)[index % self.modulus]
 
     def fill(self, buffer: torch.Tensor, rank: int) -> None:
-        """Put a rank's own values into a buffer."""
+        """Fill a buffer with a rank's values."""
         tile = self._tile([rank], 0)
         for start in range(0, len(buffer), len(tile)):
             part = buffer[start : start + len(tile)]
             part.copy_(tile[: len(part)])
 
-    def check(self, buffer: torch.Tensor, ranks: Sequence[int], start: int, what: str) -> None:
-        """Raise RuntimeError where a buffer is not the sum of these ranks' values from element ``start`` on."""
+    def check(self, buffer: torch.Tensor, ranks: Sequence[int], start: int, label: str) -> None:
+        """Raise RuntimeError unless a buffer is the sum of these ranks' values from element ``start`` on."""
         tile = self._tile(ranks, start)
-        for place in range(0, len(buffer), len(tile)):
-            part = buffer[place : place + len(tile)]
-            right = part == tile[: len(part)]
-            if not bool(right.all()):
-                at = int((~right).nonzero()[0])
+        for offset in range(0, len(buffer), len(tile)):
+            part = buffer[offset : offset + len(tile)]
+            equal = part == tile[: len(part)]
+            if not bool(equal.all()):
+                at = int((~equal).nonzero()[0])
                 got, expected = float(part[at]), float(tile[at])
-                raise RuntimeError(f"wrong result: {what}: element {place + at}: expected {expected:g}, got {got:g}")
+                raise RuntimeError(f"wrong result: {label}: element {offset + at}: expected {expected:g}, got {got:g}")
 
 
 # --- the collectives ------------------------------------------------------------------------------------------------------
 
 
 class Library:
-    """NCCL itself, as PyTorch has loaded it, for what torch.distributed cannot ask of it. Declarations: nccl.h, since 2.2."""
+    """NCCL as loaded by PyTorch, for calls that torch.distributed does not offer. Declarations: nccl.h, since 2.2."""
 
     _TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}
     _SUM = 0
@@ -96,18 +96,18 @@ class Library:
 
     def __init__(self, me: Identity, device: torch.device) -> None:
         self.library = self._loaded()
-        mine = self._Id()
+        unique_id = self._Id()
         if me.rank == 0:
-            self._call("ncclGetUniqueId", ctypes.byref(mine))
-        shared = torch.tensor(list(bytes(mine)), dtype=torch.uint8, device=device)
+            self._call("ncclGetUniqueId", ctypes.byref(unique_id))
+        shared = torch.tensor(list(bytes(unique_id)), dtype=torch.uint8, device=device)
         dist.broadcast(shared, 0)
-        ctypes.memmove(ctypes.byref(mine), bytes(shared.tolist()), 128)
+        ctypes.memmove(ctypes.byref(unique_id), bytes(shared.tolist()), 128)
         self.communicator = ctypes.c_void_p()
-        self._call("ncclCommInitRank", ctypes.byref(self.communicator), me.world_size, mine, me.rank)
+        self._call("ncclCommInitRank", ctypes.byref(self.communicator), me.world_size, unique_id, me.rank)
 
     @staticmethod
     def _loaded() -> Any:
-        """Return the library that this process has mapped already; raises OSError where NCCL is linked into PyTorch."""
+        """Return the library that this process has already loaded; raises OSError if NCCL is linked into PyTorch."""
         with open("/proc/self/maps") as lines:
             paths = sorted({line.rstrip("\n").split(None, 5)[-1] for line in lines if "libnccl.so" in line})
         return ctypes.CDLL(paths[0] if paths else "libnccl.so.2")
@@ -125,16 +125,16 @@ class Library:
         return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
     def allreduce(self, send: torch.Tensor, receive: torch.Tensor) -> None:
-        """Sum over all ranks, into another buffer, in the order of the current stream."""
+        """Sum over all ranks into another buffer, ordered by the current stream."""
         self._call("ncclAllReduce", *self._buffers(send, receive), self._SUM, self.communicator, self._stream())
 
     def broadcast(self, send: torch.Tensor, receive: torch.Tensor) -> None:
-        """Copy rank 0's buffer into another one of every rank, in the order of the current stream."""
+        """Copy rank 0's buffer into another buffer on every rank, ordered by the current stream."""
         self._call("ncclBroadcast", *self._buffers(send, receive), 0, self.communicator, self._stream())
 
 
 class Calls:
-    """Two buffers of so many elements each, and the collectives on them."""
+    """Two buffers of ``count`` elements each, and the collectives on them."""
 
     def __init__(self, world: World, dtype: torch.dtype, count: int) -> None:
         self.me, self.device, self.backend = world.me, world.device, world.backend
@@ -143,51 +143,51 @@ class Calls:
         self.library: Any = None
 
     def open_library(self) -> None:
-        """Meet the other ranks in NCCL itself; raises where that is not to be had on all of them."""
+        """Meet the other ranks in NCCL; raises if that is not possible on all of them."""
         if self.backend != "nccl":
             raise RuntimeError(f"{self.backend} has no call from one buffer to another")
         self.library = Library(self.me, self.device)
 
     def call(self, case: Case) -> Callable[[], Any]:
-        """Return what makes one call, its buffers at hand."""
+        """Return a function that makes one call, with its buffers prepared."""
         send, receive, share, rank = self.send[: case.count], self.receive[: case.count], case.share, self.me.rank
         if case.collective in ("allreduce", "broadcast"):
             if not case.in_place:
                 if self.library is None:
                     self.open_library()
-                ours = getattr(self.library, case.collective)
-                return lambda: ours(send, receive)
+                collective = getattr(self.library, case.collective)
+                return lambda: collective(send, receive)
             if case.collective == "allreduce":
                 return lambda: dist.all_reduce(receive)
             return lambda: dist.broadcast(receive, 0)
-        own = receive[rank * share : (rank + 1) * share]
+        part = receive[rank * share : (rank + 1) * share]
         if case.collective == "all_gather":
-            source = own if case.in_place else send[:share]
+            source = part if case.in_place else send[:share]
             return lambda: dist.all_gather_into_tensor(receive, source)
         if case.in_place:
-            return lambda: dist.reduce_scatter_tensor(own, receive)
+            return lambda: dist.reduce_scatter_tensor(part, receive)
         return lambda: dist.reduce_scatter_tensor(receive[:share], send)
 
     def prove(self, case: Case, call: Callable[[], Any]) -> None:
-        """Make one call on known values. Raises RuntimeError where the result is not what it must be."""
+        """Make one call on known values. Raises RuntimeError if the result is wrong."""
         rank, share, ranks = self.me.rank, case.share, range(self.me.world_size)
         whole = self.receive[: case.count]
         whole.fill_(-1)
-        own = whole[rank * share : (rank + 1) * share]
+        part = whole[rank * share : (rank + 1) * share]
         source = whole if case.in_place else self.send[: case.count]
         if case.collective == "all_gather":
-            source = own if case.in_place else self.send[:share]
+            source = part if case.in_place else self.send[:share]
         if case.collective != "broadcast" or rank == 0:
             self.values.fill(source, rank)
         call()
         settle(self.device)
-        what = f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {rank}"
+        label = f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {rank}"
         if case.collective == "allreduce":
-            self.values.check(whole, ranks, 0, what)
+            self.values.check(whole, ranks, 0, label)
         elif case.collective == "broadcast":
-            self.values.check(whole, [0], 0, what)
+            self.values.check(whole, [0], 0, label)
         elif case.collective == "reduce_scatter":
-            self.values.check(own if case.in_place else whole[:share], ranks, rank * share, what)
+            self.values.check(part if case.in_place else whole[:share], ranks, rank * share, label)
         else:
             for other in ranks:
-                self.values.check(whole[other * share : (other + 1) * share], [other], 0, f"{what}, part {other}")
+                self.values.check(whole[other * share : (other + 1) * share], [other], 0, f"{label}, part {other}")

@@ -1,14 +1,14 @@
-"""Time a collective over a range of sizes, and print one line per size: in place and out of place, each proven right first.
+"""Time a collective over a range of sizes and print one line per size, in place and out of place, each result verified first.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer. Beside this file lie the calls themselves, collective_calls.py, and what
-other programs share, trainer.py and torch_ranks.py. One process per device, who reads from the environment who it is, as
+Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, the calls themselves, collective_calls.py, and what
+the programs share, trainer.py and torch_ranks.py. One process per device, which reads its rank from the environment, as
 torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 collectives.py --collective allreduce --device cuda --dtype fp32
 
-A line tells time and size and no bandwidth: bandwidths are computed from these. The method is that of nccl-tests: a barrier,
-some calls that are not timed, then many between two marks; a rank's time is the mean of its calls, `time_s` the mean of all
-ranks (its default, `-a 1`), `max_time_s` that of the slowest. Where a form does not exist, that is said and the others are
+A line has time and size and no bandwidth: bandwidths are computed from these. The method is that of nccl-tests: a barrier, some
+untimed calls, then many between two timestamps; a rank's time is the mean of its calls, `time_s` the mean of all ranks (the
+default of nccl-tests, `-a 1`), `max_time_s` that of the slowest. A form that does not exist is reported, and the others are
 measured.
 """
 
@@ -28,65 +28,65 @@ from torch_ranks import World, claim, identity, join, leave_after, memory_bytes,
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
 SPARE_BYTES = 1 << 30
-"""Of a device's memory, for NCCL's buffers and ours."""
+"""Memory of a device that is left free for the buffers of NCCL and of this program."""
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line, checked."""
+    """Return the checked command line."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=sorted(TYPES), default="fp32")
     parser.add_argument("--min-bytes", type=int, default=1 << 10, help="smallest size")
     parser.add_argument("--max-bytes", type=int, default=4 << 30, help="largest size")
-    parser.add_argument("--factor", type=int, default=2, help="from one size to the next")
-    parser.add_argument("--sizes", default="", help="sizes in bytes instead, with commas")
+    parser.add_argument("--factor", type=int, default=2, help="ratio of one size to the previous one")
+    parser.add_argument("--sizes", default="", help="sizes in bytes instead, separated by commas")
     parser.add_argument("--in-place", choices=sorted(FORMS), default="both")
     parser.add_argument("--steps", type=int, default=25, help="calls of each size, warm-up included")
-    parser.add_argument("--warmup-steps", type=int, default=5, help="calls that are not timed")
+    parser.add_argument("--warmup-steps", type=int, default=5, help="untimed calls")
     parser.add_argument(
-        "--size-seconds", type=float, default=4.0, help="where a size takes longer, fewer calls are made, at least 2"
+        "--size-seconds", type=float, default=4.0, help="limit per size: if it takes longer, fewer calls are made, at least 2"
     )
     parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
-    parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
     return trainer.parsed(parser, unusable)
 
 
-def unusable(asked: argparse.Namespace) -> str:
-    """Return why these arguments cannot be run, or nothing."""
-    if not all(word.isdigit() and int(word) for word in asked.sizes.split(",") if asked.sizes):
-        return f"--sizes: expected whole numbers of bytes with commas, got {asked.sizes}"
-    if not 0 < asked.min_bytes <= asked.max_bytes:
-        return f"--min-bytes: expected 1 to {asked.max_bytes}, got {asked.min_bytes}"
-    if asked.factor < 2:
-        return f"--factor: expected 2 or more, got {asked.factor}"
-    if not 0 <= asked.warmup_steps < asked.steps:
-        return f"--warmup-steps: expected less than the {asked.steps} steps, got {asked.warmup_steps}"
-    if asked.size_seconds <= 0 or asked.timeout_s <= 0:
+def unusable(args: argparse.Namespace) -> str:
+    """Return why these arguments cannot be used, or an empty text."""
+    if not all(word.isdigit() and int(word) for word in args.sizes.split(",") if args.sizes):
+        return f"--sizes: expected whole numbers of bytes separated by commas, got {args.sizes}"
+    if not 0 < args.min_bytes <= args.max_bytes:
+        return f"--min-bytes: expected 1 to {args.max_bytes}, got {args.min_bytes}"
+    if args.factor < 2:
+        return f"--factor: expected 2 or more, got {args.factor}"
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
+    if args.size_seconds <= 0 or args.timeout_s <= 0:
         return "--size-seconds, --timeout-s: expected more than 0"
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
-    if asked.device == "cpu" and asked.backend == "nccl":
+    if args.device == "cpu" and args.backend == "nccl":
         return "--backend: expected gloo on cpu, got nccl"
     return ""
 
 
-def wanted_sizes(asked: argparse.Namespace) -> list[int]:
-    """Return the sizes asked for, in bytes."""
-    if asked.sizes:
-        return [int(word) for word in asked.sizes.split(",")]
-    sizes = [asked.min_bytes]
-    while sizes[-1] * asked.factor <= asked.max_bytes:
-        sizes.append(sizes[-1] * asked.factor)
+def wanted_sizes(args: argparse.Namespace) -> list[int]:
+    """Return the requested sizes, in bytes."""
+    if args.sizes:
+        return [int(word) for word in args.sizes.split(",")]
+    sizes = [args.min_bytes]
+    while sizes[-1] * args.factor <= args.max_bytes:
+        sizes.append(sizes[-1] * args.factor)
     return sizes
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory that this rank may take."""
+    """Return the memory that this rank may use."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     with open("/proc/meminfo") as lines:
@@ -94,11 +94,11 @@ def free_bytes(device: torch.device) -> int:
     return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-# --- time -----------------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------------------------------
 
 
 def all_ranks(device: torch.device, value: float, how: str = "max") -> float:
-    """Return the largest, the least or the sum of a number over all ranks; it is a barrier as well."""
+    """Return the maximum, minimum or sum of a number over all ranks; also a barrier."""
     number = torch.tensor([value], dtype=torch.float64, device=device)
     operations: Any = dist.ReduceOp
     dist.all_reduce(number, {"max": operations.MAX, "min": operations.MIN, "sum": operations.SUM}[how])
@@ -106,7 +106,7 @@ def all_ranks(device: torch.device, value: float, how: str = "max") -> float:
 
 
 def seconds(device: torch.device, call: Callable[[], Any], times: int) -> float:
-    """Return the seconds of so many calls, one after the other, on this rank."""
+    """Return this rank's seconds for ``times`` calls, one after the other."""
     all_ranks(device, 0.0)
     settle(device)
     if device.type == "cpu":
@@ -123,22 +123,22 @@ def seconds(device: torch.device, call: Callable[[], Any], times: int) -> float:
     return float(first.elapsed_time(last)) / 1000.0
 
 
-def measure(asked: argparse.Namespace, world: World, call: Callable[[], Any]) -> tuple[int, float, float]:
-    """Return how many calls were timed, and the mean seconds of one: of all ranks, and of the slowest."""
+def measure(args: argparse.Namespace, world: World, call: Callable[[], Any]) -> tuple[int, float, float]:
+    """Return how many calls were timed, and the mean seconds per call: over all ranks, and of the slowest."""
     device = world.device
     once = max(all_ranks(device, seconds(device, call, 1)), 1e-9)
-    iterations = max(2, min(asked.steps - asked.warmup_steps, int(asked.size_seconds / once)))
-    # The call that proves and the one above are warm-up as well.
-    seconds(device, call, max(0, min(asked.warmup_steps - 2, int(asked.size_seconds / once / 4))))
-    mine = seconds(device, call, iterations) / iterations
-    return iterations, all_ranks(device, mine, "sum") / world.me.world_size, all_ranks(device, mine)
+    iterations = max(2, min(args.steps - args.warmup_steps, int(args.size_seconds / once)))
+    # The verifying call and the one above count as warm-up.
+    seconds(device, call, max(0, min(args.warmup_steps - 2, int(args.size_seconds / once / 4))))
+    own_mean = seconds(device, call, iterations) / iterations
+    return iterations, all_ranks(device, own_mean, "sum") / world.me.world_size, all_ranks(device, own_mean)
 
 
-# --- from top to bottom ---------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------------------------------
 
 
 def usable(calls: Calls, collective: str, in_place: bool) -> str:
-    """Return why a form cannot be measured, or nothing. The smallest size is tried."""
+    """Return why a form cannot be measured, or an empty text. The smallest size is tried."""
     count, share = rounded(collective, 1, calls.send.element_size(), calls.me.world_size)
     why = ""
     try:
@@ -146,66 +146,68 @@ def usable(calls: Calls, collective: str, in_place: bool) -> str:
         settle(calls.device)
     except (RuntimeError, ValueError, NotImplementedError, AttributeError, OSError) as error:
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-    elsewhere = all_ranks(calls.device, float(bool(why)))
-    return why or "not on every rank" * bool(elsewhere)
+    failed_elsewhere = all_ranks(calls.device, float(bool(why)))
+    return why or ("not available on every rank" if failed_elsewhere else "")
 
 
-def run(asked: argparse.Namespace, world: World) -> dict[str, Any]:
-    """Measure every size in every form, rank 0 printing; return what was found out on the way."""
-    item = torch.empty(0, dtype=TYPES[asked.dtype]).element_size()
-    room = int(all_ranks(world.device, float(free_bytes(world.device)), "min")) - SPARE_BYTES
-    shapes = list(dict.fromkeys(rounded(asked.collective, size, item, world.me.world_size) for size in wanted_sizes(asked)))
-    fitting = [shape for shape in shapes if 2 * shape[0] * item <= room]
+def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
+    """Measure every size in every form, rank 0 printing; return the facts for the last line."""
+    item = torch.empty(0, dtype=TYPES[args.dtype]).element_size()
+    space = int(all_ranks(world.device, float(free_bytes(world.device)), "min")) - SPARE_BYTES
+    shapes = list(dict.fromkeys(rounded(args.collective, size, item, world.me.world_size) for size in wanted_sizes(args)))
+    fitting = [shape for shape in shapes if 2 * shape[0] * item <= space]
     left_out = [shape[0] * item for shape in shapes if shape not in fitting]
     if not fitting:
-        raise SystemExit(f"memory: expected room for two buffers of {shapes[0][0] * item} bytes, {max(0, room)} bytes are left")
-    calls = Calls(world, TYPES[asked.dtype], max(count for count, _ in fitting))
+        needed = shapes[0][0] * item
+        raise SystemExit(f"memory: expected space for two buffers of {needed} bytes, {max(0, space)} bytes are free")
+    calls = Calls(world, TYPES[args.dtype], max(count for count, _ in fitting))
     unsupported = {}
-    for in_place in FORMS[asked.in_place]:
-        why = usable(calls, asked.collective, bool(in_place))
+    for in_place in FORMS[args.in_place]:
+        why = usable(calls, args.collective, bool(in_place))
         if why:
             unsupported[in_place] = why
     for count, share in fitting:
-        for in_place in FORMS[asked.in_place]:
+        for in_place in FORMS[args.in_place]:
             if in_place in unsupported:
                 continue
-            case = Case(asked.collective, count, share, bool(in_place))
+            case = Case(args.collective, count, share, bool(in_place))
             call = calls.call(case)
             calls.prove(case, call)
-            iterations, mean, slowest = measure(asked, world, call)
+            iterations, mean, slowest = measure(args, world, call)
             if world.me.rank == 0:
                 trainer.say(
-                    f"collective={asked.collective} size_bytes={count * item} in_place={in_place}"
+                    f"collective={args.collective} size_bytes={count * item} in_place={in_place}"
                     f" iterations={iterations} time_s={mean:.9f} max_time_s={slowest:.9f}"
                 )
     return {
         "sizes_bytes": [count * item for count, _ in fitting],
         "left_out_bytes": left_out,
         "unsupported": [{"in_place": in_place, "why": why} for in_place, why in unsupported.items()],
-        "remarks": remarks(unsupported, left_out, room),
+        "remarks": remarks(unsupported, left_out, space),
     }
 
 
-def remarks(unsupported: Mapping[int, str], left_out: Sequence[int], room: int) -> list[str]:
-    """Return in words what was not measured, and why."""
+def remarks(unsupported: Mapping[int, str], left_out: Sequence[int], space: int) -> list[str]:
+    """Return sentences about what was not measured, and why."""
     names = ("out of place", "in place")
-    found = [f"{names[in_place]} was not measured: {why}" for in_place, why in unsupported.items()]
+    sentences = [f"{names[in_place]} was not measured: {why}" for in_place, why in unsupported.items()]
     if left_out:
-        sizes = f"{min(left_out)} bytes and more were left out"
-        found.append(f"{sizes}: two buffers have to fit into {room} bytes, what the fullest device had free less {SPARE_BYTES}")
-    return found
+        sizes = f"sizes from {min(left_out)} bytes on were left out"
+        limit = f"the free memory of the fullest device less {SPARE_BYTES}"
+        sentences.append(f"{sizes}: two buffers must fit into {space} bytes, {limit}")
+    return sentences
 
 
 def main() -> None:
-    """Join, measure, prove, report."""
-    asked = arguments()
+    """Join, measure, verify, report."""
+    args = arguments()
     me = identity()
-    device = claim(asked, me.local_rank)
-    world = join(asked, me, device)
+    device = claim(args, me.local_rank)
+    world = join(args, me, device)
     prove_world(me, device)
-    found = run(asked, world)
+    facts = run(args, world)
     prove_world(me, device)
-    world.report(asked, {"memory_bytes": memory_bytes(device)}, {"model": asked.collective, **found})
+    world.report(args, {"memory_bytes": memory_bytes(device)}, {"model": args.collective, **facts})
 
 
 if __name__ == "__main__":

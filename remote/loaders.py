@@ -1,8 +1,8 @@
-"""Images from disk for our trainers: what does not depend on the framework. Python 3.8 or newer; Pillow, or DALI, where used.
+"""Images from disk for the trainers, as far as they do not depend on a framework. Python 3.8 or newer; Pillow or DALI if used.
 
-A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the same without `train`. Every
-rank draws from one endless sequence, which all ranks know: the files in a new order for each epoch, back to back. Rank r of w
-takes the places r, r+w, r+2w …, so batches are always full and no two ranks see the same place.
+A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the same without `train`. All ranks
+draw from one endless sequence: the files in a new order for each epoch, one epoch after the other. Rank r of w takes the
+positions r, r+w, r+2w …, so batches are always full and no two ranks get the same position.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 def lacking(loader: str) -> str:
-    """Return what this interpreter lacks for a loader, or nothing."""
+    """Return what this interpreter is missing for a loader, or an empty text."""
     module, package = ("PIL", "Pillow") if loader == "native" else ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)")
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        found = None
-    return "" if found else f"--loader: {loader} needs {package}, which {sys.executable} has not"
+        spec = None
+    return "" if spec else f"--loader: {loader} needs {package}, which is not installed for {sys.executable}"
 
 
 def train_folder(data_dir: str) -> str:
-    """Return the folder that holds the class folders."""
+    """Return the folder that contains the class folders."""
     data_dir = os.path.expanduser(data_dir)
     below = os.path.join(data_dir, "train")
     return below if os.path.isdir(below) else data_dir
 
 
 def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
-    """Return (path, label) of every image, in order of name. Raises SystemExit where there is none, or one class too many."""
+    """Return (path, label) of every image, in order of name. Raises SystemExit if there are no images or too many classes."""
     folder = train_folder(data_dir)
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError as error:
         raise SystemExit(f"--data-dir: {folder}: {error.strerror}") from None
-    found = [
+    images = [
         (os.path.join(folder, name, file), label)
         for label, name in enumerate(names)
         for file in sorted(os.listdir(os.path.join(folder, name)))
         if file.lower().endswith(ENDINGS)
     ]
-    if not found:
-        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found none. see: orch dataset make")
+    if not images:
+        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make")
     if len(names) > num_classes:
         raise SystemExit(f"--num-classes: expected {len(names)} or more for {folder}, got {num_classes}")
-    return found
+    return images
 
 
 class Draw(NamedTuple):
-    """One sample to be made: which image, and the seed of its crop."""
+    """One sample to be made: the index of its image, and the seed of its crop."""
 
     index: int
     seed: int
@@ -79,21 +79,21 @@ def draws(count: int, rank: int, world_size: int, seed: int) -> Iterator[Draw]:
 
 
 class Batches:
-    """An endless sequence of lists of `Draw`s, as data loaders of frameworks take one in the place of a sampler."""
+    """An endless sequence of lists of `Draw`s; the data loaders of the frameworks take it as a batch sampler."""
 
     def __init__(self, count: int, batch_size: int, rank: int, world_size: int, seed: int) -> None:
         self.batch_size = batch_size
         self._draws = (count, rank, world_size, seed)
 
     def __iter__(self) -> Iterator[List[Draw]]:
-        """Yield batches from the first place on."""
-        one = draws(*self._draws)
+        """Yield batches, starting at the first position."""
+        sequence = draws(*self._draws)
         while True:
-            yield [next(one) for _ in range(self.batch_size)]
+            yield [next(sequence) for _ in range(self.batch_size)]
 
 
 def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int, int, int]:
-    """Return a random part of an image: 8 % to all of its area, up to a third wider or higher than a square."""
+    """Return a random part of an image: 8 % to 100 % of its area, up to a third wider or taller than a square."""
     for _ in range(10):
         area = width * height * random_.uniform(*AREA)
         ratio = math.exp(random_.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -107,7 +107,7 @@ def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int,
 
 
 def decoded(path: str, size: int, seed: int) -> bytes:
-    """Return size x size RGB pixels of a random part of an image, row by row, in half of the cases mirrored."""
+    """Return size x size RGB pixels of a random part of an image, row by row, mirrored in half of the cases."""
     from PIL import Image
 
     random_ = random.Random(seed)
@@ -121,7 +121,7 @@ def decoded(path: str, size: int, seed: int) -> bytes:
 
 
 class Share(NamedTuple):
-    """What one rank wants of a data set."""
+    """One rank's part of a data set, and how it is loaded."""
 
     data_dir: str
     batch_size: int
@@ -135,7 +135,7 @@ class Share(NamedTuple):
 def dali_pipeline(share: Share, on_gpu: bool, device_id: Any) -> Any:
     """Return NVIDIA DALI's pipeline: read, decode, crop and resize at random, mirror, normalise; NCHW float32 and labels.
 
-    ``on_gpu``: JPEGs are decoded by nvJPEG and all that follows happens there. ``device_id`` None needs no GPU at all.
+    ``on_gpu``: nvJPEG decodes, and all later stages run on the GPU too. ``device_id`` None needs no GPU at all.
     """
     from nvidia.dali import fn, pipeline_def, types
 

@@ -1,11 +1,11 @@
-"""Write a small image data set for tests and rehearsals: JPEG files in folders by class, and the same as TFRecords.
+"""Write a small image data set for tests and rehearsals: JPEG files in one folder per class, and the same images as TFRecords.
 
     python3 -I -S make_dataset.py --dir /data/small --images 64 --classes 4 --size 128
 
-Standard library only, Python 3.6 or newer, and every byte follows from the arguments: nodes that ran the same command hold the
-same data set, whatever their libraries. No picture is ever drawn: random coefficients of the cosine transform are written
-straight into baseline JPEG, with Huffman codes of one length, so that an encoder needs no transform and no statistics.
-The last thing written is ``dataset.json`` with a digest over all files, by which `orch` compares the data sets of nodes.
+Standard library only, Python 3.6 or newer. Every byte follows from the arguments: nodes that ran the same command have the same
+data set, whatever their libraries. No picture is ever drawn: random coefficients of the cosine transform are written directly
+as baseline JPEG, with Huffman codes of one length, so that encoding needs no transform and no statistics. The last file written
+is ``dataset.json`` with a digest over all files, by which `orch` compares the data sets of nodes.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import sys
 
 SCHEMA = 1
 RECORD_FILES = 4
-# A symbol is a run of zeros and the number of bits of the coefficient behind it; 0 ends a block.
+# A symbol is a run of zeros and the number of bits of the coefficient that follows; 0 ends a block.
 DC_SYMBOLS = list(range(12))
 AC_SYMBOLS = [0] + [run << 4 | bits for run in range(4) for bits in range(1, 8)]
 DC_LENGTH, AC_LENGTH = 4, 5
@@ -32,7 +32,7 @@ def segment(marker, body):
 
 
 def huffman_table(number, symbols, length):
-    """Return the segment of a table whose codes all have one length: a symbol's code is its place in the list."""
+    """Return the segment of a table whose codes all have the same length: a symbol's code is its index in the list."""
     counts = [len(symbols) if bits == length else 0 for bits in range(1, 17)]
     return segment(0xFFC4, bytes([number]) + bytes(counts) + bytes(symbols))
 
@@ -55,7 +55,7 @@ def header(width, height):
 
 
 class Bits:
-    """Bits of entropy-coded data, the first one highest."""
+    """Bits of entropy-coded data, the most significant bit first."""
 
     def __init__(self):
         self.value, self.count, self.bytes = 0, 0, bytearray()
@@ -72,20 +72,20 @@ class Bits:
         self.value &= (1 << self.count) - 1
 
     def add_number(self, code, length, value, bits):
-        """Append a code and the number behind it; a negative number is written less one, without its sign."""
+        """Append a code and the number that follows it; a negative number is written less one, without its sign."""
         self.add(code, length)
         if bits:
             self.add(value if value > 0 else value + (1 << bits) - 1, bits)
 
     def finish(self):
-        """Return all bytes, the last one filled with ones."""
+        """Return all bytes, the last one padded with ones."""
         if self.count:
             self.add((1 << 8 - self.count) - 1, 8 - self.count)
         return bytes(self.bytes)
 
 
 def jpeg(width, height, seed):
-    """Return an image of smooth patches with some texture, as the seed has it."""
+    """Return an image of smooth patches with some texture, determined by the seed."""
     draw = random.Random(seed).random
     data = Bits()
     before = [0, 0, 0]
@@ -121,7 +121,7 @@ CRC = crc_table()
 
 
 def masked_crc(data):
-    """Return the checksum that TFRecord keeps of ``data``."""
+    """Return TFRecord's checksum of ``data``."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ CRC[(crc ^ byte) & 0xFF]
@@ -151,7 +151,7 @@ def field(number, data):
 
 
 def example(image, label):
-    """Return a tf.train.Example as ImageNet's records have them: labels count from 1."""
+    """Return a tf.train.Example as in ImageNet's records: labels start at 1."""
     features = {
         "image/encoded": field(1, field(1, image)),
         "image/class/label": field(3, field(1, varint(label + 1))),
@@ -163,77 +163,78 @@ def example(image, label):
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 
-def files(asked):
+def files(args):
     """Yield (relative path, bytes) of every file of the data set, image files first."""
     records = [[] for _ in range(RECORD_FILES)]
-    for index in range(asked.images):
-        label = index % asked.classes
-        # Not all alike in shape, as in a real set: the short side is the size asked for.
-        shape = random.Random("%d shape %d" % (asked.seed, index)).random()
-        longer = int(asked.size * (1 + shape / 2))
-        width, height = (longer, asked.size) if index % 2 else (asked.size, longer)
-        image = jpeg(width, height, "%d image %d" % (asked.seed, index))
+    for index in range(args.images):
+        label = index % args.classes
+        # Shapes differ, as in a real data set: the short side is the requested size.
+        shape = random.Random("%d shape %d" % (args.seed, index)).random()
+        longer = int(args.size * (1 + shape / 2))
+        width, height = (longer, args.size) if index % 2 else (args.size, longer)
+        image = jpeg(width, height, "%d image %d" % (args.seed, index))
         yield "train/class%04d/%06d.jpg" % (label, index), image
         records[index % RECORD_FILES].append(record(example(image, label)))
-    for number, made in enumerate(records):
-        yield "tfrecord/train-%05d-of-%05d" % (number, RECORD_FILES), b"".join(made)
+    for number, entries in enumerate(records):
+        yield "tfrecord/train-%05d-of-%05d" % (number, RECORD_FILES), b"".join(entries)
 
 
-def made_before(asked, wanted):
-    """Return the description of the data set that lies there if it is the one asked for; refuse any other content."""
+def made_before(args, made_from):
+    """Return the description of an existing data set if it was made from the same arguments; refuse any other content."""
     try:
-        with open(os.path.join(asked.dir, "dataset.json")) as file:
-            found = json.load(file)
+        with open(os.path.join(args.dir, "dataset.json")) as file:
+            description = json.load(file)
     except FileNotFoundError:
-        if os.path.isdir(asked.dir) and os.listdir(asked.dir):
-            raise SystemExit("%s: expected an empty or missing directory, it holds something else" % asked.dir)
+        if os.path.isdir(args.dir) and os.listdir(args.dir):
+            raise SystemExit("%s: expected an empty or missing directory, it has other content" % args.dir)
         return None
-    if not isinstance(found, dict) or found.get("made_from") != wanted:
-        raise SystemExit("%s: expected none or the same data set, it holds one of %s" % (asked.dir, found.get("made_from")))
-    return found
+    made = description.get("made_from") if isinstance(description, dict) else None
+    if made != made_from:
+        raise SystemExit("%s: expected no data set or one made from %s, it has one of %s" % (args.dir, made_from, made))
+    return description
 
 
-def make(asked):
-    """Write the data set beside its place, rename it into place, return its description."""
-    wanted = {"images": asked.images, "classes": asked.classes, "size": asked.size, "seed": asked.seed, "schema": SCHEMA}
-    found = made_before(asked, wanted)
-    if found:
-        return dict(found, made=False)
-    partial = "%s.%d.part" % (asked.dir, os.getpid())
+def make(args):
+    """Write the data set next to its final place, rename it into place, and return its description."""
+    made_from = {"images": args.images, "classes": args.classes, "size": args.size, "seed": args.seed, "schema": SCHEMA}
+    existing = made_before(args, made_from)
+    if existing:
+        return dict(existing, made=False)
+    partial = "%s.%d.part" % (args.dir, os.getpid())
     digest, total = hashlib.sha256(), 0
     try:
-        for path, data in files(asked):
+        for path, data in files(args):
             target = os.path.join(partial, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
             digest.update(("%s\0%s\n" % (path, hashlib.sha256(data).hexdigest())).encode())
             total += len(data)
-        description = {"made_from": wanted, "sha256": digest.hexdigest(), "bytes": total, "images": asked.images}
+        description = {"made_from": made_from, "sha256": digest.hexdigest(), "bytes": total, "images": args.images}
         with open(os.path.join(partial, "dataset.json"), "w") as file:
             json.dump(description, file, sort_keys=True)
-        if os.path.isdir(asked.dir):
-            os.rmdir(asked.dir)
-        os.rename(partial, asked.dir)
+        if os.path.isdir(args.dir):
+            os.rmdir(args.dir)
+        os.rename(partial, args.dir)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return dict(description, made=True)
 
 
 def arguments():
-    """Return the command line, checked."""
-    parser = argparse.ArgumentParser(description="write a small image data set, the same bytes everywhere")
-    parser.add_argument("--dir", required=True, help="made; an existing one must be empty or hold the same data set")
+    """Return the checked command line."""
+    parser = argparse.ArgumentParser(description="write a small image data set, identical on every machine")
+    parser.add_argument("--dir", required=True, help="created; an existing one must be empty or have the same data set")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--classes", type=int, default=4)
     parser.add_argument("--size", type=int, default=128, help="pixels of the shorter side")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     for name, least, most in (("images", 1, 1000000), ("classes", 1, 1000), ("size", 8, 4096)):
-        if not least <= getattr(asked, name) <= most:
-            parser.error("--%s: expected %d to %d, got %d" % (name, least, most, getattr(asked, name)))
-    asked.dir = os.path.abspath(os.path.expanduser(asked.dir))
-    return asked
+        if not least <= getattr(args, name) <= most:
+            parser.error("--%s: expected %d to %d, got %d" % (name, least, most, getattr(args, name)))
+    args.dir = os.path.abspath(os.path.expanduser(args.dir))
+    return args
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Images and labels for train_paddle.py, of this rank: `batches`.
+"""Images and labels of this rank for train_paddle.py: `batches`.
 
-Synthetic ones need nothing else; the other loaders need loaders.py beside this file, and Pillow or NVIDIA DALI.
+Synthetic ones need nothing else; the other loaders need loaders.py next to this file, and Pillow or NVIDIA DALI.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from paddle_ranks import mesh
 from trainer import Identity
 
 
-def synthetic(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
-    """Yield images and labels that never change, other ones on each rank."""
-    paddle.seed(asked.seed + 1 + me.rank)
-    images = paddle.randn([asked.batch_size, 3, asked.image_size, asked.image_size])
-    labels = paddle.randint(0, asked.num_classes, [asked.batch_size, 1])
+def synthetic(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield images and labels that never change and differ between ranks."""
+    paddle.seed(args.seed + 1 + me.rank)
+    images = paddle.randn([args.batch_size, 3, args.image_size, args.image_size])
+    labels = paddle.randint(0, args.num_classes, [args.batch_size, 1])
     return repeat((images, labels))
 
 
@@ -41,12 +41,12 @@ class Folder(paddle.io.Dataset):  # type: ignore[misc]
         return pixels.reshape(self.size, self.size, 3), numpy.array([label], numpy.int64)
 
     def __len__(self) -> int:
-        """Return the number of files, which the endless sequence does not ask for."""
+        """Return the number of files, which the endless sequence does not use."""
         return len(self.files)
 
 
 class Endless(paddle.io.BatchSampler):  # type: ignore[misc]
-    """The `Batches` of loaders.py; Paddle takes nothing but a sampler of its own kind."""
+    """The `Batches` of loaders.py, as the sampler class that Paddle requires."""
 
     def __init__(self, source: Any) -> None:
         self.source, self.batch_size = source, source.batch_size
@@ -56,34 +56,34 @@ class Endless(paddle.io.BatchSampler):  # type: ignore[misc]
         return iter(self.source)
 
     def __len__(self) -> int:
-        """Return what stands for no end."""
+        """Return the largest integer: the sequence has no end."""
         return sys.maxsize
 
 
-def native(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
-    """Yield batches of Paddle's own DataLoader, normalised on the device."""
+def native(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of Paddle's DataLoader, normalised on the device."""
     import loaders
 
-    files = loaders.image_files(asked.data_dir, asked.num_classes)
-    order = loaders.Batches(len(files), asked.batch_size, me.rank, me.world_size, asked.seed)
-    source = paddle.io.DataLoader(Folder(files, asked.image_size), batch_sampler=Endless(order), num_workers=asked.workers)
-    mean, deviation = (paddle.to_tensor(each).reshape([3, 1, 1]) for each in (loaders.MEAN, loaders.DEVIATION))
+    files = loaders.image_files(args.data_dir, args.num_classes)
+    order = loaders.Batches(len(files), args.batch_size, me.rank, me.world_size, args.seed)
+    source = paddle.io.DataLoader(Folder(files, args.image_size), batch_sampler=Endless(order), num_workers=args.workers)
+    mean, deviation = (paddle.to_tensor(values).reshape([3, 1, 1]) for values in (loaders.MEAN, loaders.DEVIATION))
     for pixels, labels in source:
         yield (pixels.transpose([0, 3, 1, 2]).astype("float32") - mean) / deviation, labels
 
 
-def dali(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+def dali(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield batches of NVIDIA DALI."""
     import loaders
 
-    loaders.image_files(asked.data_dir, asked.num_classes)  # says what is wrong with the folder in our words
-    share = loaders.Share(asked.data_dir, asked.batch_size, asked.image_size, asked.workers, asked.seed, me.rank, me.world_size)
-    device_id = dist.ParallelEnv().device_id if asked.device == "cuda" else None
-    pipeline = loaders.dali_pipeline(share, asked.loader == "dali-gpu", device_id)
-    if asked.loader == "dali-cpu":
-        # Not through DALI's iterator for Paddle: that one wants a GPU even where nothing is on it.
+    loaders.image_files(args.data_dir, args.num_classes)  # checks the folder first: its messages are clearer than DALI's
+    share = loaders.Share(args.data_dir, args.batch_size, args.image_size, args.workers, args.seed, me.rank, me.world_size)
+    device_id = dist.ParallelEnv().device_id if args.device == "cuda" else None
+    pipeline = loaders.dali_pipeline(share, args.loader == "dali-gpu", device_id)
+    if args.loader == "dali-cpu":
+        # Without DALI's iterator for Paddle, which requires a GPU even if nothing is on it.
         while True:
-            images, labels = (paddle.to_tensor(made.as_array()) for made in pipeline.run())
+            images, labels = (paddle.to_tensor(output.as_array()) for output in pipeline.run())
             yield images, labels.astype("int64")
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.paddle import DALIGenericIterator
@@ -96,12 +96,12 @@ def dali(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
             yield paddle.to_tensor(batch["images"]), paddle.to_tensor(batch["labels"]).astype("int64")
 
 
-def batches(asked: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
+def batches(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield this rank's images and labels, without end."""
-    source = {"synthetic": synthetic, "native": native}.get(asked.loader, dali)(asked, me)
-    if asked.strategy == "collective" or me.world_size == 1:
+    source = {"synthetic": synthetic, "native": native}.get(args.loader, dali)(args, me)
+    if args.strategy == "collective" or me.world_size == 1:
         return source
     from paddle.distributed.auto_parallel.api import dtensor_from_local
 
-    whole, parts_of = mesh(), [dist.Shard(0)]
-    return (tuple(dtensor_from_local(one, whole, parts_of) for one in pair) for pair in source)  # type: ignore[misc]
+    whole, placements = mesh(), [dist.Shard(0)]
+    return (tuple(dtensor_from_local(local, whole, placements) for local in pair) for pair in source)  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""How the ranks of train_simulated.py find each other: a meeting at rank 0, and a table of where each one listens.
+"""How the ranks of train_simulated.py meet: a rendezvous at rank 0, and a table with the address of each rank.
 
-Python 3.6 or newer, standard library only. A value travels as JSON behind its length.
+Python 3.6 or newer, standard library only. A value is sent as its length and JSON.
 """
 
 import json
@@ -14,11 +14,11 @@ HELLO = "orch-simulated-1"
 
 
 class PeerError(Exception):
-    """A rank that cannot be met, went silent, left, or computed a wrong sum."""
+    """A rank that cannot be reached, stopped responding, left, or computed a wrong sum."""
 
 
 class Identity(NamedTuple):
-    """Who this process is among all."""
+    """The numbers of this process among all ranks."""
 
     rank: int
     local_rank: int
@@ -39,30 +39,30 @@ def identity() -> Identity:
 
 
 class Peer:
-    """The other end of a connection, and what it is called when it fails."""
+    """The other end of a connection, with its rank and host for error messages."""
 
     def __init__(self, link: socket.socket, rank: int, host: str) -> None:
         self.link, self.rank, self.host = link, rank, host
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def lost(self, error: Optional[OSError] = None) -> PeerError:
-        """Return the error of a peer that left."""
+        """Return the error for a peer that closed the connection."""
         why = f" ({error.strerror or error})" if error else ""
         return PeerError(f"peer rank {self.rank} ({self.host}) closed the connection{why}")
 
     def silent(self, timeout_s: float) -> PeerError:
-        """Return the error of a peer that says nothing."""
-        return PeerError(f"peer rank {self.rank} ({self.host}) said nothing for {timeout_s:g} s")
+        """Return the error for a peer that stopped responding."""
+        return PeerError(f"peer rank {self.rank} ({self.host}) sent nothing for {timeout_s:g} s")
 
 
 def send_value(link: socket.socket, value: Any) -> None:
-    """Send a JSON value behind its length."""
+    """Send a JSON value, preceded by its length."""
     text = json.dumps(value).encode()
     link.sendall(len(text).to_bytes(4, "big") + text)
 
 
 def receive_value(link: socket.socket) -> Any:
-    """Return the next JSON value. Raises EOFError at the end, ValueError for anything that is none of ours."""
+    """Return the next JSON value. Raises EOFError at the end of the stream, ValueError for data in another format."""
     size = int.from_bytes(receive_exactly(link, 4), "big")
     if size > 1 << 24:
         raise ValueError("length")
@@ -70,7 +70,7 @@ def receive_value(link: socket.socket) -> Any:
 
 
 def receive_exactly(link: socket.socket, size: int) -> bytes:
-    """Return that many bytes and leave what follows: behind the greeting on a ring connection come gradients."""
+    """Return exactly ``size`` bytes and leave the rest: on a ring connection gradients follow the greeting."""
     data = b""
     while len(data) < size:
         piece = link.recv(size - len(data))
@@ -81,7 +81,7 @@ def receive_exactly(link: socket.socket, size: int) -> bytes:
 
 
 def listener(address: str, port: int) -> socket.socket:
-    """Return a listening socket on this one address. Raises OSError."""
+    """Return a socket that listens on this address only. Raises PeerError if it cannot be bound."""
     family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     link = socket.socket(family, kind, protocol)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,8 +93,8 @@ def listener(address: str, port: int) -> socket.socket:
     return link
 
 
-def connect(address: str, port: int, deadline: float, what: str) -> socket.socket:
-    """Connect, trying again until the deadline: the other side may not have started yet."""
+def connect(address: str, port: int, deadline: float, peer: str) -> socket.socket:
+    """Connect, retrying until the deadline: the other side may not have started yet."""
     reason = "no answer"
     while time.monotonic() < deadline:
         try:
@@ -102,15 +102,15 @@ def connect(address: str, port: int, deadline: float, what: str) -> socket.socke
         except OSError as error:
             reason = error.strerror or str(error)
             time.sleep(min(RETRY_S, max(deadline - time.monotonic(), 0)))
-    raise PeerError(f"{what} at {address} port {port} cannot be reached ({reason})")
+    raise PeerError(f"{peer} at {address} port {port} cannot be reached ({reason})")
 
 
 def accept(listening: socket.socket, deadline: float) -> Tuple[Optional[socket.socket], Any]:
-    """Return the next connection and its greeting, or None and None where it is a stranger's or the deadline passed."""
+    """Return the next connection and its greeting; None and None for a foreign program, or when the deadline passes."""
     listening.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
         link = listening.accept()[0]
-    except socket.timeout:  # another class than TimeoutError before Python 3.10
+    except socket.timeout:  # not the same class as TimeoutError before Python 3.10
         return None, None
     try:
         link.settimeout(min(2.0, max(deadline - time.monotonic(), 0.001)))
@@ -119,16 +119,16 @@ def accept(listening: socket.socket, deadline: float) -> Tuple[Optional[socket.s
             link.settimeout(None)
             return link, greeting
     except (OSError, EOFError, ValueError):
-        pass  # a port scan or another program: not ours, and no reason to stop
+        pass  # a port scan or another program: no reason to stop
     link.close()
     return None, None
 
 
 class Rendezvous(NamedTuple):
-    """What came of the meeting.
+    """The result of the meeting.
 
-    ``table``: where each rank is to be found. ``controls``: rank 0's connections to all others, another rank's to rank 0.
-    ``listening``: where the rank before this one in the ring connects.
+    ``table``: the address of each rank. ``controls``: rank 0's connections to all others; on another rank, the one to rank 0.
+    ``listening``: the socket to which the previous rank in the ring connects.
     """
 
     table: List[Dict[str, Any]]
@@ -137,30 +137,30 @@ class Rendezvous(NamedTuple):
 
 
 def rendezvous(me: Identity, timeout_s: float) -> Rendezvous:
-    """Meet all ranks at MASTER_ADDR:MASTER_PORT. Raises PeerError naming who did not come."""
+    """Meet all ranks at MASTER_ADDR:MASTER_PORT. Raises PeerError naming the ranks that are missing."""
     deadline = time.monotonic() + timeout_s
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    mine: Dict[str, Any] = {"hello": HELLO, "host": socket.gethostname(), "device": "simulated"}
-    mine.update(me._asdict())
-    return invite(me, mine, address, port, deadline) if me.rank == 0 else report(me, mine, address, port, deadline)
+    own_facts: Dict[str, Any] = {"hello": HELLO, "host": socket.gethostname(), "device": "simulated"}
+    own_facts.update(me._asdict())
+    return invite(me, own_facts, address, port, deadline) if me.rank == 0 else report(me, own_facts, address, port, deadline)
 
 
-def invite(me: Identity, mine: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
-    """Be rank 0: wait for all others, hand everyone the table."""
+def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+    """As rank 0: wait for all others and send each of them the table."""
     door = listener(address, port)
     listening = listener(door.getsockname()[0], 0)
-    mine.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
-    entries, controls = {0: mine}, {}  # type: Dict[int, Dict[str, Any]], Dict[int, Peer]
+    own_facts.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
+    entries, controls = {0: own_facts}, {}  # type: Dict[int, Dict[str, Any]], Dict[int, Peer]
     while len(entries) < me.world_size:
         link, entry = accept(door, deadline)
         if link is None:
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in range(me.world_size) if rank not in entries)
-                raise PeerError(f"rendezvous: expected {me.world_size} ranks, came {len(entries)}. missing: {missing}")
+                raise PeerError(f"rendezvous: expected {me.world_size} ranks, {len(entries)} came. missing: {missing}")
             continue
         if entry["world_size"] != me.world_size or entry["rank"] in entries:
-            theirs = "rank {rank} of {world_size} ({host})".format(**entry)
-            raise PeerError(f"rendezvous: expected each of {me.world_size} ranks once, came {theirs}")
+            other = "rank {rank} of {world_size} ({host})".format(**entry)
+            raise PeerError(f"rendezvous: expected each of {me.world_size} ranks once, got {other}")
         entries[entry["rank"]] = entry
         controls[entry["rank"]] = Peer(link, entry["rank"], entry["host"])
     door.close()
@@ -170,39 +170,39 @@ def invite(me: Identity, mine: Dict[str, Any], address: str, port: int, deadline
     return Rendezvous(table, controls, listening)
 
 
-def report(me: Identity, mine: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
-    """Be another rank: tell rank 0 where to be found, get the table."""
+def report(me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+    """As another rank: send rank 0 this rank's address and receive the table."""
     link = connect(address, port, deadline, "rank 0")
-    # The address of the interface that reaches the master is the one the others can reach, too.
+    # The other ranks can also reach the address of the interface that reaches the master.
     listening = listener(link.getsockname()[0], 0)
-    mine.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
+    own_facts.update(address=listening.getsockname()[0], port=listening.getsockname()[1])
     try:
         link.settimeout(max(deadline - time.monotonic(), 0.001))
-        send_value(link, mine)
+        send_value(link, own_facts)
         table = receive_value(link)
     except (OSError, EOFError, ValueError) as error:
-        raise PeerError(f"rendezvous: rank 0 at {address} port {port} gave no table ({error or 'it closed'})") from error
+        raise PeerError(f"rendezvous: rank 0 at {address} port {port} sent no table ({error or 'it closed'})") from error
     link.settimeout(None)
     return Rendezvous(table, {0: Peer(link, 0, table[0]["host"])}, listening)
 
 
-def farewell(meeting: Rendezvous, mine: Dict[str, Any], timeout_s: float) -> List[Dict[str, Any]]:
-    """Bring every rank's facts to rank 0; nobody leaves before all have told theirs."""
-    told = [mine]
+def farewell(meeting: Rendezvous, own_facts: Dict[str, Any], timeout_s: float) -> List[Dict[str, Any]]:
+    """Send every rank's facts to rank 0; no rank leaves before rank 0 has received them all."""
+    facts = [own_facts]
     for peer in meeting.controls.values():
         peer.link.settimeout(timeout_s)
     try:
         for peer in meeting.controls.values():
-            if mine["rank"] == 0:
-                told.append(receive_value(peer.link))
+            if own_facts["rank"] == 0:
+                facts.append(receive_value(peer.link))
             else:
-                send_value(peer.link, mine)
+                send_value(peer.link, own_facts)
                 receive_value(peer.link)
-        if mine["rank"] == 0:
+        if own_facts["rank"] == 0:
             for peer in meeting.controls.values():
                 send_value(peer.link, "bye")
-    except socket.timeout as error:  # another class than TimeoutError before Python 3.10
+    except socket.timeout as error:  # not the same class as TimeoutError before Python 3.10
         raise peer.silent(timeout_s) from error
     except (OSError, EOFError) as error:
         raise peer.lost() from error
-    return sorted(told, key=lambda one: one["rank"])
+    return sorted(facts, key=lambda rank: rank["rank"])

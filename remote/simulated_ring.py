@@ -1,4 +1,4 @@
-"""The ring all-reduce of train_simulated.py: real bytes over TCP, of which the first floats of a chunk are added and checked.
+"""The ring all-reduce of train_simulated.py: real bytes over TCP; only the first floats of a chunk are added and checked.
 
 Python 3.6 or newer, standard library only.
 """
@@ -14,7 +14,7 @@ FLOAT_BYTES = 4
 
 
 class Ring:
-    """Connections to the next rank and from the one before, and the buffer that goes round."""
+    """Connections to the next and to the previous rank, and the buffer that is reduced around the ring."""
 
     def __init__(self, me: Identity, meeting: Rendezvous, size_bytes: int, timeout_s: float) -> None:
         self.me, self.timeout_s = me, timeout_s
@@ -46,22 +46,22 @@ class Ring:
         self.previous.link.setblocking(False)
 
     def all_reduce(self, step: int) -> None:
-        """Reduce one step's gradients and check the sums. Raises PeerError."""
+        """All-reduce one step's gradients and check the sums. Raises PeerError."""
         for index in range(self.me.world_size):
             self._fill(index, step)
-        ranks, mine = self.me.world_size, self.me.rank
-        for turn in range(ranks - 1):
-            target = self.chunks[(mine - turn - 1) % ranks]
-            came = self.scratch[: len(target)]
-            self._exchange(self.chunks[(mine - turn) % ranks], came)
-            add(target, came)
-        for turn in range(ranks - 1):
-            self._exchange(self.chunks[(mine - turn + 1) % ranks], self.chunks[(mine - turn) % ranks])
+        ranks, rank = self.me.world_size, self.me.rank
+        for round_ in range(ranks - 1):
+            target = self.chunks[(rank - round_ - 1) % ranks]
+            incoming = self.scratch[: len(target)]
+            self._exchange(self.chunks[(rank - round_) % ranks], incoming)
+            add(target, incoming)
+        for round_ in range(ranks - 1):
+            self._exchange(self.chunks[(rank - round_ + 1) % ranks], self.chunks[(rank - round_) % ranks])
         for index in range(ranks):
             self._check(index, step)
 
     def _pattern(self, index: int, step: int, factor: int) -> "array[float]":
-        """Return the floats of a chunk: small whole numbers that differ by place, chunk and step, times ``factor``."""
+        """Return the floats of a chunk: small integers that differ by position, chunk and step, times ``factor``."""
         count = min(CHECKED_FLOATS, len(self.chunks[index]) // FLOAT_BYTES)
         return array("f", [factor * ((place + index + step) % 7 + 1) for place in range(count)])
 
@@ -75,23 +75,23 @@ class Ring:
             raise PeerError(f"wrong sum: chunk {index} of step {step} is not what {self.me.world_size} ranks add up to")
 
     def _exchange(self, outgoing: memoryview, incoming: memoryview) -> None:
-        """Send to the next rank and receive from the one before, at once: full buffers stop a ring where all send first."""
-        sent = came = 0
-        while sent < len(outgoing) or came < len(incoming):
-            reading = [self.previous.link] if came < len(incoming) else []
+        """Send to the next rank while receiving from the previous one: if all sent first, full buffers would stop the ring."""
+        sent = received = 0
+        while sent < len(outgoing) or received < len(incoming):
+            reading = [self.previous.link] if received < len(incoming) else []
             writing = [self.next.link] if sent < len(outgoing) else []
             readable, writable, _ = select.select(reading, writing, [], self.timeout_s)
             if not readable and not writable:
                 raise (self.previous if reading else self.next).silent(self.timeout_s)
             if readable:
-                came += self._receive(incoming[came:])
+                received += self._receive(incoming[received:])
             if writable:
                 sent += self._send(outgoing[sent:])
         self.sent_bytes += sent
 
-    def _receive(self, room: memoryview) -> int:
+    def _receive(self, buffer: memoryview) -> int:
         try:
-            count = self.previous.link.recv_into(room)
+            count = self.previous.link.recv_into(buffer)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -109,8 +109,8 @@ class Ring:
             raise self.next.lost(error) from error
 
 
-def add(target: memoryview, came: memoryview) -> None:
-    """Add the checked floats at the head of a chunk."""
+def add(target: memoryview, incoming: memoryview) -> None:
+    """Add the checked floats at the start of a chunk."""
     size = min(CHECKED_FLOATS * FLOAT_BYTES, len(target))
-    ours, theirs = array("f", target[:size].tobytes()), array("f", came[:size].tobytes())
-    target[:size] = array("f", map(float.__add__, ours, theirs)).tobytes()
+    own, received = array("f", target[:size].tobytes()), array("f", incoming[:size].tobytes())
+    target[:size] = array("f", map(float.__add__, own, received)).tobytes()

@@ -19,74 +19,74 @@ DEVIATION = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 def synthetic(
-    asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]
+    args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield images and labels that never change, other ones on each rank."""
+    """Yield images and labels that never change and differ between ranks."""
 
-    def local(rank: int, what: Callable[[list[int]], tf.Tensor]) -> tf.Tensor:
+    def local(rank: int, make: Callable[[list[int]], tf.Tensor]) -> tf.Tensor:
         with tf.device(devices[rank - me.rank]):
-            return what([asked.seed + 1, rank])
+            return make([args.seed + 1, rank])
 
     def images(seed: list[int]) -> tf.Tensor:
-        made = tf.random.stateless_normal([asked.batch_size, asked.image_size, asked.image_size, 3], seed)
-        return tf.cast(made, COMPUTE_TYPES[asked.dtype])
+        normal = tf.random.stateless_normal([args.batch_size, args.image_size, args.image_size, 3], seed)
+        return tf.cast(normal, COMPUTE_TYPES[args.dtype])
 
     def labels(seed: list[int]) -> tf.Tensor:
-        return tf.random.stateless_uniform([asked.batch_size], seed, 0, asked.num_classes, tf.int32)
+        return tf.random.stateless_uniform([args.batch_size], seed, 0, args.num_classes, tf.int32)
 
     pair = tuple(
         strategy.experimental_distribute_values_from_function(
-            lambda context, what=what: local(int(context.replica_id_in_sync_group), what)
+            lambda context, make=make: local(int(context.replica_id_in_sync_group), make)
         )
-        for what in (images, labels)
+        for make in (images, labels)
     )
     return repeat((pair[0], pair[1]))
 
 
-def image_files(asked: argparse.Namespace) -> tuple[list[str], list[int]]:
+def image_files(args: argparse.Namespace) -> tuple[list[str], list[int]]:
     """Return paths and labels of all images, in order of name."""
-    folder = Path(asked.data_dir).expanduser()
+    folder = Path(args.data_dir).expanduser()
     folder = folder / "train" if (folder / "train").is_dir() else folder
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     endings = (".jpg", ".jpeg")
-    found = [
+    image_labels = [
         (str(path), label)
         for label, name in enumerate(classes)
         for path in sorted((folder / name).iterdir())
         if path.suffix.lower() in endings
     ]
-    if not found:
-        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found none. see: orch dataset make")
-    if len(classes) > asked.num_classes:
-        raise SystemExit(f"--num-classes: expected {len(classes)} or more for {folder}, got {asked.num_classes}")
-    return [path for path, _ in found], [label for _, label in found]
+    if not image_labels:
+        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make")
+    if len(classes) > args.num_classes:
+        raise SystemExit(f"--num-classes: expected {len(classes)} or more for {folder}, got {args.num_classes}")
+    return [path for path, _ in image_labels], [label for _, label in image_labels]
 
 
-def record_files(asked: argparse.Namespace) -> list[str]:
+def record_files(args: argparse.Namespace) -> list[str]:
     """Return the TFRecord files, in order of name."""
-    folder = Path(asked.data_dir).expanduser()
+    folder = Path(args.data_dir).expanduser()
     folder = folder / "tfrecord" if (folder / "tfrecord").is_dir() else folder
-    found = sorted(str(path) for path in folder.glob("train-*"))
-    if not found:
+    paths = sorted(str(path) for path in folder.glob("train-*"))
+    if not paths:
         raise SystemExit(f"--data-dir: expected TFRecords train-* in {folder}, found none. see: orch dataset make")
-    return found
+    return paths
 
 
-def epoch(asked: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
-    """Return a node's share of an epoch as (JPEG, label), in another random order each time that it is gone through.
+def epoch(args: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
+    """Return a node's share of an epoch as (JPEG, label), in another random order on each pass.
 
-    The order is drawn alike on all nodes before it is shared out: no image goes to two of them.
+    All nodes draw the same order before it is divided, so that no image goes to two nodes.
     """
-    if asked.loader == "native":
-        paths, labels = image_files(asked)
-        pairs = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths), asked.seed).shard(nodes, node)
-        return pairs.map(lambda path, label: (tf.io.read_file(path), label), asked.workers)
-    files = record_files(asked)
-    records: Any = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), asked.seed)
-    # Whole files for each node where there are enough of them: nobody reads what another one uses.
+    if args.loader == "native":
+        paths, labels = image_files(args)
+        pairs = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths), args.seed).shard(nodes, node)
+        return pairs.map(lambda path, label: (tf.io.read_file(path), label), args.workers)
+    files = record_files(args)
+    records: Any = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), args.seed)
+    # Whole files for each node if there are enough of them, so that no two nodes read the same file.
     if len(files) >= nodes:
         records = records.shard(nodes, node).interleave(
-            tf.data.TFRecordDataset, cycle_length=asked.workers, num_parallel_calls=asked.workers
+            tf.data.TFRecordDataset, cycle_length=args.workers, num_parallel_calls=args.workers
         )
     else:
         records = records.interleave(tf.data.TFRecordDataset).shard(nodes, node)
@@ -97,41 +97,41 @@ def epoch(asked: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
 
     def pair(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         parsed = tf.io.parse_single_example(record, features)
-        return parsed["image/encoded"], tf.cast(parsed["image/class/label"], tf.int32) - 1  # ImageNet's count from 1
+        return parsed["image/encoded"], tf.cast(parsed["image/class/label"], tf.int32) - 1  # ImageNet's labels start at 1
 
-    return records.shuffle(1024).map(pair, asked.workers)
+    return records.shuffle(1024).map(pair, args.workers)
 
 
-def pixels(asked: argparse.Namespace, jpeg: tf.Tensor) -> tf.Tensor:
-    """Return a random part of an image, resized, in half of the cases mirrored, normalised."""
+def pixels(args: argparse.Namespace, jpeg: tf.Tensor) -> tf.Tensor:
+    """Return a random part of an image, resized, mirrored in half of the cases, normalised."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(jpeg),
         tf.zeros([1, 0, 4]),
-        seed=asked.seed,
+        seed=args.seed,
         aspect_ratio_range=(3 / 4, 4 / 3),
         area_range=(0.08, 1.0),
         use_image_if_no_bounding_boxes=True,
     )
     image = tf.image.decode_and_crop_jpeg(jpeg, tf.stack([begin[0], begin[1], size[0], size[1]]), channels=3)
-    image = tf.image.random_flip_left_right(tf.image.resize(image, [asked.image_size] * 2), asked.seed)
-    return tf.cast((image - MEAN) / DEVIATION, COMPUTE_TYPES[asked.dtype])
+    image = tf.image.random_flip_left_right(tf.image.resize(image, [args.image_size] * 2), args.seed)
+    return tf.cast((image - MEAN) / DEVIATION, COMPUTE_TYPES[args.dtype])
 
 
-def from_disk(asked: argparse.Namespace, strategy: tf.distribute.Strategy) -> Iterator[tuple[Any, Any]]:
+def from_disk(args: argparse.Namespace, strategy: tf.distribute.Strategy) -> Iterator[tuple[Any, Any]]:
     """Yield batches of tf.data."""
 
-    def made(context: Any) -> tf.data.Dataset:
-        encoded = epoch(asked, context.num_input_pipelines, context.input_pipeline_id).repeat()
-        images = encoded.map(lambda jpeg, label: (pixels(asked, jpeg), label), asked.workers)
-        return images.batch(asked.batch_size, drop_remainder=True).prefetch(2)
+    def pipeline(context: Any) -> tf.data.Dataset:
+        encoded = epoch(args, context.num_input_pipelines, context.input_pipeline_id).repeat()
+        images = encoded.map(lambda jpeg, label: (pixels(args, jpeg), label), args.workers)
+        return images.batch(args.batch_size, drop_remainder=True).prefetch(2)
 
-    return iter(strategy.distribute_datasets_from_function(made))
+    return iter(strategy.distribute_datasets_from_function(pipeline))
 
 
 def batches(
-    asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]
+    args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield images and labels of this node's replicas, without end."""
-    if asked.loader == "synthetic":
-        return synthetic(asked, me, strategy, devices)
-    return from_disk(asked, strategy)
+    if args.loader == "synthetic":
+        return synthetic(args, me, strategy, devices)
+    return from_disk(args, strategy)

@@ -1,6 +1,6 @@
 """The models that train_tensorflow.py trains, ResNet-50 v1.5 and VGG16, in plain TensorFlow.
 
-TensorFlow 2.4 or newer, Python 3.8 or newer. Weights are fp32; a layer computes in the type of what it is given.
+TensorFlow 2.4 or newer, Python 3.8 or newer. Weights are fp32; a layer computes in the type of its input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COMPUTE_TYPES = {"fp32": tf.float32, "tf32": tf.float32, "fp16": tf.float16, "bf
 
 
 class Seeds:
-    """Numbers for the weights: the same on all nodes, other ones for each variable."""
+    """Random numbers for the weights: the same on all nodes, different for each variable."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.count = seed, 0
@@ -25,7 +25,7 @@ class Seeds:
 
 
 class Conv(tf.Module):
-    """A convolution with padding as PyTorch has it, the same on both sides."""
+    """A convolution padded like PyTorch's, by the same amount on both sides."""
 
     def __init__(self, seeds: Seeds, channels_in: int, width: int, size: int, stride: int = 1, bias: bool = False) -> None:
         super().__init__()
@@ -42,17 +42,17 @@ class Conv(tf.Module):
 
 
 class BatchNorm(tf.Module):
-    """Batch norm in one kernel; scale, offset and statistics stay fp32, statistics each replica's own."""
+    """Batch norm in one kernel; scale, offset and statistics stay fp32, and each replica keeps its own statistics."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        own: dict[str, Any] = {
+        statistics: dict[str, Any] = {
             "trainable": False,
             "synchronization": tf.VariableSynchronization.ON_READ,
             "aggregation": tf.VariableAggregation.MEAN,
         }
         self.scale, self.offset = tf.Variable(tf.ones([width])), tf.Variable(tf.zeros([width]))
-        self.mean, self.variance = tf.Variable(tf.zeros([width]), **own), tf.Variable(tf.ones([width]), **own)
+        self.mean, self.variance = tf.Variable(tf.zeros([width]), **statistics), tf.Variable(tf.ones([width]), **statistics)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return the normalised images, as in training."""
@@ -113,7 +113,7 @@ class ResNet50(tf.Module):
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Return the logits."""
         x = tf.nn.relu(self.bn(self.stem(images)))
-        # Zeros around what relu gave cannot win, so this is the padding of PyTorch's max pooling.
+        # Zeros next to relu's output cannot win, so this equals the padding of PyTorch's max pooling.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
         for block in self.blocks:
             x = block(x)
@@ -121,9 +121,9 @@ class ResNet50(tf.Module):
 
 
 class VGG16(tf.Module):
-    """VGG16 without BatchNorm: 138,357,544 parameters at 1000 classes, at any image size of 32 or more.
+    """VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size of 32 or more.
 
-    The head takes 7x7 values of each channel: the mean of a larger grid's cells, or a smaller grid's values repeated.
+    The head takes 7x7 values per channel: means over the cells of a larger grid, or repeated values of a smaller one.
     """
 
     def __init__(self, seeds: Seeds, num_classes: int) -> None:
@@ -151,7 +151,7 @@ class VGG16(tf.Module):
 
 
 def seven_by_seven(x: tf.Tensor) -> tf.Tensor:
-    """Return a 7x7 grid: each cell the mean of the part of ``x`` that it covers, as adaptive pooling has it."""
+    """Return a 7x7 grid: each cell is the mean of the part of ``x`` that it covers, as in adaptive pooling."""
     size = x.shape[1]
     if size == 7:
         return x

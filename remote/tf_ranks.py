@@ -1,4 +1,4 @@
-"""The ranks of train_tensorflow.py: who this node's are, how the nodes meet, and what all of them say of themselves.
+"""The ranks of train_tensorflow.py: their numbers on this node, the rendezvous of the nodes, and the facts of all ranks.
 
 TensorFlow 2.4 or newer, Python 3.8 or newer.
 """
@@ -16,7 +16,7 @@ import trainer
 
 
 class Identity(NamedTuple):
-    """Who this process is among all: its ranks are ``rank`` … ``rank + replicas - 1``."""
+    """Which ranks this process drives: ``rank`` … ``rank + replicas - 1``."""
 
     rank: int
     replicas: int
@@ -25,7 +25,7 @@ class Identity(NamedTuple):
 
 
 def identity(replicas: int) -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing or does not fit."""
+    """Read the environment. Raises SystemExit naming what is missing or inconsistent."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "TF_CONFIG") if name not in os.environ]
     if missing:
         raise SystemExit(f"environment: expected {', '.join(missing)} to be set")
@@ -36,25 +36,25 @@ def identity(replicas: int) -> Identity:
         if task["type"] != "worker" or not 0 <= index < len(workers):
             raise ValueError(f"task {task} of {len(workers)} workers")
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"TF_CONFIG: expected workers and the index of this one, got {error}") from None
+        raise SystemExit(f"TF_CONFIG: expected all workers and this one's index, got {error}") from None
     me = Identity(int(os.environ["RANK"]), replicas, int(os.environ["WORLD_SIZE"]), index)
     if (me.rank, me.world_size) != (index * replicas, len(workers) * replicas):
-        expected = f"RANK {index * replicas} and WORLD_SIZE {len(workers) * replicas} with {replicas} replicas on each node"
+        expected = f"RANK {index * replicas} and WORLD_SIZE {len(workers) * replicas} for {replicas} replicas on each node"
         raise SystemExit(f"TF_CONFIG: expected {expected}, got {me.rank} and {me.world_size}")
     return me
 
 
 def device_name(device: str) -> str:
-    """Return what a device calls itself."""
+    """Return a device's own name."""
     if device.startswith("/gpu:"):
         gpu = tf.config.list_physical_devices("GPU")[int(device.split(":")[1])]
         return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
     return trainer.cpu_name()
 
 
-def join(asked: argparse.Namespace, me: Identity) -> tuple[tf.distribute.Strategy, str]:
-    """Meet the other nodes; return the strategy and its way of reducing."""
-    backend = {"cuda": "nccl", "cpu": "ring"}[asked.device] if asked.all_reduce == "auto" else asked.all_reduce
+def join(args: argparse.Namespace, me: Identity) -> tuple[tf.distribute.Strategy, str]:
+    """Meet the other nodes; return the strategy and the name of its all-reduce backend."""
+    backend = {"cuda": "nccl", "cpu": "ring"}[args.device] if args.all_reduce == "auto" else args.all_reduce
     implementation = getattr(tf.distribute.experimental.CommunicationImplementation, backend.upper())
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -64,34 +64,34 @@ def join(asked: argparse.Namespace, me: Identity) -> tuple[tf.distribute.Strateg
 
 
 def of_ranks(me: Identity, strategy: tf.distribute.Strategy, values: Sequence[Sequence[float]]) -> Any:
-    """Return one row of numbers of each local rank as a value of the strategy. Numbers up to 2**24 stay exact."""
+    """Return one row of numbers per local rank as a value of the strategy. Integers up to 2**24 stay exact."""
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant([values[int(context.replica_id_in_sync_group) - me.rank]], tf.float32)
     )
 
 
 def gather(facts: Sequence[dict[str, Any]], me: Identity, strategy: tf.distribute.Strategy) -> list[dict[str, Any]]:
-    """Return what every rank says of itself, in order of rank."""
-    rows = strategy.gather(of_ranks(me, strategy, [trainer.packed(one) for one in facts]), axis=0)
+    """Return the facts of every rank, in order of rank."""
+    rows = strategy.gather(of_ranks(me, strategy, [trainer.packed(rank_facts) for rank_facts in facts]), axis=0)
     return [trainer.unpacked(row) for row in rows.numpy().tolist()]
 
 
 def prove_world(me: Identity, strategy: tf.distribute.Strategy) -> None:
-    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
-    mine = of_ranks(me, strategy, [[me.rank + index, 1] for index in range(me.replicas)])
-    total = strategy.reduce("SUM", mine, axis=None).numpy()[0]
+    """Add up all ranks. Raises RuntimeError unless they are exactly 0 … world_size-1."""
+    counts = of_ranks(me, strategy, [[me.rank + index, 1] for index in range(me.replicas)])
+    total = strategy.reduce("SUM", counts, axis=None).numpy()[0]
     trainer.check_ranks([int(value) for value in total], me.world_size)
 
 
 def memory_bytes(device: str) -> int:
-    """Return the most memory held: of the GPU's, or resident."""
+    """Return the peak memory: allocated on the GPU, or resident."""
     if device.startswith("/gpu:"):
         return int(tf.config.experimental.get_memory_info(device[1:].upper())["peak"])
     return trainer.resident_bytes()
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions that may change the speed; None for what is not there or not said: TensorFlow keeps NCCL's."""
+    """Return the versions that may affect the speed; None if missing or unknown: TensorFlow does not report NCCL's."""
     build = tf.sysconfig.get_build_info()
     return {
         "framework": "tensorflow",

@@ -1,4 +1,4 @@
-"""The search of --find-batch-size: the largest batch that all ranks can train with, found by steps that are taken."""
+"""The search of --find-batch-size: the largest batch size that all ranks can train with, found by taking steps."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from torch_steps import Learner, learner, taken
 from trainer import Identity
 
 HELD_BACK = 0.05
-"""Share of a GPU's memory that a search for the largest batch leaves free: NCCL and cuDNN may take more in a longer run."""
+"""Share of a GPU's memory that the search for the largest batch leaves free: NCCL and cuDNN may take more in a longer run."""
 
 
-def attempt(asked: argparse.Namespace, learner: Learner, device: torch.device, batch_size: int) -> str:
-    """Take steps of a size without communication; return why that did not work, or nothing. Memory is given back."""
+def attempt(args: argparse.Namespace, learner: Learner, device: torch.device, batch_size: int) -> str:
+    """Take steps of one batch size without communication; return why they failed, or an empty text. Frees the memory."""
     why = ""
     try:
-        images, labels = synthetic(argparse.Namespace(**{**vars(asked), "batch_size": batch_size}), device, 0)
+        images, labels = synthetic(argparse.Namespace(**{**vars(args), "batch_size": batch_size}), device, 0)
         for _ in range(2):
             taken(learner, learner.parallel.module, images, labels)
         settle(device)
-    except RuntimeError as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have words of their own for it
+    except RuntimeError as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have their own messages
         why = str(error).strip().split("\n")[0][:200] or type(error).__name__
     images = labels = None  # type: ignore[assignment]
     learner.optimizer.zero_grad(set_to_none=True)
@@ -37,16 +37,16 @@ def attempt(asked: argparse.Namespace, learner: Learner, device: torch.device, b
     return why
 
 
-def largest_batch(asked: argparse.Namespace, me: Identity, device: torch.device) -> int:
-    """Return the largest batch size up to ``asked.find_batch_size`` that all ranks can train with, a part of memory held back.
+def largest_batch(args: argparse.Namespace, me: Identity, device: torch.device) -> int:
+    """Return the largest batch size up to ``args.find_batch_size`` that all ranks can train with, with some memory held back.
 
-    Steps of a model of its own, with DDP's buckets and the optimizer's state. Where one rank finds no memory, all hear of it:
-    no step that may fail communicates. Raises RuntimeError where nothing fits.
+    The steps use a separate model, with DDP's buckets and the optimizer's state. No step that may fail communicates; after each
+    the ranks exchange the result, so that all know if one ran out of memory. Raises RuntimeError if no size fits.
     """
-    held = learner(asked, device)
-    first = synthetic(asked, device, me.rank)
+    held = learner(args, device)
+    first = synthetic(args, device, me.rank)
     for _ in range(3):
-        taken(held, held.parallel, *first)  # DDP forms its buckets anew behind the first
+        taken(held, held.parallel, *first)  # DDP rebuilds its buckets after the first
     del first
     ballast = torch.empty(
         int(HELD_BACK * torch.cuda.get_device_properties(device).total_memory), dtype=torch.uint8, device=device
@@ -54,30 +54,30 @@ def largest_batch(asked: argparse.Namespace, me: Identity, device: torch.device)
     reasons: dict[int, str] = {}
 
     def fits(batch_size: int) -> bool:
-        if asked.compile == "true":
-            torch._dynamo.reset()  # each size is compiled anew, and after some PyTorch would go on without
-        reasons[batch_size] = attempt(asked, held, device, batch_size)
+        if args.compile == "true":
+            torch._dynamo.reset()  # each size is recompiled, and after several PyTorch would continue without compiling
+        reasons[batch_size] = attempt(args, held, device, batch_size)
         failed = torch.tensor([bool(reasons[batch_size])], dtype=torch.int32, device=device)
         dist.all_reduce(failed)
         if me.rank == 0:
             trainer.say(f"tried batch_size={batch_size} ranks_without_room={int(failed)} {reasons[batch_size]}".rstrip())
         return not int(failed)
 
-    found = trainer.largest(fits, asked.batch_size, asked.find_batch_size)
-    if not found:
+    largest = trainer.largest(fits, args.batch_size, args.find_batch_size)
+    if not largest:
         raise RuntimeError(f"--find-batch-size: no size fits, on rank {me.rank} because of: {reasons}")
     del ballast
-    return found
+    return largest
 
 
-def searched(asked: argparse.Namespace, me: Identity, device: torch.device) -> dict[str, Any]:
-    """Look for the largest batch size where that is wanted, and say it; leave memory as it was."""
-    if not asked.find_batch_size:
+def searched(args: argparse.Namespace, me: Identity, device: torch.device) -> dict[str, Any]:
+    """Search for the largest batch size if requested, and print it; leave memory as it was."""
+    if not args.find_batch_size:
         return {}
-    found = {"largest_batch_size": largest_batch(asked, me, device)}
+    result = {"largest_batch_size": largest_batch(args, me, device)}
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     if me.rank == 0:
-        trainer.say(f"batch_size={found['largest_batch_size']} " + json.dumps({"held_back": HELD_BACK, **found}))
-    return found
+        trainer.say(f"batch_size={result['largest_batch_size']} " + json.dumps({"held_back": HELD_BACK, **result}))
+    return result

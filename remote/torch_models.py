@@ -18,7 +18,7 @@ COMPILE_OPTIONS: dict[str, dict[str, bool]] = {
     "tuned": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True},
     "max-autotune": {"coordinate_descent_tuning": True, "max_autotune": True},
 }
-"""What each value of --compile-level asks of inductor."""
+"""Options of inductor for each value of --compile-level."""
 
 
 class Bottleneck(nn.Module):
@@ -46,7 +46,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(num_classes: int) -> nn.Sequential:
-    """ResNet-50 v1.5: 25,557,032 parameters at 1000 classes."""
+    """Return ResNet-50 v1.5: 25,557,032 parameters with 1000 classes."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
         nn.BatchNorm2d(64),
@@ -62,7 +62,7 @@ def resnet50(num_classes: int) -> nn.Sequential:
 
 
 def vgg16(num_classes: int) -> nn.Sequential:
-    """VGG16 without BatchNorm: 138,357,544 parameters at 1000 classes, at any image size of 32 or more."""
+    """Return VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size of 32 or more."""
     layers: list[nn.Module] = []
     channels = 3
     for width, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -78,14 +78,14 @@ def vgg16(num_classes: int) -> nn.Sequential:
 
 MODELS = {"resnet50": resnet50, "vgg16": vgg16}
 CUTS = {"resnet50": (11, 17), "vgg16": (17, 31)}
-"""Layers before which a model is cut into stages. The last two hold nearly all gradients: of ResNet-50, the stages of 1024
-and of 2048 channels; of VGG16, the later convolutions and the head."""
+"""Indices of the layers at which a model is cut into stages. The last two stages hold nearly all gradients: of ResNet-50, the
+stages of 1024 and of 2048 channels; of VGG16, the later convolutions and the head."""
 
 
 def initialise(model: nn.Module) -> None:
-    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head.
+    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions, small normal for the head.
 
-    BatchNorm counts no batches: only an average without momentum reads the number, and each count is a kernel.
+    BatchNorm does not count batches: only an average without momentum reads that number, and each count is a kernel.
     """
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -99,7 +99,7 @@ def initialise(model: nn.Module) -> None:
 
 
 class Trained(nn.Module):
-    """A network and its loss, in the arithmetic that was asked for. ``half``: the type of autocast, None for none."""
+    """A network and its loss, in the requested arithmetic. ``half``: the type of autocast, None for no autocast."""
 
     def __init__(self, network: nn.Module, device_type: str, half: torch.dtype | None, label_smoothing: float) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Trained(nn.Module):
         self.device_type, self.half, self.label_smoothing = device_type, half, label_smoothing
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss, and the network's output, which has no gradient."""
+        """Return the loss, and the network's output without a gradient."""
         with torch.autocast(self.device_type, dtype=self.half, enabled=self.half is not None):
             output = self.network(images)
             return cross_entropy(output, labels, label_smoothing=self.label_smoothing), output.detach()
@@ -116,9 +116,9 @@ class Trained(nn.Module):
 def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> nn.Module:
     """Return the model compiled as one graph or as several.
 
-    All gradients of a graph are there at its end, and only then. Of one graph nothing is reduced while it computes; cut into
-    ``stages``, the gradients of the last two travel while the first is still at work. ``buckets`` leaves the cuts to
-    PyTorch's DDPOptimizer, one graph for each bucket.
+    All gradients of a graph become available at its end. With one graph nothing is reduced while it computes; cut into
+    ``stages``, the gradients of the last two are reduced while the first is still computing. ``buckets`` leaves the cuts to
+    PyTorch's DDPOptimizer, one graph per bucket.
     """
     import torch._dynamo
 
@@ -134,6 +134,6 @@ def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> n
     return model
 
 
-def channels_last(asked: argparse.Namespace) -> bool:
-    """Tell whether the channels of a pixel lie side by side in memory."""
-    return bool({"on": True, "off": False, "auto": asked.device == "cuda" and asked.dtype != "fp32"}[asked.channels_last])
+def channels_last(args: argparse.Namespace) -> bool:
+    """Return True if the channels of a pixel are adjacent in memory."""
+    return bool({"on": True, "off": False, "auto": args.device == "cuda" and args.dtype != "fp32"}[args.channels_last])

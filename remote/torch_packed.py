@@ -1,6 +1,6 @@
-"""What DDP tells of its buckets, and `Packed`: gradients averaged in the same buckets by kernels and streams of our own.
+"""DDP's buckets as it reports them, and `Packed`, which averages gradients in these buckets with its own kernels and streams.
 
-It takes the place of DDP's reducer in the steps of --reduce packed and --cuda-graphs, and is off without them.
+It replaces DDP's reducer in the steps of --reduce packed and --cuda-graphs, and is off otherwise.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def buckets(parallel: DistributedDataParallel) -> tuple[list[int], list[list[int]]]:
-    """Return the bytes of DDP's buckets in order of reduction, and the parameters of each as their gradients came.
+    """Return the bytes of DDP's buckets in order of reduction, and the parameters of each in the order of their gradients.
 
-    DDP forms them anew by the order in which gradients came in the first backward pass, and tells of it some steps later;
-    a shorter run has those it began with, and no order.
+    DDP rebuilds its buckets by the order in which gradients became ready in the first backward pass, and reports them some
+    steps later; a shorter run has the initial ones, and no order.
     """
-    told = parallel._get_ddp_logging_data()
-    sizes = told.get("rebuilt_bucket_sizes", "") or told.get("bucket_sizes", "")
-    orders = told.get("rebuilt_per_bucket_param_indices", "")
+    logged = parallel._get_ddp_logging_data()
+    sizes = logged.get("rebuilt_bucket_sizes", "") or logged.get("bucket_sizes", "")
+    orders = logged.get("rebuilt_per_bucket_param_indices", "")
     parameters = [list(map(int, order.split())) for order in orders.split(",") if order.strip()]
     return [int(size) for size in sizes.split(",") if size.strip()], parameters
 
 
 class Packed:
-    """A model whose gradients are averaged as by DDP and in its buckets, with fewer kernels and none in the way.
+    """A model whose gradients are averaged as by DDP and in its buckets, but with fewer kernels and without delaying others.
 
-    DDP copies each gradient by a kernel of its own, on the stream that computes the next one: for ResNet-50 161 of some
-    microseconds each. Here all gradients of a bucket are copied at once, on another stream, as soon as the last is there.
+    DDP copies each gradient with a kernel of its own, on the stream that computes the next gradient: for ResNet-50 161 of a few
+    microseconds each. Here all gradients of a bucket are copied at once, on another stream, as soon as the last is ready.
     """
 
     def __init__(self, parallel: DistributedDataParallel) -> None:
         parameters = [parameter for parameter in parallel.parameters() if parameter.requires_grad]
         self.model = parallel.module
-        self.buckets = [[parameters[which] for which in order] for order in buckets(parallel)[1]]
+        self.buckets = [[parameters[index] for index in order] for order in buckets(parallel)[1]]
         if sum(map(len, self.buckets)) != len(parameters):
-            raise RuntimeError(f"expected DDP to tell what its buckets hold, PyTorch {torch.__version__} tells nothing")
+            raise RuntimeError(f"expected DDP to report the parameters of its buckets, PyTorch {torch.__version__} does not")
         self.aside = torch.cuda.Stream(parameters[0].device) if parameters[0].is_cuda else None
-        self.rooms: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
-        self.missing: list[int] = []  # gradients, by bucket; empty outside a backward pass of ours
+        self.flat_buffers: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        self.missing: list[int] = []  # gradients still to come, by bucket; empty outside this model's backward passes
         self.copied: list[torch.Tensor] = []
         self.works: list[Any] = []
         for at, bucket in enumerate(self.buckets):
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(lambda _, at=at: self._came(at))
+                parameter.register_post_accumulate_grad_hook(lambda _, at=at: self._ready(at))
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> Any:
-        """Return what the model returns; the next backward pass reduces."""
+        """Return the model's output; the next backward pass reduces."""
         self.missing = [len(bucket) for bucket in self.buckets]
         return self.model(images, labels)
 
     def done(self) -> None:
-        """Let the device, or on a CPU the host, wait for the averages, which the gradients then are. Raises RuntimeError."""
+        """Make the device, on a CPU the host, wait until the gradients are averages. Raises RuntimeError if any is missing."""
         if len(self.works) != len(self.buckets):
             raise RuntimeError(f"expected gradients of {len(self.buckets)} whole buckets, got {len(self.works)}")
-        for work, (flat, _) in zip(self.works, self.rooms):
+        for work, (flat, _) in zip(self.works, self.flat_buffers):
             work.wait()
             if not self.aside:
                 flat.div_(dist.get_world_size())
@@ -65,7 +65,7 @@ class Packed:
             torch.cuda.current_stream().wait_stream(self.aside)
         self.missing, self.copied, self.works = [], [], []
 
-    def _came(self, at: int) -> None:
+    def _ready(self, at: int) -> None:
         if not self.missing:
             return
         self.missing[at] -= 1
@@ -74,22 +74,24 @@ class Packed:
 
     def _reduce(self, bucket: list[Any]) -> None:
         gradients = [parameter.grad for parameter in bucket]
-        if len(self.rooms) == len(self.works):
-            self.rooms.append(room_for(gradients))
-        flat, views = self.rooms[len(self.works)]
-        self.copied += gradients  # kept until the device has waited, or their memory could be written to before it is read
+        if len(self.flat_buffers) == len(self.works):
+            self.flat_buffers.append(flat_buffer(gradients))
+        flat, views = self.flat_buffers[len(self.works)]
+        self.copied += gradients  # kept until the device has waited: otherwise their memory could be reused before it is read
         if self.aside:
             self.aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.aside):
             torch._foreach_copy_(views, gradients)
-            # gloo knows no average.
+            # gloo has no average.
             self.works.append(dist.all_reduce(flat, dist.ReduceOp.AVG if self.aside else dist.ReduceOp.SUM, async_op=True))
         for parameter, view in zip(bucket, views):
             parameter.grad = view
 
 
-def room_for(gradients: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return room for gradients one after another, and the part of each, laid out as it is."""
-    flat = torch.empty(sum(one.numel() for one in gradients), dtype=gradients[0].dtype, device=gradients[0].device)
-    starts = accumulate((one.numel() for one in gradients), initial=0)
-    return flat, [flat.as_strided(one.size(), torch.empty_like(one).stride(), at) for one, at in zip(gradients, starts)]
+def flat_buffer(gradients: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return a buffer for all gradients one after another, and a view of it for each gradient, in that gradient's layout."""
+    sizes = [gradient.numel() for gradient in gradients]
+    flat = torch.empty(sum(sizes), dtype=gradients[0].dtype, device=gradients[0].device)
+    starts = accumulate(sizes, initial=0)
+    layouts = [(gradient.size(), torch.empty_like(gradient).stride()) for gradient in gradients]
+    return flat, [flat.as_strided(*layout, start) for layout, start in zip(layouts, starts)]

@@ -1,6 +1,6 @@
-"""Parts of a step, measured after the last one: computation without communication, all-reduces alone, and both at once.
+"""Time the parts of a step after the last one: computation without communication, all-reduces alone, and both at once.
 
-train_pytorch.py lists what comes of it, under "what explains a speedup".
+The result's keys are listed in train_pytorch.py, under the facts that explain a speedup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer import Identity
 
 
 class Stamps:
-    """Moments of steps, each by the name of what it is the end of: on the device's own clock, or on the host's."""
+    """Moments of steps, each named for the part that ends there, on the device's own clock or on the host's."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -30,7 +30,7 @@ class Stamps:
         self("start")
 
     def __call__(self, name: str) -> None:
-        """Note a moment."""
+        """Record a moment."""
         if self.device.type == "cpu":
             self.steps[-1][name] = time.monotonic()
             return
@@ -39,9 +39,9 @@ class Stamps:
         self.steps[-1][name] = event
 
     def reduced(self, buffers: list[torch.Tensor], aside: Any) -> Callable[[], Any]:
-        """All-reduce the buffers and note the end as `reduced`; return what waits for it.
+        """All-reduce the buffers and record the end as `reduced`; return a function that waits for it.
 
-        ``aside``: a stream that nothing else uses. On a CPU the end is noted by the thread that comes to it.
+        ``aside``: a stream that nothing else uses. On a CPU the thread that completes the last all-reduce records the end.
         """
         works = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
         if self.device.type == "cuda":
@@ -54,7 +54,7 @@ class Stamps:
         return torch.futures.collect_all(futures).wait
 
     def between(self, start: str, end: str) -> float | None:
-        """Return the median seconds of the later half of the steps. None where a moment was not noted."""
+        """Return the median seconds over the later half of the steps. None if a moment is missing."""
         later = self.steps[len(self.steps) // 2 :]
         if not later or not all(start in step and end in step for step in later):
             return None
@@ -65,11 +65,11 @@ class Stamps:
 
 
 def solo(
-    asked: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+    args: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> dict[str, Any]:
-    """Take steps without communication; return their seconds. The ranks' models part here, so nothing is trained after it.
+    """Take steps without communication; return their seconds. The ranks' models diverge here, so no training follows.
 
-    Without room for another set of gradients a rank has no such numbers; what the run measured before stands.
+    A rank without memory for another set of gradients reports None for these; its earlier measurements stay valid.
     """
     stamps = Stamps(device)
     orders = buckets(learner.parallel)[1]
@@ -77,15 +77,15 @@ def solo(
     hooked = [
         parameters[order[-1]].register_post_accumulate_grad_hook(lambda _, at=at: stamps(f"bucket {at}"))
         for at, order in enumerate(orders)
-        if asked.cuda_graphs == "false" and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
+        if args.cuda_graphs == "false" and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
     ]
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
-        taken(learner, learner.parallel.module, images, labels, unheard if asked.cuda_graphs == "true" else stamps)
+        taken(learner, learner.parallel.module, images, labels, unheard if args.cuda_graphs == "true" else stamps)
 
-    alone: Any = Replayed(step, eager_steps=1) if asked.cuda_graphs == "true" else step
+    alone: Any = Replayed(step, eager_steps=1) if args.cuda_graphs == "true" else step
     try:
-        for _ in range(asked.solo_steps):
+        for _ in range(args.solo_steps):
             images, labels = next(data)
             stamps.begin()
             alone(images, labels)
@@ -103,13 +103,13 @@ def solo(
 
 
 def beside(
-    asked: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], buffers: list[torch.Tensor]
+    args: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], buffers: list[torch.Tensor]
 ) -> dict[str, Any]:
-    """All-reduce the buffers, alone and then beside backward passes that neither feed them nor wait; return the seconds."""
+    """All-reduce the buffers, alone and then during backward passes that neither feed nor await them; return the seconds."""
     device = buffers[0].device
     aside = torch.cuda.Stream(device) if device.type == "cuda" else None
     alone, both = Stamps(device), Stamps(device)
-    for _ in range(asked.solo_steps):
+    for _ in range(args.solo_steps):
         alone.begin()
         alone.reduced(buffers, aside)()
     ends: list[Callable[[], Any]] = []
@@ -121,7 +121,7 @@ def beside(
         else:
             ends.pop()()
 
-    for _ in range(asked.solo_steps):
+    for _ in range(args.solo_steps):
         images, labels = next(data)
         both.begin()
         taken(learner, learner.parallel.module, images, labels, stamp)
@@ -134,24 +134,25 @@ def beside(
 
 
 def parts(
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     learner: Learner,
     data: Iterator[tuple[torch.Tensor, torch.Tensor]],
     device: torch.device,
     me: Identity,
 ) -> dict[str, Any]:
-    """Return what steps without communication, and all-reduces without and beside them, take on this rank."""
-    wire = torch.float16 if asked.compress == "fp16" else torch.float32
-    wanted = me.world_size > 1 and asked.solo_steps > 0 and asked.cuda_graphs == "false"
+    """Return the times of this rank's steps without communication, and of all-reduces alone and during backward passes."""
+    wire = torch.float16 if args.compress == "fp16" else torch.float32
+    overlapping = me.world_size > 1 and args.solo_steps > 0 and args.cuda_graphs == "false"
     try:
-        # Before the steps: where these find room, those beside all-reduces will.
-        buffers = [torch.zeros(size // 4, dtype=wire, device=device) for size in buckets(learner.parallel)[0]] if wanted else []
+        # Allocated before the solo steps: if those still fit, the steps during all-reduces fit too.
+        sizes = buckets(learner.parallel)[0] if overlapping else []
+        buffers = [torch.zeros(size // 4, dtype=wire, device=device) for size in sizes]
     except torch.cuda.OutOfMemoryError:
         buffers = []
-    found = solo(asked, learner, data, device)
-    found.update(dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")))
-    if not wanted:
-        return found
-    ready = torch.tensor([bool(buffers) and found["solo_step_s"] is not None], dtype=torch.int32, device=device)
+    times = solo(args, learner, data, device)
+    times.update(dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")))
+    if not overlapping:
+        return times
+    ready = torch.tensor([bool(buffers) and times["solo_step_s"] is not None], dtype=torch.int32, device=device)
     dist.all_reduce(ready)
-    return {**found, **beside(asked, learner, data, buffers)} if int(ready) == me.world_size else found
+    return {**times, **beside(args, learner, data, buffers)} if int(ready) == me.world_size else times

@@ -1,4 +1,4 @@
-"""What programs of PyTorch have in common that run as ranks: who they are, how they meet, report and leave.
+"""Common code of PyTorch programs that run as ranks: their numbers, how they meet, report and leave.
 
 PyTorch 1.13 or newer, Python 3.8 or newer.
 """
@@ -31,26 +31,26 @@ def identity() -> Identity:
     return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
 
 
-def claim(asked: argparse.Namespace, local_rank: int) -> torch.device:
-    """Take this rank's device. Raises SystemExit where there is none for it."""
-    if asked.device == "cpu":
-        torch.set_num_threads(asked.threads)
+def claim(args: argparse.Namespace, local_rank: int) -> torch.device:
+    """Select this rank's device. Raises SystemExit if there is none for it."""
+    if args.device == "cpu":
+        torch.set_num_threads(args.threads)
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
-        raise SystemExit(f"LOCAL_RANK: expected below the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
+        raise SystemExit(f"LOCAL_RANK: expected less than the {torch.cuda.device_count()} visible GPUs, got {local_rank}")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def device_name(device: torch.device) -> str:
-    """Return what the device calls itself."""
+    """Return the device's own name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return trainer.cpu_name()
 
 
 class World(NamedTuple):
-    """The ranks that have met, as one of them sees them: itself, its device, what that calls itself, its host, the backend."""
+    """The ranks that have met, seen by one of them: its numbers, its device, the device's own name, its host, the backend."""
 
     me: Identity
     device: torch.device
@@ -59,42 +59,43 @@ class World(NamedTuple):
     backend: str
 
     def report(
-        self, asked: argparse.Namespace, said: Mapping[str, Any], found: Mapping[str, Any], switches: Sequence[str] = ()
+        self, args: argparse.Namespace, of_rank: Mapping[str, Any], of_run: Mapping[str, Any], switches: Sequence[str] = ()
     ) -> None:
-        """Print the last line, on rank 0: what was asked, what was found out, what all ranks say of themselves.
+        """Print the last line, on rank 0: the options, the facts of the run, the facts of all ranks.
 
-        ``said``: this rank's `memory_bytes`, and seconds by names that end in `_s`, of which the line has a list in order of
-        rank. ``switches``: what was declared as `trainer.SWITCH`.
+        ``of_rank``: this rank's `memory_bytes`, and seconds under names that end in `_s`; the line has a list of each of these,
+        in order of rank. ``of_run``: facts of the run. ``switches``: names of options declared with `trainer.SWITCH`.
         """
-        ranks = gather({"rank": self.me.rank, "host": self.host, "device": self.name, **said}, self.device, self.me.world_size)
+        own_facts = {"rank": self.me.rank, "host": self.host, "device": self.name, **of_rank}
+        ranks = gather(own_facts, self.device, self.me.world_size)
         if self.me.rank == 0:
-            of_ranks = {key: [one[key] for one in ranks] for key in said if key.endswith("_s")}
-            facts = {"backend": self.backend, **versions(), **of_ranks, **found}
-            trainer.say_done(trainer.of_all(asked, ranks, facts, switches))
+            of_ranks = {key: [rank[key] for rank in ranks] for key in of_rank if key.endswith("_s")}
+            facts = {"backend": self.backend, **versions(), **of_ranks, **of_run}
+            trainer.say_done(trainer.of_all(args, ranks, facts, switches))
 
 
-def join(asked: argparse.Namespace, me: Identity, device: torch.device) -> World:
-    """Meet the other ranks, and print who this one is."""
-    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if asked.backend == "auto" else asked.backend)
+def join(args: argparse.Namespace, me: Identity, device: torch.device) -> World:
+    """Meet the other ranks, and print this rank's line."""
+    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend)
     extra: dict[str, Any] = {}
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-        extra["device_id"] = device  # PyTorch 2.3: says which GPU is ours, and connects now instead of in the first step
-    dist.init_process_group(backend, timeout=timedelta(seconds=asked.timeout_s), **extra)
+        extra["device_id"] = device  # PyTorch 2.3: names this rank's GPU, and connects now instead of in the first step
+    dist.init_process_group(backend, timeout=timedelta(seconds=args.timeout_s), **extra)
     world = World(me, device, device_name(device), socket.gethostname(), backend)
     trainer.say_rank(*me, world.host, world.name)
     return world
 
 
 def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
-    """Return what every rank says of itself, in order of rank. all_gather_object would need numpy on the node."""
-    mine = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
-    everyone = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(everyone, mine)
-    return [trainer.unpacked(one.tolist()) for one in everyone]
+    """Return the facts of every rank, in order of rank. all_gather_object would need numpy on the node."""
+    own_bytes = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
+    gathered = [torch.empty_like(own_bytes) for _ in range(world_size)]
+    dist.all_gather(gathered, own_bytes)
+    return [trainer.unpacked(packed.tolist()) for packed in gathered]
 
 
 def prove_world(me: Identity, device: torch.device) -> None:
-    """Add up all ranks. Raises RuntimeError where they are not exactly 0 … world_size-1."""
+    """Add up all ranks. Raises RuntimeError unless they are exactly 0 … world_size-1."""
     total = torch.tensor([me.rank, 1], dtype=torch.int64, device=device)
     dist.all_reduce(total)
     trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
@@ -107,15 +108,15 @@ def settle(device: torch.device) -> None:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """Return the most memory this rank held: of the GPU's, or resident."""
+    """Return the peak memory of this rank: allocated on the GPU, or resident."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return trainer.resident_bytes()
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions that may change the speed; None for what is not there."""
-    # Asked before: torch.cuda.nccl.version() raises in a build without CUDA.
+    """Return the versions that may affect the speed; None if missing."""
+    # Checked first: torch.cuda.nccl.version() raises in a build without CUDA.
     nccl = torch.cuda.nccl.version() if hasattr(torch._C, "_nccl_version") else None
     return {
         "framework": "pytorch",
@@ -128,15 +129,15 @@ def versions() -> dict[str, Any]:
 
 
 def leave_after(main: Callable[[], None]) -> NoReturn:
-    """Run a program and end its process: with 0 where it returns, with a traceback and 1 where it raises. SystemExit passes.
+    """Run a program and end its process: with 0 if it returns, with a traceback and 1 if it raises. SystemExit passes.
 
-    NCCL is left in order, gloo never: with PyTorch 2.13 a rank whose peer had already left ended in "terminate called without
-    an active exception", a SIGABRT after a run that was complete and proven. After an error nothing is left in order either.
+    NCCL's process group is destroyed in order, gloo's never: with PyTorch 2.13 a rank whose peer had already left ended in
+    "terminate called without an active exception", a SIGABRT after a complete and verified run. After an error neither is.
     """
     try:
         main()
         if dist.get_backend() == "nccl":
-            gc.collect()  # a graph that holds NCCL's kernels must go before its group
+            gc.collect()  # a graph that holds NCCL's kernels must be freed before its group
             dist.destroy_process_group()
         sys.stdout.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""A step of train_pytorch.py: what it needs, how it is taken, replayed as a CUDA graph, and timed on the device."""
+"""A step of train_pytorch.py: its parts, how it is taken, replayed as a CUDA graph, and timed on the device."""
 
 from __future__ import annotations
 
@@ -18,86 +18,86 @@ from torch_packed import Packed
 from trainer import Step
 
 DDP_STEPS = 11
-"""Steps that DDP reduces in any case: it times ten by events, which no capture allows, and tells of its buckets behind."""
+"""Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
 EAGER_STEPS = DDP_STEPS + 1
 """Steps before a step is captured as a CUDA graph."""
 
 
-# --- what it needs --------------------------------------------------------------------------------------------------------
+# --- parts of a step ------------------------------------------------------------------------------------------------------
 
 
-def loss_scaler(asked: argparse.Namespace, device: torch.device) -> Any:
-    """Return what scales the loss, None where nothing does."""
-    if asked.dtype != "fp16":
+def loss_scaler(args: argparse.Namespace, device: torch.device) -> Any:
+    """Return the loss scaler, None if the loss is not scaled."""
+    if args.dtype != "fp16":
         return None
-    newer = getattr(torch.amp, "GradScaler", None)  # PyTorch 2.3; before, there was one for CUDA only
+    newer = getattr(torch.amp, "GradScaler", None)  # PyTorch 2.3; older versions have one for CUDA only
     if newer is None:
-        return torch.cuda.amp.GradScaler(init_scale=asked.loss_scale)
-    return newer(device.type, init_scale=asked.loss_scale)
+        return torch.cuda.amp.GradScaler(init_scale=args.loss_scale)
+    return newer(device.type, init_scale=args.loss_scale)
 
 
-def sgd(asked: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
-    """Return SGD and the kind of its kernels: the fastest that there is, or the one asked for. Raises SystemExit without it.
+def sgd(args: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
+    """Return SGD and the kind of its kernels: the requested kind, or the fastest available. Raises SystemExit if unavailable.
 
-    A fused one also checks for overflow on the device. For the others the loss scaler waits in each step until the device
-    has come that far, and its queue runs empty.
+    The fused kind also checks for overflow on the device. With the others the loss scaler waits in each step until the device
+    has caught up, and the device's queue runs empty.
     """
-    options: dict[str, Any] = {"lr": asked.learning_rate, "momentum": asked.momentum, "weight_decay": asked.weight_decay}
-    for kind in ("fused", "foreach", "plain") if asked.optimizer == "auto" else (asked.optimizer,):
+    options: dict[str, Any] = {"lr": args.learning_rate, "momentum": args.momentum, "weight_decay": args.weight_decay}
+    for kind in ("fused", "foreach", "plain") if args.optimizer == "auto" else (args.optimizer,):
         try:
-            # Nothing at all would be foreach on a GPU.
+            # Without either argument SGD would be foreach on a GPU.
             return torch.optim.SGD(
                 model.parameters(), **({"foreach": False} if kind == "plain" else {kind: True}), **options
             ), kind
         except (TypeError, RuntimeError):
-            continue  # unknown to this version, or not for this device
-    raise SystemExit(f"--optimizer: PyTorch {torch.__version__} has no {asked.optimizer} SGD on {asked.device}")
+            continue  # unknown in this version, or not available on this device
+    raise SystemExit(f"--optimizer: PyTorch {torch.__version__} has no {args.optimizer} SGD on {args.device}")
 
 
-def static_graph(asked: argparse.Namespace) -> bool:
-    """Tell whether DDP relies on each step using the same parameters."""
-    # PyTorch 2.0 and 2.1 fail with both.
-    return bool({"on": True, "off": False, "auto": asked.compile == "false"}[asked.static_graph])
+def static_graph(args: argparse.Namespace) -> bool:
+    """Return True if DDP relies on each step using the same parameters."""
+    # PyTorch 2.0 and 2.1 fail with both a static graph and compilation.
+    return bool({"on": True, "off": False, "auto": args.compile == "false"}[args.static_graph])
 
 
-def replica(asked: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
-    """Return the model and its loss on the device, made alike on all ranks, with gradients averaged over them."""
-    torch.manual_seed(asked.seed)
-    network: Any = MODELS[asked.model](asked.num_classes)
+def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
+    """Return the model and its loss on the device, identical on all ranks, with gradients averaged over them."""
+    torch.manual_seed(args.seed)
+    network: Any = MODELS[args.model](args.num_classes)
     initialise(network)
-    if asked.max_pool == "gathered":
+    if args.max_pool == "gathered":
         for at, layer in enumerate(network):
             if isinstance(layer, nn.MaxPool2d):
                 network[at] = GatheredPool()
-    network.to(device, memory_format=torch.channels_last if channels_last(asked) else torch.contiguous_format)
-    model: Any = Trained(network, device.type, HALF_TYPES.get(asked.dtype), asked.label_smoothing)
-    if asked.compile == "true":
-        model = compiled(model, asked.compile_level, asked.compile_split, CUTS[asked.model])
-    # Statistics of BatchNorm stay each rank's own. PyTorch 2.13 renamed the switch.
+    network.to(device, memory_format=torch.channels_last if channels_last(args) else torch.contiguous_format)
+    model: Any = Trained(network, device.type, HALF_TYPES.get(args.dtype), args.label_smoothing)
+    if args.compile == "true":
+        model = compiled(model, args.compile_level, args.compile_split, CUTS[args.model])
+    # Each rank keeps its own BatchNorm statistics. PyTorch 2.13 renamed the option.
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
     parallel = DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
         **buffers,
-        bucket_cap_mb=asked.bucket_cap_mb,
-        gradient_as_bucket_view=asked.bucket_view == "true",
-        static_graph=static_graph(asked),
+        bucket_cap_mb=args.bucket_cap_mb,
+        gradient_as_bucket_view=args.bucket_view == "true",
+        static_graph=static_graph(args),
     )
-    if asked.compress == "fp16":
+    if args.compress == "fp16":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
         parallel.register_comm_hook(None, fp16_compress_hook)
     return parallel
 
 
-def reduction(asked: argparse.Namespace) -> str:
-    """Return who reduces gradients, `ddp` or `packed`."""
-    return {"true": "packed", "false": "ddp"}[asked.cuda_graphs] if asked.reduce == "auto" else str(asked.reduce)
+def reduction(args: argparse.Namespace) -> str:
+    """Return what reduces gradients, `ddp` or `packed`."""
+    return {"true": "packed", "false": "ddp"}[args.cuda_graphs] if args.reduce == "auto" else str(args.reduce)
 
 
 class Learner(NamedTuple):
-    """All that a step of training needs but its images."""
+    """Everything that a training step needs except images."""
 
     parallel: DistributedDataParallel
     optimizer: torch.optim.Optimizer
@@ -105,17 +105,17 @@ class Learner(NamedTuple):
     scaler: Any
 
 
-def learner(asked: argparse.Namespace, device: torch.device) -> Learner:
-    """Return a model before its first step."""
-    parallel = replica(asked, device)
-    return Learner(parallel, *sgd(asked, parallel), loss_scaler(asked, device))
+def learner(args: argparse.Namespace, device: torch.device) -> Learner:
+    """Return a new model, its optimizer and loss scaler."""
+    parallel = replica(args, device)
+    return Learner(parallel, *sgd(args, parallel), loss_scaler(args, device))
 
 
-# --- how it is taken ------------------------------------------------------------------------------------------------------
+# --- taking a step --------------------------------------------------------------------------------------------------------
 
 
 def unheard(_: str) -> None:
-    """Note no moment."""
+    """Record no moment."""
 
 
 def taken(
@@ -124,8 +124,7 @@ def taken(
     """Take a step; return its loss and the network's output.
 
     ``model`` is `learner.parallel`, a `Packed` one, or `learner.parallel.module` for a step without communication: DDP reduces
-    in those backward passes only that its own forward pass prepared. ``stamp`` is called behind the forward and the backward
-    pass.
+    only in backward passes that follow its own forward pass. ``stamp`` is called after the forward and after the backward pass.
     """
     loss, output = model(images, labels)
     stamp("forward")
@@ -142,18 +141,18 @@ def taken(
     return loss.detach(), output
 
 
-def averaging(asked: argparse.Namespace, learner: Learner) -> Iterator[Any]:
-    """Yield what each step calls, without end: DDP, and once it has formed its buckets, `Packed` where that is wanted."""
+def averaging(args: argparse.Namespace, learner: Learner) -> Iterator[Any]:
+    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested."""
     yield from repeat(learner.parallel, DDP_STEPS)
-    yield from repeat(Packed(learner.parallel) if reduction(asked) == "packed" else learner.parallel)
+    yield from repeat(Packed(learner.parallel) if reduction(args) == "packed" else learner.parallel)
 
 
 class Replayed:
-    """A step that is captured as a CUDA graph after some that are not, and replayed from then on.
+    """A step that is captured as a CUDA graph after some eager steps, and replayed from then on.
 
-    It must be called on the stream on which the model was made, and that must not be the default one: gradients are added up
-    on the stream of their parameters. Images are copied into the graph's own, unless they are the very tensor as before. What
-    it returns is overwritten by the next call.
+    Call it on the stream on which the model was made, which must not be the default one: gradients are accumulated on the
+    stream of their parameters. Images are copied into the graph's own tensor, unless they are that same tensor. The result is
+    overwritten by the next call.
     """
 
     def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], Any], eager_steps: int) -> None:
@@ -176,20 +175,20 @@ class Replayed:
     def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images, labels
         self.graph = torch.cuda.CUDAGraph()
-        # Only this thread: NCCL's watchdog asks for events meanwhile.
+        # Restricted to this thread: NCCL's watchdog queries events at the same time.
         with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
             self.result = self.step(self.images, self.labels)
 
 
-# --- how it is timed ------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------------------------------
 
 
 class DeviceClock:
-    """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
+    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
 
-    Behind step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own
-    time since then. The loss travels behind its step into pinned memory: `.item()` would wait for all that is queued. What the
-    device waits for its input is the time between two events of its own: a host that waits while it computes costs nothing.
+    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
+    since then. The loss is copied into pinned memory after its step: `.item()` would wait for everything queued. The device's
+    wait for input is the time between two of its own events: a host that waits while the device computes costs nothing.
     """
 
     def __init__(self, steps: int) -> None:
@@ -206,12 +205,12 @@ class DeviceClock:
         return self.t
 
     def begin(self) -> None:
-        """Note that the images of the next step are there, or will be when the device comes to this."""
+        """Record that the images of the next step are ready, or will be when the device gets here."""
         self.begun = torch.cuda.Event(enable_timing=True)
         self.begun.record()
 
     def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
-        """Note the end of a step, to come; return the steps that are over by now."""
+        """Record the end of a step that is still queued; return the steps that are finished by now."""
         self.losses[number].copy_(loss, non_blocking=True)
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -225,6 +224,6 @@ class DeviceClock:
     def _oldest(self) -> Step:
         number, begun, event = self.queued.popleft()
         event.synchronize()
-        waited, seconds = (self.last.elapsed_time(each) / 1000.0 for each in (begun, event))
+        waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
         self.last, self.t = event, self.t + seconds
         return Step(number, self.t, seconds, float(self.losses[number]), waited)

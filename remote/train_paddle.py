@@ -1,21 +1,21 @@
 """Train ResNet-50 v1.5 or VGG16 with Paddle's fleet, and print one line per step.
 
-Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. Beside this file lie the images (paddle_images.py), the ranks
-(paddle_ranks.py) and what other trainers share (trainer.py, loaders.py).
+Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. Next to this file are the images (paddle_images.py), the ranks
+(paddle_ranks.py) and the code shared with other trainers (trainer.py, loaders.py).
 
-One process per device; who it is, it reads from the environment: RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK, and what
-paddle.distributed.launch sets, with which they must agree:
+One process per device, which reads its rank from the environment: RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK. These must agree
+with the variables that paddle.distributed.launch sets:
 
     python -m paddle.distributed.launch --ips 10.11.0.2,10.11.0.3 --host 10.11.0.2 --start_port 29500 --nnodes 2 rank.sh
 
-where rank.sh derives the four from PADDLE_TRAINER_ID and its like, and starts this file. Every rank prints one `orch rank=`
-line; rank 0 prints one `orch step=` line for each step and `orch done {json}` at the end. Synthetic images are made once, on
-the device: no loader and no copy is part of a step. The other loaders read image folders, see loaders.py: `native`
-is paddle.io over Pillow, whose pixels travel as bytes and are normalised on the device; `dali-cpu` and `dali-gpu` are NVIDIA
-DALI. Waiting for them is part of a step.
+rank.sh derives the four from PADDLE_TRAINER_ID and related variables, and starts this file. Every rank prints one `orch rank=`
+line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. Synthetic images are made once, on the
+device: a step contains no loading and no copy. The other loaders read image folders, see loaders.py: `native` is paddle.io with
+Pillow, which sends pixels as bytes and normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI. Waiting for
+them is part of a step.
 
-Two strategies. `collective` is fleet's data parallelism: each rank has its batch, gradients are averaged. `auto` gives Paddle 3
-one sharded global batch and lets its placement rules find the communication.
+Two strategies. `collective` is fleet's data parallelism: each rank has its own batch, and gradients are averaged. `auto` gives
+Paddle 3 one sharded global batch and leaves the communication to its placement rules.
 """
 
 from __future__ import annotations
@@ -46,35 +46,35 @@ MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.mode
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line, checked."""
+    """Return the checked command line."""
     parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: AMP")
     parser.add_argument("--amp-level", choices=["O1", "O2"], default="O1", help="O2: weights in that type as well")
     parser.add_argument("--strategy", choices=["collective", "auto"], default="collective")
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
     parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
-    parser.add_argument("--data-dir", default="", help="where class folders of JPEG files lie, in train/ or directly")
-    parser.add_argument("--workers", type=int, default=4, help="processes, with DALI threads, that load for one rank")
-    parser.add_argument("--threads", type=int, default=1, help="threads of one rank on cpu")
+    parser.add_argument("--data-dir", default="", help="contains class folders of JPEG files, in train/ or directly")
+    parser.add_argument("--workers", type=int, default=4, help="loader processes per rank, threads with DALI")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
     parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
     return trainer.parsed(parser, unusable)
 
 
-def unusable(asked: argparse.Namespace) -> str:
-    """Return why these arguments cannot be run, or nothing."""
+def unusable(args: argparse.Namespace) -> str:
+    """Return why these arguments cannot be used, or an empty text."""
     counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
-    if problem := trainer.unusable_values(asked, counts):
+    if problem := trainer.unusable_values(args, counts):
         return problem
-    if asked.device == "cuda" and not paddle.is_compiled_with_cuda():
+    if args.device == "cuda" and not paddle.is_compiled_with_cuda():
         return f"--device: expected a Paddle built for CUDA, {paddle.__version__} is not"
-    if problem := trainer.unusable_loader(asked):
+    if problem := trainer.unusable_loader(args):
         return problem
-    if asked.loader != "synthetic":
+    if args.loader != "synthetic":
         import loaders
 
-        if loaders.lacking(asked.loader):
-            return str(loaders.lacking(asked.loader))
-    if asked.strategy == "auto" and not hasattr(dist, "shard_layer"):
+        if loaders.lacking(args.loader):
+            return str(loaders.lacking(args.loader))
+    if args.strategy == "auto" and not hasattr(dist, "shard_layer"):
         return f"--strategy: auto needs the placement rules of Paddle 3, this is {paddle.__version__}"
     return ""
 
@@ -83,47 +83,47 @@ def unusable(asked: argparse.Namespace) -> str:
 
 
 class Parts(NamedTuple):
-    """What a step is made of."""
+    """Everything that a step needs except images."""
 
     model: Any
     optimizer: Any
     scaler: Any
     cast: Any
-    """Makes the context of the forward pass."""
+    """Returns the context of the forward pass."""
 
 
-def parts(asked: argparse.Namespace, world_size: int) -> Parts:
-    """Return the model, made alike on all ranks, with what trains it. A single rank has nobody to share with."""
-    collective, auto = (asked.strategy == name and world_size > 1 for name in ("collective", "auto"))
-    paddle.seed(asked.seed)
-    model = MODELS[asked.model](num_classes=asked.num_classes)
+def parts(args: argparse.Namespace, world_size: int) -> Parts:
+    """Return the model, identical on all ranks, and the parts that train it. A single rank shares nothing."""
+    collective, auto = (args.strategy == name and world_size > 1 for name in ("collective", "auto"))
+    paddle.seed(args.seed)
+    model = MODELS[args.model](num_classes=args.num_classes)
     initialise(model)
     if auto:
         model = dist.shard_layer(model, mesh(), whole_on_every_rank)
     optimizer = paddle.optimizer.Momentum(
-        asked.learning_rate, asked.momentum, parameters=model.parameters(), weight_decay=asked.weight_decay
+        args.learning_rate, args.momentum, parameters=model.parameters(), weight_decay=args.weight_decay
     )
-    half = HALF_TYPES.get(asked.dtype)
-    if half and asked.amp_level == "O2":
+    half = HALF_TYPES.get(args.dtype)
+    if half and args.amp_level == "O2":
         model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=half)
-    scaler = paddle.amp.GradScaler(init_loss_scaling=asked.loss_scale) if asked.dtype == "fp16" else None
+    scaler = paddle.amp.GradScaler(init_loss_scaling=args.loss_scale) if args.dtype == "fp16" else None
     if scaler and not scaler.is_enable():
-        scaler = None  # as on a CPU, where AMP has no effect: it warns, and all is computed in fp32
+        scaler = None  # as on a CPU, where AMP has no effect: it warns, and everything is computed in fp32
     if auto and scaler:
         scaler = dist.shard_scaler(scaler)
     if collective:
         model = fleet.distributed_model(model)
         optimizer = fleet.distributed_optimizer(optimizer)
-    return Parts(model, optimizer, scaler, lambda: autocast(asked, half))
+    return Parts(model, optimizer, scaler, lambda: autocast(args, half))
 
 
-def autocast(asked: argparse.Namespace, half: Any) -> Any:
+def autocast(args: argparse.Namespace, half: Any) -> Any:
     """Return the context of one forward pass."""
-    return paddle.amp.auto_cast(level=asked.amp_level, dtype=half) if half else nullcontext()
+    return paddle.amp.auto_cast(level=args.amp_level, dtype=half) if half else nullcontext()
 
 
 def initialise(model: nn.Layer) -> None:
-    """Draw weights as the papers do, so that the loss stays a number: He for convolutions, small normal for the head."""
+    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions, small normal for the head."""
     for layer in model.sublayers():
         if isinstance(layer, nn.Conv2D):
             fan_out = layer.weight.shape[0] * layer.weight.shape[2] * layer.weight.shape[3]
@@ -132,38 +132,38 @@ def initialise(model: nn.Layer) -> None:
             layer.weight.set_value(paddle.randn(layer.weight.shape) * 0.01)
 
 
-def whole_on_every_rank(_: str, layer: nn.Layer, where: Any) -> None:
-    """Place a layer's weights and statistics on all ranks."""
+def whole_on_every_rank(_: str, layer: nn.Layer, ranks: Any) -> None:
+    """Replicate a layer's weights and statistics on all ranks."""
     for name, parameter in layer._parameters.items():
         if parameter is not None:
-            layer.add_parameter(name, dist.shard_tensor(parameter, where, [dist.Replicate()]))
+            layer.add_parameter(name, dist.shard_tensor(parameter, ranks, [dist.Replicate()]))
     for name, buffer in layer._buffers.items():
         if buffer is not None:
-            layer._buffers[name] = dist.shard_tensor(buffer, where, [dist.Replicate()])
+            layer._buffers[name] = dist.shard_tensor(buffer, ranks, [dist.Replicate()])
 
 
 def unsharded(model: nn.Layer, images: Any) -> str:
-    """Return the first kind of layer that makes whole copies of a sharded batch, or nothing: data parallelism ends there."""
-    found: list[str] = []
+    """Return the first kind of layer that copies a sharded batch as a whole, or an empty text: data parallelism ends there."""
+    copying: list[str] = []
 
     def look(layer: nn.Layer, _: Any, output: Any) -> None:
         if not output.placements[0].is_shard(0):
-            found.append(type(layer).__name__)
+            copying.append(type(layer).__name__)
 
     hooks = [layer.register_forward_post_hook(look) for layer in model.sublayers() if not list(layer.children())]
     with paddle.no_grad():
         model(images)
     for hook in hooks:
         hook.remove()
-    return found[0] if found else ""
+    return copying[0] if copying else ""
 
 
-def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> tuple[Any, Any]:
+def take(args: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> tuple[Any, Any]:
     """Take one step; return its loss, on the device, and the type of the model's output."""
     with whole.cast():
         output = whole.model(images)
-        # Without the last axis: of labels that have it, Paddle makes no one-hot ones to smooth.
-        loss = nn.functional.cross_entropy(output, labels.squeeze(-1), label_smoothing=asked.label_smoothing)
+        # Without the last axis: Paddle cannot convert labels that have it to the one-hot form that smoothing needs.
+        loss = nn.functional.cross_entropy(output, labels.squeeze(-1), label_smoothing=args.label_smoothing)
     if whole.scaler is None:
         loss.backward()
         whole.optimizer.step()
@@ -176,10 +176,10 @@ def take(asked: argparse.Namespace, whole: Parts, images: Any, labels: Any) -> t
 
 
 class DeviceClock:
-    """Time of steps on a GPU, by events, so that the queue of the device never runs empty for the sake of a line.
+    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
 
-    Behind step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own
-    time since then. The loss travels behind its step into pinned memory.
+    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
+    since then. The loss is copied into pinned memory after its step.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class DeviceClock:
         return self.t
 
     def mark(self, number: int, loss: Any) -> list[Step]:
-        """Note the end of a step, to come; return the steps that are over by now."""
+        """Record the end of a step that is still queued; return the steps that are finished by now."""
         on_host = loss._copy_to(paddle.CUDAPinnedPlace(), False)
         self.queued.append((number, self._event(), on_host))
         return [self._oldest()] if len(self.queued) > 2 else []
@@ -216,30 +216,30 @@ class DeviceClock:
         return Step(number, self.t, seconds, float(loss))
 
 
-# --- from top to bottom ---------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------------------------------
 
 
-def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
-    """Take all steps, rank 0 printing them; return what was found out on the way."""
-    whole = parts(asked, me.world_size)
-    data = batches(asked, me)
-    samples = asked.batch_size * me.world_size
-    clock = DeviceClock() if asked.device == "cuda" else trainer.HostClock()
-    if asked.strategy == "auto" and me.world_size > 1:
+def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
+    """Take all steps, rank 0 printing them; return the facts of the run."""
+    whole = parts(args, me.world_size)
+    data = batches(args, me)
+    samples = args.batch_size * me.world_size
+    clock = DeviceClock() if args.device == "cuda" else trainer.HostClock()
+    if args.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])
         if layer:
             raise SystemExit(
-                f"--strategy: auto is refused: Paddle {paddle.__version__} has no placement rule for {layer} and would copy the"
-                " whole global batch to every rank there, each computing all of it. take collective"
+                f"--strategy: expected collective, got auto: Paddle {paddle.__version__} has no placement rule for {layer} and"
+                " would copy the whole global batch to every rank there, each computing all of it"
             )
 
-    prove_world(me)  # also the barrier before the first step: from here on, all ranks are ready
+    prove_world(me)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start)
-    for number in range(1, asked.steps + 1):
+    for number in range(1, args.steps + 1):
         images, labels = next(data)
-        loss, output_dtype = take(asked, whole, images, labels)
+        loss, output_dtype = take(args, whole, images, labels)
         finished = clock.mark(number, loss)
         if me.rank == 0:
             trainer.say_steps(finished, samples)
@@ -247,12 +247,12 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
     if me.rank == 0:
         trainer.say_steps(finished, samples)
 
-    # Statistics of BatchNorm are parameters as well, in Paddle; they are not trained.
+    # In Paddle BatchNorm's statistics are parameters as well; they are not trained.
     parameters = sum(p.size for p in whole.model.parameters() if not p.stop_gradient)
     computed = str(output_dtype).split(".")[-1]
     return {
         "parameters": parameters,
-        "gradient_bytes": parameters * (2 if asked.amp_level == "O2" and computed in HALF_TYPES.values() else 4),
+        "gradient_bytes": parameters * (2 if args.amp_level == "O2" and computed in HALF_TYPES.values() else 4),
         "optimizer": "momentum",
         "output_dtype": computed,
         "loss_scale": float(whole.scaler._scale) if whole.scaler else None,
@@ -260,22 +260,22 @@ def train(asked: argparse.Namespace, me: Identity) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Join, train, prove, report."""
-    asked = arguments()
+    """Join, train, verify, report."""
+    args = arguments()
     me = identity()
-    backend = join(asked, me)
-    name, host = device_name(asked.device), socket.gethostname()
+    backend = join(args, me)
+    name, host = device_name(args.device), socket.gethostname()
     trainer.say_rank(*me, host, name)
-    found = train(asked, me)
+    run_facts = train(args, me)
     prove_world(me)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(asked.device)}, me.world_size)
+    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(args.device)}, me.world_size)
     if me.rank == 0:
-        found = {"backend": backend, **versions(), **found}
-        trainer.say_done(trainer.closing(asked, ranks, found))
+        run_facts = {"backend": backend, **versions(), **run_facts}
+        trainer.say_done(trainer.closing(args, ranks, run_facts))
 
 
 if __name__ == "__main__":
-    # Paddle's own handler takes memory: a rank that was taking some itself when it was told to end would hang for ever.
+    # Paddle's own handler allocates memory: a rank that receives SIGTERM while allocating would hang forever.
     paddle.disable_signal_handler()
     faulthandler.enable()
     try:

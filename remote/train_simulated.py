@@ -1,19 +1,19 @@
-"""Stand in for an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
+"""Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
 
-Needs Python 3.6 or newer and the two files of its own beside it, simulated_meeting.py and simulated_ring.py. It prints the
-lines of the other trainers, and the last one says `"simulated": true`: the network, the launch and the logs are real, the
-computing is not. One process per rank, which reads who it is from the environment:
+Needs Python 3.6 or newer and, next to this file, simulated_meeting.py and simulated_ring.py. It prints the same lines as the
+other trainers, and the last one has `"simulated": true`: network, launch and logs are real, the computation is not. One
+process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
     RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5
 
-A step: sleep, then a ring all-reduce of the model's gradients: N-1 exchanges that add up, N-1 that spread the sums, each
-of 1/N of the bytes, sent to the next rank while as much comes from the one before. The first floats of every chunk are
-really added and checked at the end of each step; the bytes behind them are moved, not added.
+A step: sleep, then a ring all-reduce of the model's gradients: N-1 exchanges that add up, N-1 that distribute the sums, each
+sending 1/N of the bytes to the next rank while receiving as many from the previous one. The first floats of every chunk are
+really added, and checked at the end of each step; the bytes behind them are moved but not added.
 
-Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank, in place of step N,
-exit3: exit with code 3 · sigkill: kill itself · oom-print: print what a GPU short of memory prints and exit 1 ·
-hang: sleep for ever · deaf: the same, ignoring SIGTERM.
+Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank fail instead of taking step N.
+exit3: exit with code 3 · sigkill: kill itself · oom-print: print the error of a GPU out of memory and exit 1 ·
+hang: sleep forever · deaf: the same, ignoring SIGTERM.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from simulated_meeting import Identity, PeerError, farewell, identity, rendezvou
 from simulated_ring import FLOAT_BYTES, Ring
 
 PARAMETERS = {"resnet50": 25557032, "vgg16": 138357544}
-# Samples/s of the imaginary accelerator: round numbers, so that nobody takes them for a measurement.
+# Samples/s of an imaginary accelerator: round numbers, so that nobody mistakes them for a measurement.
 SPEED = {"resnet50": {"fp32": 1000.0, "half": 2000.0}, "vgg16": {"fp32": 500.0, "half": 1000.0}}
 HALF_TYPES = ("fp16", "bf16")
 
@@ -42,69 +42,69 @@ HALF_TYPES = ("fp16", "bf16")
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line, checked."""
+    """Return the checked command line."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", choices=sorted(PARAMETERS), default="resnet50", help="sets the bytes of its gradients")
-    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="4 or 2 bytes a gradient")
+    parser.add_argument("--model", choices=sorted(PARAMETERS), default="resnet50", help="determines the gradient bytes")
+    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="4 or 2 bytes per gradient")
     parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--compute-ms", type=float, default=-1.0, help="sleep of a step; -1: from model, dtype, batch size")
-    parser.add_argument("--jitter-percent", type=float, default=0.0, help="longest random addition to that sleep")
-    parser.add_argument("--gradient-mb", type=float, default=0.0, help="MB all-reduced in a step; 0: all of the model's")
-    parser.add_argument("--seed", type=int, default=0, help="of the jitter")
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for another rank, at start and in a step")
-    parser.add_argument("--fail-at-step", type=int, default=0, help="inject a fault in place of this step; 0: none")
+    parser.add_argument("--compute-ms", type=float, default=-1.0, help="sleep per step; -1: from model, dtype, batch size")
+    parser.add_argument("--jitter-percent", type=float, default=0.0, help="maximum random addition to that sleep")
+    parser.add_argument("--gradient-mb", type=float, default=0.0, help="MB all-reduced per step; 0: all of the model's")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the jitter")
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for another rank, also at the start")
+    parser.add_argument("--fail-at-step", type=int, default=0, help="inject a fault instead of this step; 0: none")
     parser.add_argument("--fail-rank", type=int, default=0, help="the rank that fails")
     parser.add_argument("--fail-mode", choices=sorted(FAULTS), default="exit3")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     least = {"batch_size": 1, "steps": 1, "compute_ms": -1, "jitter_percent": 0, "gradient_mb": 0, "timeout_s": 0.001}
     for name, minimum in least.items():
-        if not getattr(asked, name) >= minimum:
-            parser.error("--{}: expected {} or more, got {}".format(name.replace("_", "-"), minimum, getattr(asked, name)))
-    return asked
+        if not getattr(args, name) >= minimum:
+            parser.error("--{}: expected {} or more, got {}".format(name.replace("_", "-"), minimum, getattr(args, name)))
+    return args
 
 
-def gradient_bytes(asked: argparse.Namespace) -> int:
-    """Return how many bytes a step reduces, a whole number of floats."""
-    width = 2 if asked.dtype in HALF_TYPES else 4
-    wanted = int(asked.gradient_mb * 1e6) if asked.gradient_mb else PARAMETERS[asked.model] * width
-    return max(wanted // FLOAT_BYTES, 1) * FLOAT_BYTES
+def gradient_bytes(args: argparse.Namespace) -> int:
+    """Return the bytes all-reduced in a step, a whole number of floats."""
+    width = 2 if args.dtype in HALF_TYPES else 4
+    size = int(args.gradient_mb * 1e6) if args.gradient_mb else PARAMETERS[args.model] * width
+    return max(size // FLOAT_BYTES, 1) * FLOAT_BYTES
 
 
-def compute_s(asked: argparse.Namespace) -> float:
-    """Return the seconds a step computes, without jitter."""
-    if asked.compute_ms >= 0:
-        return float(asked.compute_ms) / 1000.0
-    return float(asked.batch_size / SPEED[asked.model]["half" if asked.dtype in HALF_TYPES else "fp32"])
+def compute_s(args: argparse.Namespace) -> float:
+    """Return the compute seconds of a step, without jitter."""
+    if args.compute_ms >= 0:
+        return float(args.compute_ms) / 1000.0
+    return float(args.batch_size / SPEED[args.model]["half" if args.dtype in HALF_TYPES else "fp32"])
 
 
 # --- injected faults ------------------------------------------------------------------------------------------------------
 
 
 def fail_exit() -> None:
-    """Exit with a code of its own."""
+    """Exit with code 3."""
     sys.exit(3)
 
 
 def fail_sigkill() -> None:
-    """Be killed as the kernel's memory killer does it."""
+    """Die of SIGKILL, as if killed by the kernel when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fail_hang() -> None:
-    """Sleep until somebody ends it."""
+    """Sleep until killed."""
     while True:
         time.sleep(3600)
 
 
 def fail_deaf() -> None:
-    """Sleep until somebody ends it with SIGKILL."""
+    """Sleep until killed by SIGKILL."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     fail_hang()
 
 
 def fail_memory() -> None:
-    """Print what a GPU short of memory prints, and end at once, as our other trainers do."""
+    """Print the error of a GPU out of memory and exit at once, as the other trainers do."""
     sys.stderr.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. (injected for a rehearsal)\n")
     sys.stderr.flush()
     os._exit(1)
@@ -113,17 +113,17 @@ def fail_memory() -> None:
 FAULTS = {"exit3": fail_exit, "sigkill": fail_sigkill, "hang": fail_hang, "deaf": fail_deaf, "oom-print": fail_memory}
 
 
-# --- from top to bottom ---------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------------------------------
 
 
 def say(line: str) -> None:
-    """Print a line now, in one write: a run may be stopped at any time."""
+    """Print a line immediately, in one write: a run may be stopped at any time."""
     sys.stdout.write(f"orch {line}\n")
     sys.stdout.flush()
 
 
 def sleep_until(deadline: float) -> None:
-    """Sleep until the monotonic clock shows ``deadline``."""
+    """Sleep until the monotonic clock reaches ``deadline``."""
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -131,22 +131,22 @@ def sleep_until(deadline: float) -> None:
         time.sleep(left)
 
 
-def closing(asked: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) -> Dict[str, Any]:
+def closing(args: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) -> Dict[str, Any]:
     """Return the facts of the run for its last line."""
-    facts = dict(vars(asked))
-    counts = Counter(one["device"] for one in ranks)
+    facts = dict(vars(args))
+    counts = Counter(rank["device"] for rank in ranks)
     facts.update(
         world_size=len(ranks),
-        ranks=[one["rank"] for one in ranks],
-        hosts=list(dict.fromkeys(one["host"] for one in ranks)),
+        ranks=[rank["rank"] for rank in ranks],
+        hosts=list(dict.fromkeys(rank["host"] for rank in ranks)),
         devices=[{"name": name, "count": count} for name, count in counts.items()],
-        global_batch=asked.batch_size * len(ranks),
-        parameters=PARAMETERS[asked.model],
+        global_batch=args.batch_size * len(ranks),
+        parameters=PARAMETERS[args.model],
         gradient_bytes=len(ring.buffer),
         gradient_buckets_bytes=[len(ring.buffer)],
-        bytes_sent=[one["sent_bytes"] for one in ranks],
-        compute_s=compute_s(asked),
-        max_memory_bytes=max(one["memory_bytes"] for one in ranks),
+        bytes_sent=[rank["sent_bytes"] for rank in ranks],
+        compute_s=compute_s(args),
+        max_memory_bytes=max(rank["memory_bytes"] for rank in ranks),
         framework="simulated",
         framework_version="1",
         python=platform.python_version(),
@@ -158,43 +158,43 @@ def closing(asked: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) 
     return facts
 
 
-def train(asked: argparse.Namespace, me: Identity, ring: Ring) -> None:
-    """Take all steps, rank 0 printing them."""
-    noise = random.Random(asked.seed + me.rank)
+def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
+    """Take all steps; rank 0 prints them."""
+    noise = random.Random(args.seed + me.rank)
     before = time.monotonic()
     if me.rank == 0:
         say(f"step=0 t={before:.6f} step_time_s=0 samples=0 loss=nan")
-    for step in range(1, asked.steps + 1):
-        if step == asked.fail_at_step and me.rank == asked.fail_rank:
-            FAULTS[asked.fail_mode]()
+    for step in range(1, args.steps + 1):
+        if step == args.fail_at_step and me.rank == args.fail_rank:
+            FAULTS[args.fail_mode]()
         begun = time.monotonic()
-        sleep_until(begun + compute_s(asked) * (1 + noise.random() * asked.jitter_percent / 100))
+        sleep_until(begun + compute_s(args) * (1 + noise.random() * args.jitter_percent / 100))
         ring.all_reduce(step)
         now = time.monotonic()
         if me.rank == 0:
-            say(f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={asked.batch_size * me.world_size} loss=nan")
+            say(f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan")
         before = now
 
 
 def main() -> None:
-    """Meet, step, report."""
-    asked = arguments()
+    """Meet, train, report."""
+    args = arguments()
     me = identity()
-    meeting = rendezvous(me, asked.timeout_s)
+    meeting = rendezvous(me, args.timeout_s)
     host = socket.gethostname()
     say(
         f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
         f" host={host} pid={os.getpid()} device=simulated"
     )
-    ring = Ring(me, meeting, gradient_bytes(asked), asked.timeout_s)
-    ring.all_reduce(0)  # the barrier before the first step, and the first use of every connection
+    ring = Ring(me, meeting, gradient_bytes(args), args.timeout_s)
+    ring.all_reduce(0)  # a barrier before the first step, which also uses every connection once
     ring.sent_bytes = 0
-    train(asked, me, ring)
+    train(args, me, ring)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    mine = {"rank": me.rank, "host": host, "device": "simulated", "sent_bytes": ring.sent_bytes, "memory_bytes": memory}
-    ranks = farewell(meeting, mine, asked.timeout_s)
+    own_facts = {"rank": me.rank, "host": host, "device": "simulated", "sent_bytes": ring.sent_bytes, "memory_bytes": memory}
+    ranks = farewell(meeting, own_facts, args.timeout_s)
     if me.rank == 0:
-        say("done " + json.dumps(closing(asked, ranks, ring), sort_keys=True))
+        say("done " + json.dumps(closing(args, ranks, ring), sort_keys=True))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Train ResNet-50 v1.5 or VGG16 with MultiWorkerMirroredStrategy, and print one line per step.
 
-Needs TensorFlow 2.4 or newer and Python 3.8 or newer. Beside this file lie the models (tf_models.py), the images
-(tf_images.py), the ranks (tf_ranks.py) and what other trainers share (trainer.py).
+Needs TensorFlow 2.4 or newer and Python 3.8 or newer. Next to this file are the models (tf_models.py), the images
+(tf_images.py), the ranks (tf_ranks.py) and the code shared with other trainers (trainer.py).
 
-One process per node, as TensorFlow has it, drives all GPUs of the node; each GPU, or the CPU, is one replica and counts as one
-rank. Who it is, it reads from the environment: TF_CONFIG with all workers and this one's index, WORLD_SIZE, and RANK, the
-first of this node's ranks:
+One process per node, as is usual in TensorFlow, drives all GPUs of the node; each GPU, or the CPU, is one replica and counts as
+one rank. The environment has TF_CONFIG with all workers and this one's index, WORLD_SIZE, and RANK, the first of this node's
+ranks:
 
     TF_CONFIG='{"cluster": {"worker": ["10.11.0.2:2222", "10.11.0.3:2222"]}, "task": {"type": "worker", "index": 0}}' \\
         RANK=0 WORLD_SIZE=16 python train_tensorflow.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
 
-Every node prints one `orch rank=` line for each of its ranks; the first one prints one `orch step=` line for each step and
-`orch done {json}` at the end. Synthetic images are made once, on the device: no input pipeline is part of a step. The other
+Every node prints one `orch rank=` line for each of its ranks; the first one prints one `orch step=` line per step and
+`orch done {json}` at the end. Synthetic images are made once, on the device: a step contains no input pipeline. The other
 loaders are tf.data over image folders (`native`) or TFRecords (`tfrecord`); waiting for them is part of a step.
 
 Plain TensorFlow, no Keras: `fit` and the optimizers of Keras 2 and 3 behave differently under this strategy, Keras 3 has no
@@ -35,7 +35,7 @@ from tf_ranks import Identity, device_name, gather, identity, join, memory_bytes
 
 
 def arguments() -> argparse.Namespace:
-    """Return the command line, checked."""
+    """Return the checked command line."""
     parser = trainer.options(MODELS)
     parser.add_argument("--dtype", choices=sorted(COMPUTE_TYPES), default="fp32", help="fp16 and bf16: weights stay fp32")
     parser.add_argument("--replicas", type=int, default=1, help="devices of this node")
@@ -47,109 +47,109 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once; 0: no packing")
     parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="type of gradients on the wire")
     parser.add_argument("--loader", choices=["synthetic", "native", "tfrecord"], default="synthetic")
-    parser.add_argument("--data-dir", default="", help="holds train/<class>/*.jpg, or tfrecord/train-*; or these directly")
-    parser.add_argument("--workers", type=int, default=4, help="images made at the same time, on each node")
-    parser.add_argument("--threads", type=int, default=1, help="threads of one kernel on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait of an all-reduce")
+    parser.add_argument("--data-dir", default="", help="contains train/<class>/*.jpg or tfrecord/train-*, or these directly")
+    parser.add_argument("--workers", type=int, default=4, help="images decoded at the same time, on each node")
+    parser.add_argument("--threads", type=int, default=1, help="threads per kernel on cpu")
+    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait in an all-reduce")
     return trainer.parsed(parser, unusable)
 
 
-def unusable(asked: argparse.Namespace) -> str:
-    """Return why these arguments cannot be run, or nothing."""
+def unusable(args: argparse.Namespace) -> str:
+    """Return why these arguments cannot be used, or an empty text."""
     counts = ("batch_size", "steps", "num_classes", "threads", "replicas", "workers")
-    if problem := trainer.unusable_values(asked, counts):
+    if problem := trainer.unusable_values(args, counts):
         return problem
-    if asked.device == "cpu" and asked.replicas > 1:
-        return f"--replicas: expected 1 on cpu, got {asked.replicas}: a node's CPU is one replica. take --gpus 1"
-    if problem := trainer.unusable_loader(asked):
+    if args.device == "cpu" and args.replicas > 1:
+        return f"--replicas: expected 1 on cpu, got {args.replicas}: a node's CPU is one replica. use --gpus 1"
+    if problem := trainer.unusable_loader(args):
         return problem
-    if asked.device == "cpu" and asked.all_reduce == "nccl":
+    if args.device == "cpu" and args.all_reduce == "nccl":
         return "--all-reduce: expected ring on cpu, got nccl"
     return ""
 
 
-def claim_devices(asked: argparse.Namespace) -> list[str]:
+def claim_devices(args: argparse.Namespace) -> list[str]:
     """Set up this process before its first operation; return the devices of its replicas."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": asked.grappler == "false"})
-    # fp32 is to mean fp32: the default is TF32 wherever a GPU has it.
-    tf.config.experimental.enable_tensor_float_32_execution(asked.dtype == "tf32")
-    if asked.device == "cpu":
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": args.grappler == "false"})
+    # Make fp32 mean fp32: TensorFlow's default is TF32 on GPUs that have it.
+    tf.config.experimental.enable_tensor_float_32_execution(args.dtype == "tf32")
+    if args.device == "cpu":
         tf.config.set_visible_devices([], "GPU")
-        tf.config.threading.set_intra_op_parallelism_threads(asked.threads)
+        tf.config.threading.set_intra_op_parallelism_threads(args.threads)
         return ["/cpu:0"]
-    found = tf.config.list_physical_devices("GPU")
-    if len(found) != asked.replicas:
-        raise SystemExit(f"--device: expected {asked.replicas} visible GPUs, TensorFlow {tf.__version__} finds {len(found)}")
-    return [f"/gpu:{index}" for index in range(asked.replicas)]
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) != args.replicas:
+        raise SystemExit(f"--device: expected {args.replicas} visible GPUs, TensorFlow {tf.__version__} finds {len(gpus)}")
+    return [f"/gpu:{index}" for index in range(args.replicas)]
 
 
 # --- one step -------------------------------------------------------------------------------------------------------------
 
 
 class Trainer:
-    """The model with what trains it: SGD with momentum on mirrored variables, gradients averaged over all replicas."""
+    """The model and its training: SGD with momentum on mirrored variables, gradients averaged over all replicas."""
 
-    def __init__(self, asked: argparse.Namespace, strategy: tf.distribute.Strategy) -> None:
-        self.asked, self.strategy = asked, strategy
-        self.compute_type = COMPUTE_TYPES[asked.dtype]
+    def __init__(self, args: argparse.Namespace, strategy: tf.distribute.Strategy) -> None:
+        self.args, self.strategy = args, strategy
+        self.compute_type = COMPUTE_TYPES[args.dtype]
         with strategy.scope():
-            self.model = MODELS[asked.model](Seeds(asked.seed), asked.num_classes)
+            self.model = MODELS[args.model](Seeds(args.seed), args.num_classes)
             self.variables = list(self.model.trainable_variables)
             self.velocities = [tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in self.variables]
-            self.loss_scale = tf.Variable(asked.loss_scale if asked.dtype == "fp16" else 1.0, trainable=False)
-        # Only this part is compiled: XLA does not know the collectives of this strategy.
-        self.gradients = tf.function(self._gradients, jit_compile=asked.xla == "true")
+            self.loss_scale = tf.Variable(args.loss_scale if args.dtype == "fp16" else 1.0, trainable=False)
+        # Only this part is compiled: XLA does not support the collectives of this strategy.
+        self.gradients = tf.function(self._gradients, jit_compile=args.xla == "true")
         self.reduction = tf.distribute.experimental.CommunicationOptions(
-            bytes_per_pack=asked.bucket_cap_mb << 20, timeout_seconds=asked.timeout_s
+            bytes_per_pack=args.bucket_cap_mb << 20, timeout_seconds=args.timeout_s
         )
 
     @tf.function
     def step(self, images: Any, labels: Any) -> tf.Tensor:
-        """Take one step on all replicas; return the loss of this node's first."""
+        """Take one step on all replicas; return the loss of this node's first replica."""
         losses = self.strategy.run(self._replica, args=(images, labels))
         return self.strategy.experimental_local_results(losses)[0]
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             output = self.model(tf.cast(images, self.compute_type))
-            self.output_dtype = output.dtype.name  # noted once, when this is traced
+            self.output_dtype = output.dtype.name  # recorded once, while tracing
             logits = tf.cast(output, tf.float32)
-            smoothing, classes = self.asked.label_smoothing, self.asked.num_classes
-            wanted = tf.one_hot(labels, classes) * (1.0 - smoothing) + smoothing / classes
-            loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
+            smoothing, classes = self.args.label_smoothing, self.args.num_classes
+            targets = tf.one_hot(labels, classes) * (1.0 - smoothing) + smoothing / classes
+            loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
             scaled = loss * self.loss_scale
         return loss, tape.gradient(scaled, self.variables)
 
     def _replica(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         loss, gradients = self.gradients(images, labels)
-        here = tf.distribute.get_replica_context()
-        if self.asked.compress == "fp16":
+        replica = tf.distribute.get_replica_context()
+        if self.args.compress == "fp16":
             gradients = [tf.cast(gradient, tf.float16) for gradient in gradients]
-        gradients = here.all_reduce(tf.distribute.ReduceOp.MEAN, gradients, self.reduction)
+        gradients = replica.all_reduce(tf.distribute.ReduceOp.MEAN, gradients, self.reduction)
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         finite = tf.constant(True)
-        if self.asked.dtype == "fp16" or self.asked.compress == "fp16":
+        if self.args.dtype == "fp16" or self.args.compress == "fp16":
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
-        here.merge_call(self._update, args=(gradients, finite))
+        replica.merge_call(self._update, args=(gradients, finite))
         return loss
 
     def _update(self, strategy: tf.distribute.Strategy, gradients: list[Any], finite: Any) -> None:
         for variable, velocity, gradient in zip(self.variables, self.velocities, gradients):
             strategy.extended.update(variable, self._descend, args=(velocity, gradient, finite, self.loss_scale), group=True)
-        if self.asked.dtype == "fp16":
+        if self.args.dtype == "fp16":
             strategy.extended.update(self.loss_scale, halve_unless, args=(finite,), group=True)
 
     def _descend(self, variable: Any, velocity: Any, gradient: Any, finite: Any, loss_scale: Any) -> tf.Operation:
-        """Take one step of SGD, on one device. After an overflow the kernel runs all the same and changes nothing."""
-        asked = self.asked
-        good = tf.cast(finite, tf.float32)
-        gradient = tf.math.multiply_no_nan(gradient + loss_scale * asked.weight_decay * variable, good / loss_scale)
+        """Take one step of SGD, on one device. After an overflow the kernel still runs, but changes nothing."""
+        args = self.args
+        scale = tf.cast(finite, tf.float32)
+        gradient = tf.math.multiply_no_nan(gradient + loss_scale * args.weight_decay * variable, scale / loss_scale)
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=velocity.handle,
-            lr=asked.learning_rate * good,
+            lr=args.learning_rate * scale,
             grad=gradient,
-            momentum=1.0 - good * (1.0 - asked.momentum),
+            momentum=1.0 - scale * (1.0 - args.momentum),
         )
 
 
@@ -158,24 +158,24 @@ def halve_unless(scale: Any, finite: Any) -> Any:
     return scale.assign(tf.where(finite, scale, tf.maximum(scale / 2.0, 1.0)))
 
 
-# --- from top to bottom ---------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------------------------------
 
 
-def train(asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]) -> dict[str, Any]:
-    """Take all steps, the first node printing them; return what was found out on the way."""
-    whole = Trainer(asked, strategy)
-    data = batches(asked, me, strategy, devices)
-    samples = asked.batch_size * me.world_size
-    # A GPU gets its next step before the host waits for this one. The last step is seen like all others, with one behind it.
-    ahead = 1 if asked.device == "cuda" else 0
+def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]) -> dict[str, Any]:
+    """Take all steps, the first node printing them; return the facts of the run."""
+    whole = Trainer(args, strategy)
+    data = batches(args, me, strategy, devices)
+    samples = args.batch_size * me.world_size
+    # A GPU gets its next step before the host waits for this one. One extra step follows the last, so that it is timed alike.
+    ahead = 1 if args.device == "cuda" else 0
     queued: deque[tuple[int, tf.Tensor]] = deque()
     clock = trainer.HostClock()
 
-    prove_world(me, strategy)  # also the barrier before the first step: from here on, all ranks are ready
+    prove_world(me, strategy)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start)
-    for number in range(1, asked.steps + ahead + 1):
+    for number in range(1, args.steps + ahead + 1):
         queued.append((number, whole.step(*next(data))))
         if len(queued) > ahead:
             oldest, loss = queued.popleft()
@@ -186,23 +186,23 @@ def train(asked: argparse.Namespace, me: Identity, strategy: tf.distribute.Strat
     parameters = sum(variable.shape.num_elements() for variable in whole.variables)
     return {
         "parameters": parameters,
-        "gradient_bytes": parameters * (2 if asked.compress == "fp16" else 4),
+        "gradient_bytes": parameters * (2 if args.compress == "fp16" else 4),
         "optimizer": "sgd momentum",
         "output_dtype": whole.output_dtype,
-        "loss_scale": float(tf.convert_to_tensor(whole.loss_scale)) if asked.dtype == "fp16" else None,
+        "loss_scale": float(tf.convert_to_tensor(whole.loss_scale)) if args.dtype == "fp16" else None,
     }
 
 
 def main() -> None:
-    """Join, train, prove, report."""
-    asked = arguments()
-    me = identity(asked.replicas)
-    devices = claim_devices(asked)
+    """Join, train, verify, report."""
+    args = arguments()
+    me = identity(args.replicas)
+    devices = claim_devices(args)
     names, host = [device_name(device) for device in devices], socket.gethostname()
-    strategy, backend = join(asked, me)
+    strategy, backend = join(args, me)
     for index, name in enumerate(names):
         trainer.say_rank(me.rank + index, index, me.world_size, me.node_rank, host, name)
-    found = train(asked, me, strategy, devices)
+    run_facts = train(args, me, strategy, devices)
     prove_world(me, strategy)
     facts = [
         {"rank": me.rank + index, "host": host, "device": name, "memory_bytes": memory_bytes(devices[index])}
@@ -210,8 +210,8 @@ def main() -> None:
     ]
     ranks = gather(facts, me, strategy)
     if me.rank == 0:
-        found = {"backend": backend, **versions(), **found}
-        trainer.say_done(trainer.closing(asked, ranks, found, switches=("xla", "grappler")))
+        run_facts = {"backend": backend, **versions(), **run_facts}
+        trainer.say_done(trainer.closing(args, ranks, run_facts, switches=("xla", "grappler")))
 
 
 if __name__ == "__main__":

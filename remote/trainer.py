@@ -1,6 +1,6 @@
-"""What our trainers have in common: options, the clock of a CPU, what is said. Python 3.8 or newer, standard library only.
+"""The common part of the trainers: options, the clock of a CPU, output. Python 3.8 or newer, standard library only.
 
-It knows no framework: what differs from one to the other is handed in.
+It knows no framework: what differs between them is passed in.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn, Sequence
 
 SWITCH: dict[str, Any] = {"nargs": "?", "const": "true", "choices": ["true", "false"]}
-"""How an option is declared that is true or false."""
+"""Keyword arguments that declare an option as true or false."""
 FACTS_BYTES = 1024
-"""Room for what a rank says of itself: collectives of bytes want one size for all."""
+"""Bytes reserved for the facts of a rank: collectives of bytes need the same size on every rank."""
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------------------------------
 
 
 def options(models: Iterable[str]) -> argparse.ArgumentParser:
-    """Return a parser with the options that mean the same everywhere."""
+    """Return a parser with the options that mean the same in every trainer."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--model", choices=sorted(models), default="resnet50")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -38,52 +38,52 @@ def options(models: Iterable[str]) -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--loss-scale", type=float, default=1024.0, help="of fp16, at first; halved at each overflow")
+    parser.add_argument("--loss-scale", type=float, default=1024.0, help="initial value with fp16; halved at each overflow")
     parser.add_argument("--label-smoothing", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
 def parsed(parser: argparse.ArgumentParser, unusable: Callable[[argparse.Namespace], str]) -> argparse.Namespace:
-    """Return the command line. Ends the process where ``unusable`` tells why it cannot be run."""
-    asked = parser.parse_args()
-    problem = unusable(asked)
+    """Return the command line. Ends the process if ``unusable`` returns a reason why it cannot be used."""
+    args = parser.parse_args()
+    problem = unusable(args)
     if problem:
         parser.error(problem)
-    return asked
+    return args
 
 
-def unusable_values(asked: argparse.Namespace, counts: Sequence[str]) -> str:
-    """Return which number or type cannot be run, or nothing. ``counts``: numbers that are 1 or more."""
+def unusable_values(args: argparse.Namespace, counts: Sequence[str]) -> str:
+    """Return which number or type cannot be used, or an empty text. ``counts``: options that must be 1 or more."""
     for name in counts:
-        if getattr(asked, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(asked, name)}"
-    if asked.image_size < 32:
-        return f"--image-size: expected 32 or more, got {asked.image_size}"
+        if getattr(args, name) < 1:
+            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
+    if args.image_size < 32:
+        return f"--image-size: expected 32 or more, got {args.image_size}"
     for name in ("timeout_s", "loss_scale"):
-        if getattr(asked, name) <= 0:
-            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(asked, name):g}"
-    if asked.model == "resnet50" and asked.batch_size == 1 and asked.image_size == 32:
+        if getattr(args, name) <= 0:
+            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(args, name):g}"
+    if args.model == "resnet50" and args.batch_size == 1 and args.image_size == 32:
         return "--batch-size: expected 2 or more at image size 32, got 1: BatchNorm would see one value per channel"
-    if asked.dtype == "tf32" and asked.device == "cpu":
+    if args.dtype == "tf32" and args.device == "cpu":
         return "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"
     return ""
 
 
-def unusable_loader(asked: argparse.Namespace) -> str:
-    """Return why the loader has nothing to read or nowhere to decode, or nothing."""
-    if asked.loader != "synthetic" and not asked.data_dir:
-        return f"--data-dir: expected the folder that loader {asked.loader} reads, got none"
-    if asked.loader == "dali-gpu" and asked.device == "cpu":
-        return "--loader: dali-gpu decodes on a GPU, there is none with --device cpu. take dali-cpu"
+def unusable_loader(args: argparse.Namespace) -> str:
+    """Return why the loader has nothing to read or no device to decode on, or an empty text."""
+    if args.loader != "synthetic" and not args.data_dir:
+        return f"--data-dir: expected the folder that loader {args.loader} reads, got none"
+    if args.loader == "dali-gpu" and args.device == "cpu":
+        return "--loader: expected a loader for --device cpu, got dali-gpu, which decodes on a GPU. use dali-cpu"
     return ""
 
 
-# --- who and where --------------------------------------------------------------------------------------------------------
+# --- ranks and devices ----------------------------------------------------------------------------------------------------
 
 
 class Identity(NamedTuple):
-    """Who a process is among all, where each has one device."""
+    """The numbers of a process among all ranks, when each has one device."""
 
     rank: int
     local_rank: int
@@ -92,7 +92,7 @@ class Identity(NamedTuple):
 
 
 def cpu_name() -> str:
-    """Return what the processor calls itself."""
+    """Return the processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -102,14 +102,14 @@ def cpu_name() -> str:
 
 
 def resident_bytes() -> int:
-    """Return the most memory this process held."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def check_ranks(total: Sequence[int], world_size: int, group: int | None = None) -> None:
-    """Raise RuntimeError where sum and count of all ranks are not those of 0 … world_size-1.
+    """Raise RuntimeError unless sum and count of all ranks are those of 0 … world_size-1.
 
-    ``group``: the size of the process group, where the framework tells it.
+    ``group``: the size of the process group, if the framework reports it.
     """
     expected = [world_size * (world_size - 1) // 2, world_size]
     if list(total) != expected or group not in (None, world_size):
@@ -118,7 +118,7 @@ def check_ranks(total: Sequence[int], world_size: int, group: int | None = None)
 
 
 def packed(facts: dict[str, Any]) -> list[int]:
-    """Return what a rank says of itself as bytes, as many for every rank."""
+    """Return the facts of a rank as bytes, of the same length for every rank."""
     text = json.dumps(facts).encode()
     if len(text) > FACTS_BYTES:
         raise ValueError(f"facts of a rank: expected {FACTS_BYTES} bytes at most, got {len(text)}")
@@ -126,18 +126,18 @@ def packed(facts: dict[str, Any]) -> list[int]:
 
 
 def unpacked(values: Iterable[float]) -> dict[str, Any]:
-    """Return what a rank said of itself."""
+    """Return the facts of a rank from its bytes."""
     facts: dict[str, Any] = json.loads(bytes(map(int, values)))
     return facts
 
 
-# --- time -----------------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):
     """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss.
 
-    ``input_wait_s``: of the seconds, those before its images were there, where a trainer notes it.
+    ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it.
     """
 
     number: int
@@ -148,9 +148,9 @@ class Step(NamedTuple):
 
 
 def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
-    """Return the largest size up to ``most`` that fits, to a sixteenth; 0 where none does.
+    """Return the largest size up to ``most`` that fits, to within a sixteenth; 0 if none fits.
 
-    It doubles from ``first`` until a size does not fit, then halves the distance. Sizes from 64 on are multiples of 8.
+    Double from ``first`` until a size does not fit, then bisect. Sizes from 64 on are multiples of 8.
     """
     low, high = 0, min(first, most)
     while fits(high):
@@ -169,7 +169,7 @@ def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
 
 
 class HostClock:
-    """Time of steps that are over when their end is noted, as on a CPU."""
+    """Timing of steps that are finished when their end is marked, as on a CPU."""
 
     def start(self) -> float:
         """Return the monotonic clock before the first step."""
@@ -177,11 +177,11 @@ class HostClock:
         return self.t
 
     def begin(self) -> None:
-        """Note that the images of the next step are there. Whoever does not ask has no wait."""
+        """Record that the images of the next step are ready. Without this call the input wait is 0."""
         self.begun = time.monotonic()
 
     def mark(self, number: int, loss: Any) -> list[Step]:
-        """Note the end of a step; return the steps that are over by now."""
+        """Record the end of a step; return the steps that are finished by now."""
         before, begun = self.t, self.begun
         self.t = self.begun = time.monotonic()
         return [Step(number, self.t, self.t - before, float(loss), begun - before)]
@@ -191,17 +191,17 @@ class HostClock:
         return []
 
 
-# --- what is said ---------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------------
 
 
 def say(line: str) -> None:
-    """Print a line now, in one write: a run may be stopped at any time."""
+    """Print a line immediately, in one write: a run may be stopped at any time."""
     sys.stdout.write(f"orch {line}\n")
     sys.stdout.flush()
 
 
 def say_rank(rank: int, local_rank: int, world_size: int, node_rank: int, host: str, device: str) -> None:
-    """Print who a rank is and where it runs."""
+    """Print a rank's numbers, host and device."""
     say(
         f"rank={rank} local_rank={local_rank} world_size={world_size} node_rank={node_rank}"
         f" host={host} pid={os.getpid()} device={device}"
@@ -225,35 +225,35 @@ def say_done(facts: dict[str, Any]) -> None:
 
 
 def closing(
-    asked: argparse.Namespace, ranks: Sequence[dict[str, Any]], found: dict[str, Any], switches: Iterable[str] = ()
+    args: argparse.Namespace, ranks: Sequence[dict[str, Any]], of_run: dict[str, Any], switches: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the facts of a training run for its last line, like `of_all`."""
-    return of_all(asked, ranks, {"global_batch": asked.batch_size * len(ranks), **found}, switches)
+    """Return the facts of a training run for its last line, as `of_all` does."""
+    return of_all(args, ranks, {"global_batch": args.batch_size * len(ranks), **of_run}, switches)
 
 
 def of_all(
-    asked: argparse.Namespace, ranks: Sequence[dict[str, Any]], found: dict[str, Any], switches: Iterable[str] = ()
+    args: argparse.Namespace, ranks: Sequence[dict[str, Any]], of_run: dict[str, Any], switches: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the facts of a run for its last line: what was asked, what all ranks said, what was found out.
+    """Return the facts of a run for its last line: the options, the facts of all ranks, and those of the run, ``of_run``.
 
-    ``switches``: what was declared as `SWITCH`.
+    ``switches``: names of options declared with `SWITCH`.
     """
-    counts = Counter(one["device"] for one in ranks)
+    counts = Counter(rank["device"] for rank in ranks)
     return {
-        **vars(asked),
-        **{name: getattr(asked, name) == "true" for name in switches},
+        **vars(args),
+        **{name: getattr(args, name) == "true" for name in switches},
         "world_size": len(ranks),
-        "ranks": sorted(one["rank"] for one in ranks),
-        "hosts": list(dict.fromkeys(one["host"] for one in ranks)),
+        "ranks": sorted(rank["rank"] for rank in ranks),
+        "hosts": list(dict.fromkeys(rank["host"] for rank in ranks)),
         "devices": [{"name": name, "count": count} for name, count in counts.items()],
-        "max_memory_bytes": max(one["memory_bytes"] for one in ranks),
+        "max_memory_bytes": max(rank["memory_bytes"] for rank in ranks),
         "simulated": False,
-        **found,
+        **of_run,
     }
 
 
 def leave_at_once() -> NoReturn:
-    """Print the exception in hand and end: an orderly exit would wait for collectives that the other ranks may never join."""
+    """Print the current exception and exit: an orderly exit would wait for collectives that the other ranks may never join."""
     traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

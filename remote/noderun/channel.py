@@ -1,4 +1,4 @@
-"""The channel to the controller: answers to standard output, files from standard input."""
+"""The channel to the controller: answers on standard output, files on standard input."""
 
 import json
 import signal
@@ -16,13 +16,13 @@ def reply(**fields):
 
 
 def received(count, digest):
-    """Yield ``count`` bytes of standard input in blocks, feeding the digest. This process ends where none come for a while."""
+    """Yield ``count`` bytes of standard input in blocks and feed the digest. Ends this process after IDLE_S without data."""
     while count:
         signal.alarm(IDLE_S)
         block = sys.stdin.buffer.read1(min(count, CHUNK))
         signal.alarm(0)
         if not block:
-            raise Refused("transfer_corrupt", "the line ended %d bytes early" % count)
+            raise Refused("transfer_corrupt", "the connection ended %d bytes early" % count)
         digest.update(block)
         count -= len(block)
         yield block

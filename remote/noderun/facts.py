@@ -1,4 +1,4 @@
-"""The operation that reports what this machine is."""
+"""The operation that reports the facts of this machine."""
 
 import base64
 import json
@@ -19,18 +19,18 @@ from noderun.network import infiniband_ports, interface_facts, resolved, route_t
 from noderun.processes import boot_id, owners
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
-# What other programs say of this machine. They start together, and while others answer.
+# Other programs that describe this machine. They run at the same time as everything else.
 TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
 
 
 def op_facts(request):
-    """Report what this machine is: the answers that preflight compares and the manifest keeps.
+    """Report the facts that preflight compares and the manifest stores.
 
-    What other programs and the kernel say goes to the controller as it stands, packed: there it is understood.
+    Output of other programs and of the kernel is sent as it is, compressed: the controller parses it.
     """
     root = root_directory(request["root"])
     unwritable = not_written(root)
-    asked = {name: begin(argv, root) for name, argv in TOLD.items()}  # they answer while the rest is found out
+    started = {name: begin(argv, root) for name, argv in TOLD.items()}  # they run while the rest is collected
     facts = {
         "hostname": socket.gethostname(),
         "boot_id": boot_id(),
@@ -49,9 +49,9 @@ def op_facts(request):
         "time": time.time(),
         "ports_busy": [],
     }
-    seen, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
-    facts["framework"] = seen or framework_facts(request["python"], request["probe"], request["probe_timeout_s"])
-    facts["imported"] = not seen
+    versions, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
+    facts["framework"] = versions or framework_facts(request["python"], request["probe"], request["probe_timeout_s"])
+    facts["imported"] = not versions
     for port in request["ports"]:
         try:
             check_port(port)
@@ -62,26 +62,26 @@ def op_facts(request):
     addresses = resolved([facts["hostname"]] + ([request["peer"]] if request.get("peer") else []))
     facts["hostname_addresses"] = addresses[facts["hostname"]]
     if request.get("peer"):
-        facts["route"] = next((found for found in map(route_to, addresses[request["peer"]]) if found), None)
+        facts["route"] = next((route for route in map(route_to, addresses[request["peer"]]) if route), None)
     if request.get("data_dir"):
         facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
         facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
-    told = {name: said(one, TOLD_S) for name, one in asked.items()}
-    if told["smi"]:
-        told["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", told["smi"]["text"])
-        told["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", told["smi"]["text"]))
-    told["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
-    told["kernel_log"] = kernel_log("NVRM: ")
-    told["infiniband"] = infiniband_ports()
-    told["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
-    facts["held_by"] = still_held(root)  # last: the keeper of a run before may need a moment to leave
-    packed = base64.b64encode(zlib.compress(json.dumps(told).encode(), 6)).decode()
+    reports = {name: said(program, TOLD_S) for name, program in started.items()}
+    if reports["smi"]:
+        reports["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"])
+        reports["owners"] = owners(re.findall(r"<pid>\s*(\d+)\s*</pid>", reports["smi"]["text"]))
+    reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
+    reports["kernel_log"] = kernel_log("NVRM: ")
+    reports["infiniband"] = infiniband_ports()
+    reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    facts["held_by"] = still_held(root)  # last: the supervisor of the previous run may need a moment to exit
+    packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
 
 
 def still_held(root):
-    """Return the record of who holds this node and goes on to, None where nobody does."""
+    """Return the record of this node's holder if it still holds it after 1 s, None if the node is free by then."""
     deadline = time.monotonic() + 1.0
     holder = holder_of(root)
     while holder is not None and time.monotonic() < deadline:
@@ -91,18 +91,18 @@ def still_held(root):
 
 
 def machine():
-    """Return what says that neither this boot nor the GPUs' driver has changed: the kernel's own words."""
+    """Return what changes with every boot and every change of the GPU driver, in the kernel's own words."""
     return boot_id() + "\n" + read_slice("/proc/driver/nvidia/version", 0, CHUNK).decode("utf-8", "surrogateescape")
 
 
 def state_of(path):
     """Return inode, size and times of a path, as ``stat -L -c '%i %s %Y %Z'`` prints them."""
-    found = os.stat(path)
-    return "%d %d %d %d" % (found.st_ino, found.st_size, found.st_mtime, found.st_ctime)
+    status = os.stat(path)
+    return "%d %d %d %d" % (status.st_ino, status.st_size, status.st_mtime, status.st_ctime)
 
 
 def cpu_model():
-    """Return the processor's name, or the architecture where the kernel does not say."""
+    """Return the processor's name, or the architecture if the kernel has no name."""
     with open("/proc/cpuinfo", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
@@ -111,18 +111,18 @@ def cpu_model():
 
 
 def limits():
-    """Return [soft, hard] limits as ssh gave them to this process, and so to a run; None for unlimited."""
-    found = {}
+    """Return {name: [soft, hard]} of the limits that ssh gave this process, and so a run; None for unlimited."""
+    pairs = {}
     for name in ("memlock", "nofile", "nproc", "core", "stack"):
         pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
-        found[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
-    return found
+        pairs[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
+    return pairs
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm, where loaders and NCCL put what processes share; None where there is none."""
+    """Return the size of /dev/shm in bytes, where loaders and NCCL keep shared memory; None if it does not exist."""
     try:
-        found = os.statvfs("/dev/shm")
+        disk = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return found.f_blocks * found.f_frsize
+    return disk.f_blocks * disk.f_frsize

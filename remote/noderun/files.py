@@ -1,4 +1,4 @@
-"""Files below the work directory, what a request is refused with, and small files of the kernel's."""
+"""Files below the work directory, the error that refuses a request, and small files of the kernel."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ TAIL_BYTES = 16384
 
 
 class Refused(Exception):
-    """A request that cannot be met; travels to the controller as an error event with ``kind`` and ``message``."""
+    """A request that cannot be fulfilled; sent to the controller as an error event with ``kind`` and ``message``."""
 
     def __init__(self, kind, message, **context):
         super().__init__(message)
@@ -21,30 +21,30 @@ class Refused(Exception):
 
 
 def why(error, doing):
-    """Return in words what the system did not do, and why: the path, or where there is none what was being done."""
+    """Return what failed and why: the error's path, or ``doing`` if it has none, and the system's message."""
     return "%s: %s" % (doing if error.filename is None else os.fsdecode(error.filename), error.strerror or error)
 
 
 def root_directory(path):
-    """Return the work directory as an absolute path, made if missing. Refuses one that somebody else could write to."""
+    """Return the work directory as an absolute path; create it if missing. Refuses one that other users could write to."""
     home = os.path.expanduser("~")
     if path.startswith("~") and not os.path.isdir(home):
-        raise Refused("node_unfit", "work directory %s: there is no %s; make it, or set vars.workdir" % (path, home))
+        raise Refused("node_unfit", "work directory %s: %s does not exist; create it, or set vars.workdir" % (path, home))
     path = os.path.abspath(os.path.expanduser(path))
     try:
         os.makedirs(path, 0o700, exist_ok=True)
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         raise Refused("node_unfit", "work directory %s: %s" % (path, error.strerror))
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise Refused("node_unfit", "work directory %s: expected a directory of user %d" % (path, os.getuid()))
-    if found.st_mode & 0o022:
-        raise Refused("node_unfit", "work directory %s: expected mode 0700, got %04o" % (path, found.st_mode & 0o7777))
+    if status.st_mode & 0o022:
+        raise Refused("node_unfit", "work directory %s: expected mode 0700, got %04o" % (path, status.st_mode & 0o7777))
     return path
 
 
 def inside(root, relative):
-    """Return root/relative. Refuses names that would leave the work directory or hide in it."""
+    """Return root/relative. Refuses names that lead out of the work directory, and hidden ones."""
     parts = relative.split("/")
     if not all(NAME.match(part) for part in parts):
         raise Refused("unsafe_path", "unsafe path %r" % relative)
@@ -65,22 +65,22 @@ def digest_of(path, size=float("inf")):
 
 
 def free_bytes(path):
-    """Return the room that is left on the disk of a path, in bytes."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+    """Return the free space on the disk that holds a path, in bytes."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
 
 
 def unwritten(error, path, disk, needed):
-    """Return the refusal that an error on writing to a path stands for; of a full disk, with what was needed and is free."""
-    words = "%s: %s" % (path, error.strerror or error)
+    """Return the refusal for an error while writing to a path; for a full disk with the bytes needed and free."""
+    message = "%s: %s" % (path, error.strerror or error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return Refused("node_unfit", words)
-    return Refused("storage_full", "%s; needed %d bytes, free %d" % (words, needed, free_bytes(disk)))
+        return Refused("node_unfit", message)
+    return Refused("storage_full", "%s; needed %d bytes, free %d" % (message, needed, free_bytes(disk)))
 
 
 @contextlib.contextmanager
 def opened(path):
-    """Open a regular file; None where it is not there yet, or is none."""
+    """Open a regular file; yield None if it is missing or not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -93,13 +93,13 @@ def opened(path):
 
 
 def read_slice(path, offset, limit):
-    """Return up to ``limit`` bytes of a regular file from ``offset``; nothing where it is not there yet."""
+    """Return up to ``limit`` bytes of a regular file from ``offset``; empty if the file is missing."""
     with opened(path) as handle:
         return b"" if handle is None else os.pread(handle, limit, offset)
 
 
 def first_line(*path):
-    """Return the first line of a small file of the kernel's; an empty text where it cannot be read."""
+    """Return the first line of a small file of the kernel; empty if it cannot be read."""
     try:
         with open(os.path.join(*path), errors="replace") as file:
             return file.readline(4096).strip()
@@ -108,7 +108,7 @@ def first_line(*path):
 
 
 def names_in(folder):
-    """Return the names in a folder; none where there is no such folder."""
+    """Return the names in a folder; empty if there is no such folder."""
     try:
         return os.listdir(folder)
     except OSError:

@@ -11,27 +11,27 @@ from noderun.logs import MAX_FILES
 
 
 def installed(python, names):
-    """Return (version by name, paths that this rests on) of the distributions that an interpreter would find.
+    """Return ({name: version}, paths searched) of the distributions that an interpreter would find.
 
-    Nothing of them is imported, which takes seconds for a framework: pip leaves a folder for each, named ``name-version``.
+    None of them is imported, which takes seconds for a framework: pip creates a folder ``name-version`` for each.
     """
     code = "import json,sys;print(json.dumps([sys.executable]+sys.path))"
     answer = framework_facts(python, code, 60)
     if isinstance(answer, dict):
         return {}, []
     paths = [os.path.realpath(answer[0])] + [path for path in answer[1:] if os.path.isdir(path)]
-    found = {}
+    by_name = {}
     for path in paths[1:]:
         for entry in names_in(path):
             name, _, version = os.path.splitext(entry)[0].partition("-")
             if entry.endswith((".dist-info", ".egg-info")) and version:
-                found.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
-    versions = {name: found.get(name.lower().replace("-", "_").replace(".", "_")) for name in names}
+                by_name.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
+    versions = {name: by_name.get(name.lower().replace("-", "_").replace(".", "_")) for name in names}
     return {name: version for name, version in versions.items() if version}, paths
 
 
 def framework_facts(python, probe, timeout_s):
-    """Return what the framework's own interpreter says of its versions, or {"error": …} naming what failed."""
+    """Return the versions that the framework's own interpreter reports, or {"error": …} with what failed."""
     import subprocess
 
     python = os.path.expanduser(python)
@@ -55,20 +55,20 @@ def framework_facts(python, probe, timeout_s):
 
 
 def data_set_digest(directory):
-    """Return what a data set made by make_dataset.py says its digest is, None where there is no such set."""
+    """Return the digest in the description of a data set made by make_dataset.py, None if there is no such data set."""
     try:
-        found = json.loads(read_slice(os.path.join(directory, "dataset.json"), 0, CHUNK).decode("utf-8", "replace"))
+        description = json.loads(read_slice(os.path.join(directory, "dataset.json"), 0, CHUNK).decode("utf-8", "replace"))
     except ValueError:
         return None
-    digest = found.get("sha256") if isinstance(found, dict) else None
+    digest = description.get("sha256") if isinstance(description, dict) else None
     return digest[:64] if isinstance(digest, str) else None
 
 
 def program_digest(path):
-    """Return the SHA-256 of a program: of its file, or of the Python files in a directory; None where there is neither, and
-    {"error": …} where one of them cannot be read.
+    """Return the SHA-256 of a program: of its file, or of the Python files in a directory. None if neither exists, and
+    {"error": …} if a file cannot be read.
 
-    Of a directory the first thousands in order of name count, on every node the same ones.
+    In a directory the first MAX_FILES files by name count, the same ones on every node.
     """
     try:
         if not os.path.isdir(path):
@@ -82,7 +82,7 @@ def program_digest(path):
 
 
 def python_files(path):
-    """Yield the regular files below a directory that hold Python, relative to it, in order of name."""
+    """Yield the Python files below a directory, regular files only, relative to it and in order of name."""
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):

@@ -1,4 +1,4 @@
-"""The keeper of a run, detached from ssh: the controller's side of it, and how a process becomes one."""
+"""The supervisor of a run, detached from ssh: its connections to the controller, and how a process becomes one."""
 
 import base64
 import contextlib
@@ -25,25 +25,25 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Keeper:
-    """Takes orders for one run from those who connect to its socket, and tells them what becomes of it."""
+    """Takes orders for one run from everyone connected to its socket, and reports the run's events to them."""
 
     def __init__(self, directory):
         self.run = Run(directory, self.tell)
         self.connections = {}
         self.owner = b""
-        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # of the node's name, once that is ours
+        self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A relative name: the path of a socket holds 107 bytes at most, a work directory may be longer.
+        # A relative name: a socket's path holds at most 107 bytes, and a work directory may be longer.
         self.listener.bind("keeper.sock")
         self.listener.listen(4)
 
     def serve(self):
-        """Run until there is nothing left to own and nobody left to tell."""
+        """Work until there is nothing left to own and nobody left to report to."""
         run = self.run
         while run.state != "gone":
             doors = [self.listener, self.door] if self.owner else [self.listener]
             ready = select.select(doors + list(self.connections), [], [], POLL_S)[0]
-            # It is in the wait that a frozen node stands still, so lateness is judged after it and before what waited there.
+            # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
             run.judge_lateness()
             for connection in ready:
                 if connection is self.listener:
@@ -62,7 +62,7 @@ class Keeper:
     # -- connections
 
     def accept(self):
-        """Take one more connection: the controller's, a re-attached one, or that of somebody who wants the run stopped."""
+        """Accept one more connection: the controller's, a re-attached one, or one that wants the run stopped."""
         connection, _ = self.listener.accept()
         connection.settimeout(5)
         self.connections[connection] = b""
@@ -70,33 +70,33 @@ class Keeper:
         self.answer(connection, "hello", state=run.state, started=run.started, record=run.record, boot_id=boot_id())
 
     def introduce(self):
-        """Say whose this node is, to somebody who may be of another work directory or user, and hang up."""
-        asking, _ = self.door.accept()
-        with asking, contextlib.suppress(OSError):
-            asking.setblocking(False)
-            asking.send(self.owner)
+        """Send the owner's record to a process that may belong to another work directory or user, and close."""
+        client, _ = self.door.accept()
+        with client, contextlib.suppress(OSError):
+            client.setblocking(False)
+            client.send(self.owner)
 
     def tell(self, event, **fields):
-        """Send one event to everybody who is connected."""
+        """Send one event to all connections."""
         for connection in list(self.connections):
             self.answer(connection, event, **fields)
 
     def answer(self, connection, event, **fields):
-        """Send one event to one side. Who does not take it within 5 s has lost the line; the run goes on."""
+        """Send one event to one connection. One that does not take it within 5 s is dropped; the run continues."""
         try:
             connection.sendall(json.dumps(dict(fields, event=event)).encode() + b"\n")
         except OSError:
             self.hang_up(connection)
 
     def hang_up(self, connection):
-        """Forget a connection. Where it was the last one and nothing runs, go: without a go-word nothing is started."""
+        """Forget a connection. If it was the last one and nothing runs, exit: without a start signal nothing is started."""
         connection.close()
         self.connections.pop(connection, None)
         if not self.connections and self.run.state in ("new", "armed", "ended"):
             self.run.state = "gone"
 
     def receive(self, connection):
-        """Read what came and obey each whole line."""
+        """Read from a connection and carry out each complete line."""
         try:
             data = connection.recv(65536)
         except OSError:
@@ -121,26 +121,26 @@ class Keeper:
                 return
 
     def obey(self, method, order, connection):
-        """Do as ordered. Before the start an error refuses the run; later nothing that a controller says touches files."""
+        """Carry out an order. Before the start an error refuses the run; later no order touches files."""
         directory = self.run.directory
         try:
             method(self, order, connection)
         except OSError as error:
-            # A write to an open file fails without its name, and other names are as seen from the run's directory.
+            # An error of writing to an open file has no file name, and other names are relative to the run's directory.
             path = os.path.join(directory, error.filename) if error.filename else directory
             raise unwritten(error, path, directory, RESERVE_BYTES + len(order.get("variables", "").encode()))
 
     # -- orders
 
     def arm(self, order, connection):
-        """Take the node's lock, have everything checked, say armed."""
+        """Take the node's lock, check everything, report armed."""
         self.lock(order["owner"])
         self.run.arm(order)
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
 
     def lock(self, owner):
-        """Hold the node for as long as this process lives: the lock of its work directory, and the name that stands for it in
-        all work directories and for all users. Refuses with the owner's record where one of them is taken."""
+        """Hold the node for as long as this process lives: the lock of its work directory, and the node's name, which
+        all work directories and all users share. Refuses with the owner's record if one of them is taken."""
         record = json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n"
         root = os.path.dirname(os.path.dirname(self.run.directory))
         path = os.path.join(root, "node.lock")
@@ -153,7 +153,7 @@ class Keeper:
         self.owner = record
 
     def beat(self, order, connection):
-        """Renew the lease and answer with the clock, for liveness and for the offset of the clocks."""
+        """Renew the lease and answer with the clock, to show liveness and to measure the offset between clocks."""
         self.run.renewed = time.monotonic()
         fields = {"n": order["n"], "mono": time.monotonic(), "state": self.run.state}
         tail = order.get("tail")
@@ -163,7 +163,7 @@ class Keeper:
         self.answer(connection, "beat", **fields)
 
     def go(self, order, connection):
-        """Let the run start."""
+        """Start the run."""
         self.run.renewed = time.monotonic()
         self.run.go(order.get("at"))
 
@@ -173,12 +173,12 @@ class Keeper:
         self.run.stop(order["reason"])
 
     def finish(self, order, connection):
-        """End what only waits here, because the first node has come to a good end."""
+        """End processes that only wait here, because the first node has finished successfully."""
         self.run.renewed = time.monotonic()
         self.run.finish()
 
     def bye(self, order, connection):
-        """The controller has what it wants; go as soon as nothing is left to own."""
+        """The controller needs nothing more; exit as soon as nothing is left to own."""
         if self.run.state in ("new", "armed", "ended"):
             self.run.state = "gone"
 
@@ -194,7 +194,7 @@ ORDERS = {
 
 
 def keep_main(directory):
-    """Become the keeper of a run directory. The caller has detached this process from ssh."""
+    """Become the supervisor of a run directory. The caller has detached this process from ssh."""
     import ctypes
 
     os.chdir(directory)
@@ -213,7 +213,7 @@ def keep_main(directory):
     try:
         keeper.serve()
     except BaseException as error:
-        # Whatever went wrong here, a disk that is full or a fault of ours: nothing may run on without an owner.
+        # Whatever went wrong here, a full disk or a bug in this program: no process may keep running without an owner.
         deadline = time.monotonic() + STUCK_S
         while descendants(os.getpid()) and time.monotonic() < deadline:
             send_signal(keeper.run.owned(), signal.SIGKILL)
@@ -230,15 +230,15 @@ def keep_main(directory):
 
 
 def start_keeper(directory):
-    """Fork twice and become a keeper that has nothing of this ssh session: no terminal, no stream, no session.
+    """Fork twice and become a supervisor that keeps nothing of this ssh session: no terminal, no stream, no session.
 
-    Python is not started anew: this program is loaded, and a start costs more than all else that a keeper does.
+    No new interpreter is started: this program is already loaded, and a start costs more than all else a supervisor does.
     """
     pid = os.fork()
     if pid:
         code = ending(os.waitpid(pid, 0)[1])[0]
         if code:
-            raise Refused("node_unfit", "the keeper of the run cannot be started: %s" % os.strerror(code))
+            raise Refused("node_unfit", "cannot start the supervisor of the run: %s" % os.strerror(code))
         return
     os.setsid()
     try:

@@ -1,4 +1,4 @@
-"""From the go-word to the launch script, and ports that have to be free before."""
+"""From the start signal to the launch script, and ports that must be free before."""
 
 import os
 import signal
@@ -8,37 +8,37 @@ import time
 from noderun.files import Refused
 
 
-def launch(order, gate, report, group):
-    """In the forked child: wait for the go-word, become the launch script at its instant, in the run's control group.
+def launch(order, barrier, report, group):
+    """In the forked child: wait for the start signal, then exec the launch script at its instant, in the run's control group.
 
-    Never returns. Where the gate is closed without a word there was none, and nothing has been started.
+    Never returns. If the barrier is closed without a start signal, nothing is started.
     """
     try:
         os.setsid()
         if group:
             with open(os.path.join(group, "cgroup.procs"), "w") as file:
                 file.write("0")
-        # The keeper ignores these, and what is ignored at its start a shell cannot trap.
+        # The supervisor ignores these, and a shell cannot trap a signal that is ignored when it starts.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
         environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
         usual = go_first()
-        word = os.read(gate, 64)
+        word = os.read(barrier, 64)
         if not word:
             os._exit(0)
         for number, name in ((1, "node.out"), (2, "node.err")):
             path = os.path.join("logs", name)
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), number)
         if word != b"now":
-            # No spinning at the end: where nodes share cores, as in a lab, it would delay the others.
+            # No busy waiting at the end: where nodes share cores, as in a lab, it would delay the others.
             time.sleep(min(10.0, max(0.0, float(word) - time.monotonic())))
         os.write(report, b"%.9f" % time.monotonic())
         if usual:
             os.sched_setscheduler(0, *usual)
         else:
-            os.sched_yield()  # to those who wait for this very instant on the same core
+            os.sched_yield()  # to processes that wait for this very instant on the same core
         os.execvpe(order["argv"][0], order["argv"], environment)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
@@ -47,9 +47,9 @@ def launch(order, gate, report, group):
 
 
 def go_first():
-    """Let this process go before others of its node, so that a busy one does not start late. Return what undoes it.
+    """Run this process before others of its node, so that a busy node does not start late. Return what restores the old state.
 
-    Only a privileged user may; else None, and it waits for its turn as everybody does.
+    Only a privileged user may do this; for others return None, and the process is scheduled as usual.
     """
     try:
         usual = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -60,7 +60,7 @@ def go_first():
 
 
 def check_port(port):
-    """Refuse where something already listens on a port that the run needs."""
+    """Refuse if something already listens on a port that the run needs."""
     probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

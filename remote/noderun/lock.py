@@ -1,4 +1,4 @@
-"""One run at a time has a node: the lock of its work directory, and the node's name."""
+"""One run per node at a time: the lock of a work directory, and the node's name."""
 
 import contextlib
 import errno
@@ -15,23 +15,23 @@ from noderun.processes import owners
 
 
 def wait_for(run_id, take):
-    """Call what takes a lock until it returns None, for a while; refuse with what it returns, the record of who has it."""
+    """Call ``take`` until it returns None, for a few seconds; then refuse with its result, the record of the lock's holder."""
     began = time.monotonic()
     while True:
         holder = take()
         if holder is None:
             return
-        # The keeper of the run before this one may need a moment to leave. Of two runs that want the same nodes at the
-        # same moment, each may hold some: the later one gives up first, so that one of them gets all.
+        # The supervisor of the previous run may need a moment to exit. If two runs want the same nodes at the same moment, each
+        # may hold some of them: the later run gives up first, so that the other gets all.
         if time.monotonic() - began > (1.0 if run_of(holder) < run_id else 4.0):
             if run_of(holder) == run_id:
-                raise Refused("node_unfit", "another node of this run is this machine: name it once in the inventory")
+                raise Refused("node_unfit", "two nodes of this run are the same machine: list it once in the inventory")
             raise Refused("node_busy", "another run holds this node", owner=holder)
         time.sleep(0.02)
 
 
 def locked_by(handle, how):
-    """Lock a work directory by its open file and return None; where that is taken, return the record of who has it."""
+    """Lock a work directory through its open file and return None; if it is locked, return the record of its holder."""
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
     except OSError:
@@ -40,7 +40,7 @@ def locked_by(handle, how):
 
 
 def named_by(door):
-    """Give a socket the name that stands for this node, return None; where that is taken, return the record of who has it."""
+    """Bind a socket to this node's name and return None; if the name is in use, return the record of its holder."""
     try:
         door.bind(node_name())
     except OSError as error:
@@ -51,35 +51,35 @@ def named_by(door):
 
 
 def node_name():
-    """Return the name that stands for this node, of an abstract socket: the system takes it back from a process that ends.
+    """Return this node's name, an abstract socket address: the system frees it when the process that holds it ends.
 
-    A node is what shares a network and sees each other's processes, whatever the user. So containers with process numbers of
-    their own are nodes of their own, and so are those of a lab without namespaces, which bear its mark.
+    A node is a set of processes that share a network and see each other, whatever the user. So containers with a process
+    namespace of their own are separate nodes, and so are those of a lab without namespaces, which sets its own marks.
     """
     marks = [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in ("ORCH_LAB", "ORCH_LAB_NODE")]
     return "\0orch-node-" + hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
 
 
 def introduction():
-    """Return what the process that has this node's name says of its run, else whose process it is; None where nobody has it."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(0.5)
+    """Return the run record of the process that holds this node's name, else what process it is; None if the name is free."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(0.5)
         try:
-            asking.connect(node_name())
+            client.connect(node_name())
         except ConnectionRefusedError:
             return None
         except OSError as error:
             return "it does not answer: %s" % error.strerror
-        pid = int.from_bytes(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
-        said = b""
+        pid = int.from_bytes(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+        record = b""
         with contextlib.suppress(OSError):
-            said = asking.recv(4096)
+            record = client.recv(4096)
         user = owners([str(pid)]).get(str(pid), "another user")
-        return said.decode("utf-8", "replace").strip() or "process %d of %s, which does not answer" % (pid, user)
+        return record.decode("utf-8", "replace").strip() or "process %d of %s, which does not answer" % (pid, user)
 
 
 def holder_of(root):
-    """Return the record of who holds this node, by a work directory's lock or by the node's name; None where nobody does."""
+    """Return the record of this node's holder, from a work directory's lock or from the node's name; None if it is free."""
     try:
         lock = os.open(os.path.join(root, "node.lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -92,7 +92,7 @@ def holder_of(root):
 
 
 def run_of(holder):
-    """Return the run id in a lock's owner record; nothing where the owner has not written it yet."""
+    """Return the run id in a lock's owner record; empty if the owner has not written it yet."""
     try:
         return json.loads(holder)["run_id"]
     except (ValueError, KeyError, TypeError):

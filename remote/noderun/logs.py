@@ -1,4 +1,4 @@
-"""The log folder of a run: which files count as logs, and in what order."""
+"""The log folder of a run: which files count as logs, and their order."""
 
 import os
 
@@ -8,28 +8,28 @@ MAX_FILES = 4096
 
 
 def log_files(directory):
-    """Return {name: size} of the regular files in a run's log folder; links and special files are left out."""
-    found = {}
+    """Return {name: bytes} of the regular files in a run's log folder; links and special files are left out."""
+    sizes = {}
     for entry in os.scandir(os.path.join(directory, "logs")):
         try:
             if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
-                found[entry.name] = entry.stat(follow_symlinks=False).st_size
+                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
         except FileNotFoundError:
             continue
-    return found
+    return sizes
 
 
 def in_order(sizes):
-    """Return names of logs, those of node and ranks first: a program that makes many files must not displace them."""
+    """Return names of logs, those of node and ranks first: a program that writes many files must not displace them."""
     return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-")), name))
 
 
 def odd_files(directory):
-    """Return some names in a run's log folder that are never opened nor sent: links, special files, names not allowed."""
-    found = []
+    """Return up to 20 names in a run's log folder that are never opened or sent: links, special files, invalid names."""
+    names = []
     for entry in os.scandir(os.path.join(directory, "logs")):
         if not (NAME.match(entry.name) and entry.is_file(follow_symlinks=False)):
-            found.append(entry.name[:200])
-            if len(found) == 20:
+            names.append(entry.name[:200])
+            if len(names) == 20:
                 break
-    return sorted(found)
+    return sorted(names)

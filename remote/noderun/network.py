@@ -9,9 +9,9 @@ from noderun.told import MOST_LINES
 
 
 def interface_facts(name):
-    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network interface; None where there is none.
+    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network interface; None if it is missing.
 
-    Speed is in Mb/s, None where the kernel does not know one.
+    Speed is in Mb/s, None if the kernel does not know it.
     """
     base = os.path.join("/sys/class/net", os.path.basename(name))
     try:
@@ -22,21 +22,21 @@ def interface_facts(name):
     return {
         "state": first_line(base, "operstate"),
         "mtu": mtu,
-        "speed_mbit": int(speed) if speed.isdigit() and int(speed) else None,  # -1 where nothing is plugged in
+        "speed_mbit": int(speed) if speed.isdigit() and int(speed) else None,  # -1 with no cable plugged in
         "kind": first_line(base, "type"),
     }
 
 
 def resolved(names):
-    """Return the addresses of each name as this machine's resolver has them, none for what takes longer than 5 s."""
+    """Return {name: addresses} from this machine's resolver; no addresses for a name that takes longer than 5 s."""
     import threading
 
-    found = {name: [] for name in names}
+    addresses = {name: [] for name in names}
 
     def ask(name):
         try:
             entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found[name] = list({entry[4][0].partition("%")[0]: None for entry in entries})
+            addresses[name] = list({entry[4][0].partition("%")[0]: None for entry in entries})
         except (OSError, UnicodeError):
             return
 
@@ -46,20 +46,20 @@ def resolved(names):
     deadline = time.monotonic() + 5
     for asker in askers:
         asker.join(max(0, deadline - time.monotonic()))
-    return dict(found)
+    return dict(addresses)
 
 
 def route_to(address):
-    """Return how the kernel would send to an address: interface, source, gateway; None where it would not.
+    """Return how the kernel would send to an address: interface, source, gateway; None if it has no route.
 
-    Asked of the kernel itself, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered by RTM_NEWROUTE 24.
+    The kernel is asked directly, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered by RTM_NEWROUTE 24.
     """
     import struct
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    wanted = socket.inet_pton(family, address)
-    message = struct.pack("=8BI", family, 8 * len(wanted), 0, 0, 0, 0, 0, 0, 0)
-    message += struct.pack("=HH", 4 + len(wanted), 1) + wanted
+    destination = socket.inet_pton(family, address)
+    message = struct.pack("=8BI", family, 8 * len(destination), 0, 0, 0, 0, 0, 0, 0)
+    message += struct.pack("=HH", 4 + len(destination), 1) + destination
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(2)
         try:
@@ -76,8 +76,8 @@ def route_to(address):
         at += max(4, (size + 3) & ~3)
     name = socket.if_indextoname(struct.unpack("=I", values[4])[0])
     source, gateway = (socket.inet_ntop(family, values[kind]) if kind in values else None for kind in (7, 5))
-    found = {"to": address, "interface": name, "source": source, "gateway": gateway, "local": answer[23] == 2}
-    return dict(interface_facts(name) or {}, **found)
+    route = {"to": address, "interface": name, "source": source, "gateway": gateway, "local": answer[23] == 2}
+    return dict(interface_facts(name) or {}, **route)
 
 
 def infiniband_ports(base="/sys/class/infiniband"):
@@ -98,7 +98,7 @@ def infiniband_ports(base="/sys/class/infiniband"):
             gid = first_line(path, "gids", index)
             if gid.replace("fe80:", "").strip("0:") and len(port["gids"]) < MOST_LINES:
                 port["gids"].append(
-                    [int(index), gid] + [first_line(path, "gid_attrs", what, index) for what in ("types", "ndevs")]
+                    [int(index), gid] + [first_line(path, "gid_attrs", name, index) for name in ("types", "ndevs")]
                 )
         ports.append(port)
     return ports

@@ -1,11 +1,11 @@
-"""Processes as /proc shows them, and signals to those that are proven to be the same ones still."""
+"""Processes from /proc, and signals only to those that are verified to be still the same ones."""
 
 import os
 import signal
 
 
 def processes():
-    """Return {pid: (parent pid, state, start time in ticks)} of every process that /proc shows."""
+    """Return {pid: (parent pid, state, start time in clock ticks)} of every process in /proc."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -19,24 +19,24 @@ def processes():
 
 
 def descendants(ancestor):
-    """Return {pid: start time} of all living descendants of a process."""
+    """Return {pid: start time} of all live descendants of a process."""
     table = processes()
     children = {}
     for pid, (parent, _, _) in table.items():
         children.setdefault(parent, []).append(pid)
-    found, queue = {}, [ancestor]
+    living, queue = {}, [ancestor]
     while queue:
         for pid in children.get(queue.pop(), ()):
             if table[pid][1] != "Z":
-                found[pid] = table[pid][2]
+                living[pid] = table[pid][2]
             queue.append(pid)
-    return found
+    return living
 
 
 def bearers(run_id=None):
-    """Return {pid: (start time, run id)} of this user's processes whose environment carries a run's marker."""
-    wanted = b"ORCH_RUN_ID=" + (run_id.encode() + b"\0" if run_id else b"")
-    found = {}
+    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's marker."""
+    marker = b"ORCH_RUN_ID=" + (run_id.encode() + b"\0" if run_id else b"")
+    marked = {}
     for pid, (_, state, start) in processes().items():
         if pid == os.getpid() or state == "Z":
             continue
@@ -47,15 +47,15 @@ def bearers(run_id=None):
                 environment = b"\0" + file.read() + b"\0"
         except OSError:
             continue
-        at = environment.find(b"\0" + wanted)
+        at = environment.find(b"\0" + marker)
         if at >= 0:
             name = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
-            found[pid] = (start, name.decode("utf-8", "replace"))
-    return found
+            marked[pid] = (start, name.decode("utf-8", "replace"))
+    return marked
 
 
 def send_signal(targets, number):
-    """Signal processes given as {pid: start time}, each only while its start time is still the same."""
+    """Signal processes given as {pid: start time}, each only if its start time is still the same."""
     now = processes()
     for pid, start in targets.items():
         if pid in now and now[pid][2] == start:
@@ -66,7 +66,7 @@ def send_signal(targets, number):
 
 
 def ending(status):
-    """Return (exit code, signal name) of a wait status; one of them is None."""
+    """Return (exit code, signal name) of a wait status; one of the two is None."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -77,23 +77,23 @@ def ending(status):
 
 
 def boot_id():
-    """Return the kernel's identity of this boot: process numbers mean nothing beyond it."""
+    """Return the kernel's identifier of this boot: process numbers are valid within one boot only."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def owners(pids):
-    """Return the user's name of each process that this machine shows; a container's own processes have other numbers."""
+    """Return {pid: user name} of the first 1000 processes that exist here; those inside a container have other numbers."""
     import pwd
 
-    found = {}
+    users = {}
     for pid in pids[:1000]:
         try:
             number = os.stat("/proc/" + pid).st_uid
         except OSError:
             continue
         try:
-            found[pid] = pwd.getpwuid(number).pw_name
+            users[pid] = pwd.getpwuid(number).pw_name
         except KeyError:
-            found[pid] = str(number)
-    return found
+            users[pid] = str(number)
+    return users

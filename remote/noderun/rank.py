@@ -9,15 +9,15 @@ import time
 from noderun.processes import ending
 from noderun.records import write_json
 
-# Why clocks are lowered, as nvidia-smi counts it.
+# Reasons for lowered clocks, as nvidia-smi counts them.
 SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
 def ask_slowdowns():
-    """Begin to ask for how many microseconds, since the driver was loaded, each reason has lowered the clocks of each GPU
-    of this run; None where there is no nvidia-smi. Its answer waits in a pipe, so that nobody need wait for it."""
+    """Start nvidia-smi to report for how many microseconds, since the driver was loaded, each reason has lowered the clocks of
+    each GPU of this run; None if there is no nvidia-smi. The answer waits in a pipe, so that nothing waits for it."""
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
-        return None  # before the module is imported that would find out: ranks start at once, on many nodes
+        return None  # checked here because importing subprocess costs time: many ranks start at once, on many nodes
     import subprocess
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -29,39 +29,39 @@ def ask_slowdowns():
         return None
 
 
-def slowdowns(asked):
-    """Return the answer, a row for each GPU; none where the driver does not count, as older ones, or does not answer in 5 s,
-    or was not asked."""
-    if asked is None:
+def slowdowns(process):
+    """Return the answer, a row of microseconds per GPU; empty if the driver does not count, as older ones, or does not answer
+    in 5 s, or if ``process`` is None."""
+    if process is None:
         return []
     import subprocess
 
     try:
-        text = asked.communicate(timeout=5)[0].decode("utf-8", "replace")
+        text = process.communicate(timeout=5)[0].decode("utf-8", "replace")
         return [[int(field) for field in line.split(",")] for line in text.splitlines()]
-    except ValueError:  # words in place of numbers
+    except ValueError:  # words instead of numbers
         return []
     except subprocess.TimeoutExpired:
-        asked.kill()
+        process.kill()
         return []
 
 
 def slowed_us(before, after):
-    """Return by reason the growth of the GPU whose clocks it lowered longest; without those that lowered none."""
+    """Return {reason: microseconds}: how much longer it lowered the clocks of the GPU that it slowed most; without zeros."""
     grown = [[late - early for early, late in zip(*rows)] for rows in zip(before, after)]
     longest = dict(zip(SLOWDOWNS, map(max, zip(*grown))))
     return {name: number for name, number in longest.items() if number > 0}
 
 
 def rank_main(argv):
-    """Run one rank with its own log files and leave ``ranks/<rank>.json``; end with its exit code, or 128 + its signal."""
+    """Run one rank with its own log files and write ``ranks/<rank>.json``; return its exit code, or 128 + its signal."""
     rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     streams = []
     for ending_name in ("out", "err"):
         path = os.path.join("logs", "rank-%d.%s" % (rank, ending_name))
         streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
     record = {"rank": rank, "local_rank": local_rank, "wrapper": os.getpid(), "started_mono_s": time.monotonic()}
-    # The launcher ends a rank by signalling its process group; the child dies of it, and the wrapper stays to say so.
+    # The launcher ends a rank by signalling its process group; the child dies, and the wrapper survives to record it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     pid = os.fork()
@@ -77,11 +77,11 @@ def rank_main(argv):
             os._exit(127 if error.errno == errno.ENOENT else 126)
     path = os.path.join("ranks", "%d.json" % rank)
     write_json(path, dict(record, pid=pid))
-    asked = ask_slowdowns() if local_rank == 0 else None
+    query = ask_slowdowns() if local_rank == 0 else None
     code, name = ending(os.waitpid(pid, 0)[1])
     record.update(pid=pid, code=code, signal=name, ended_mono_s=time.monotonic())
-    if asked and code == 0:  # a rank that failed is told at once
-        record["slowed_us"] = slowed_us(slowdowns(asked), slowdowns(ask_slowdowns()))
+    if query and code == 0:  # a failed rank is reported at once
+        record["slowed_us"] = slowed_us(slowdowns(query), slowdowns(ask_slowdowns()))
     write_json(path, record)
     return code if code is not None else 128 + getattr(signal, name, 0)
 

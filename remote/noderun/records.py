@@ -1,11 +1,11 @@
-"""Small JSON files, whole or not at all."""
+"""Small JSON files, written completely or not at all."""
 
 import json
 import os
 
 
 def write_whole(path, blocks, mode=0o600):
-    """Write a file under a temporary name, flush it to disk and rename it: it is there whole or not at all."""
+    """Write a file under a temporary name, flush it to disk and rename it, so that it is complete whenever it exists."""
     temporary = "%s.%d.tmp" % (path, os.getpid())
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
@@ -22,11 +22,11 @@ def write_whole(path, blocks, mode=0o600):
 
 
 def write_json(path, value):
-    """Write one JSON value, whole or not at all."""
+    """Write one JSON value, completely or not at all."""
     write_whole(path, [json.dumps(value, sort_keys=True).encode() + b"\n"])
 
 
 def read_record(path):
-    """Return the record of a rank; its wrapper replaces it by renaming, so it is whole whenever it is read."""
+    """Return the record of a rank. Its wrapper replaces the file by renaming, so it is complete whenever it is read."""
     with open(path) as file:
         return json.load(file)

@@ -1,4 +1,4 @@
-"""Operations on runs: the line to a keeper, ending, removing and following runs."""
+"""Operations on runs: the connection to a supervisor; stopping, removing and following runs."""
 
 import contextlib
 import json
@@ -19,9 +19,9 @@ from noderun.runs import belonging, keeper_lives, runs_of, sweep
 
 
 def op_line(request):
-    """Start a keeper for a run directory if asked to, then carry lines between the controller and it until one side ends.
+    """Start a supervisor for a run directory if requested, then relay lines between it and the controller until one side ends.
 
-    Where that was the controller's goodbye, requests may follow; else they could not be told from orders on their way.
+    After the controller's "bye" more requests may follow; otherwise they could be mistaken for orders still on their way.
     """
     directory = inside(root_directory(request["root"]), "runs/" + request["run"])
     if request["start"]:
@@ -35,10 +35,10 @@ def op_line(request):
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
-                raise Refused("node_lost", "no keeper answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
+                raise Refused("node_lost", "no supervisor answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
             time.sleep(0.005)
     heard = bye = False
-    # Output that the controller does not take must not hold up its orders, hence two non-blocking directions.
+    # Output that the controller does not read must not hold up its orders, hence one select for both directions.
     while True:
         ready = select.select([0, connection], [], [])[0]
         if 0 in ready:
@@ -46,12 +46,12 @@ def op_line(request):
             if not data:
                 return
             bye = data.endswith(b'{"do": "bye"}\n')
-            with contextlib.suppress(OSError):  # a keeper that has gone shows below
+            with contextlib.suppress(OSError):  # a supervisor that has exited is noticed below
                 connection.sendall(data)
         if connection in ready:
             try:
                 data = connection.recv(65536)
-            except OSError:  # it left with this connection still waiting at its door
+            except OSError:  # it exited before it accepted this connection
                 data = b""
             if not data:
                 if bye:
@@ -60,7 +60,7 @@ def op_line(request):
                 if heard:
                     request["stay"] = False
                     return
-                raise Refused("node_lost", "the keeper in %s left just now" % directory, boot_id=boot_id())
+                raise Refused("node_lost", "the supervisor in %s has just exited" % directory, boot_id=boot_id())
             heard = True
             view = memoryview(data)
             while view:
@@ -68,24 +68,24 @@ def op_line(request):
 
 
 def op_stop(request):
-    """End runs by asking their keepers, then whatever else belongs to them; report what is left: nothing, one hopes."""
+    """End runs through their supervisors, then signal all other processes that belong to them; report any that are left."""
     root = root_directory(request["root"])
     grace_s = request["grace_s"]
-    wanted = request.get("run")
-    stopped = [name for name, directory in runs_of(root, wanted).items() if ask_keeper(directory, request["reason"], grace_s)]
+    run_id = request.get("run")
+    stopped = [name for name, directory in runs_of(root, run_id).items() if ask_keeper(directory, request["reason"], grace_s)]
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-        found = belonging(root, wanted)
-        send_signal({pid: start for pid, (start, _) in found.items()}, number)
-        stopped += [run for _, run in found.values() if run not in stopped]
+        owned = belonging(root, run_id)
+        send_signal({pid: start for pid, (start, _) in owned.items()}, number)
+        stopped += [run for _, run in owned.values() if run not in stopped]
         deadline = time.monotonic() + wait_s
-        while belonging(root, wanted) and time.monotonic() < deadline:
+        while belonging(root, run_id) and time.monotonic() < deadline:
             time.sleep(0.05)
     sweep(root)
-    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, wanted).items()])
+    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, run_id).items()])
 
 
 def ask_keeper(directory, reason, grace_s):
-    """Tell a run's keeper to stop and wait for its end. False where none answers, or where the run has ended before."""
+    """Order a run's supervisor to stop and wait for the end. False if none answers, or if the run had already ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(grace_s + 10)
     data = b""
@@ -97,7 +97,7 @@ def ask_keeper(directory, reason, grace_s):
         return False
     try:
         connection.sendall(json.dumps({"do": "stop", "reason": reason}).encode() + b"\n")
-        # A hello with the state "ended" is all that a keeper has to say whose run is over.
+        # The supervisor of a run that is over sends only a hello with the state "ended".
         while b'"event": "ended"' not in data and b'"state": "ended"' not in data:
             block = connection.recv(65536)
             if not block:
@@ -105,7 +105,7 @@ def ask_keeper(directory, reason, grace_s):
             data += block
         connection.sendall(b'{"do": "bye"}\n')
     except OSError:
-        # It went before our goodbye, since its controller said one too. What it may have left is found by the marker.
+        # The supervisor had already exited: its own controller said bye first. Processes left behind are found by the marker.
         pass
     finally:
         connection.close()
@@ -113,7 +113,7 @@ def ask_keeper(directory, reason, grace_s):
 
 
 def op_drop(request):
-    """Remove a run's directory where its keeper has gone: of a run that never started, or where asked of one that ended."""
+    """Remove a run's directory if its supervisor has exited: of a run that never started, or on request of one that ended."""
     root = root_directory(request["root"])
     directory = inside(root, "runs/" + request["run"])
     deadline = time.monotonic() + 3.0
@@ -131,7 +131,7 @@ def op_drop(request):
 
 
 def op_left(request):
-    """Report processes that still belong to a run, and whether its keeper lives."""
+    """Report processes that still belong to a run, and whether its supervisor is alive."""
     root = root_directory(request["root"])
     directory = inside(root, "runs/" + request["run"])
     left = [[pid, run] for pid, (_, run) in belonging(root, request["run"]).items()]
@@ -139,7 +139,7 @@ def op_left(request):
 
 
 def op_status(request):
-    """Report the runs that live on this node and who holds its lock."""
+    """Report the live runs of this node and the holder of its lock."""
     root = root_directory(request["root"])
     runs = {}
     for _, run in bearers().values():
@@ -153,7 +153,7 @@ def op_tail(request):
     path = os.path.join(directory, "logs", inside("", request["file"]))
     offset = request["offset"]
     while True:
-        # Asked before reading, so that what is written between the two is read in the next turn.
+        # Checked before reading, so that data written in between is read in the next round.
         lives = keeper_lives(directory)
         data = read_slice(path, offset, CHUNK)
         if data:
@@ -170,7 +170,7 @@ def op_tail(request):
 
 
 def op_program(request):
-    """Run a staged program under this interpreter to its end, and report how it ended and what it said last."""
+    """Run a staged program under this interpreter to its end; report its exit code and the last output."""
     import subprocess
 
     root = root_directory(request["root"])
@@ -180,6 +180,6 @@ def op_program(request):
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=request["limit_s"], cwd=root
         )
     except subprocess.TimeoutExpired:
-        raise Refused("run_timeout", "%s: not over within %g s" % (request["program"], request["limit_s"]))
+        raise Refused("run_timeout", "%s: not finished within %g s" % (request["program"], request["limit_s"]))
     texts = [stream[-TAIL_BYTES:].decode("utf-8", "replace") for stream in (done.stdout, done.stderr)]
     reply(code=done.returncode, out=texts[0], err=texts[1])

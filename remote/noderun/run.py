@@ -1,4 +1,4 @@
-"""The run's side of a keeper: the processes that it owns, their ranks and limits, and the record of their end."""
+"""A run inside its supervisor: the processes that it owns, their ranks and limits, and the record of their end."""
 
 import contextlib
 import fnmatch
@@ -21,8 +21,8 @@ RESERVE_BYTES = 1 << 18
 
 
 class Run:
-    """One run on this node, in its own directory. States: new, armed, running, stopping, ended, and gone once its keeper may
-    leave. ``tell(event, **fields)`` sends an event to every controller that is connected."""
+    """One run on this node, in its own directory. States: new, armed, running, stopping, ended, and gone once its supervisor
+    may exit. ``tell(event, **fields)`` sends an event to every connected controller."""
 
     def __init__(self, directory, tell):
         self.directory = directory
@@ -32,7 +32,7 @@ class Run:
         self.renewed = time.monotonic()
         self.main = 0
         self.main_status = None
-        self.gate = None
+        self.barrier = None
         self.report = None
         self.started = None
         self.stop_reason = ""
@@ -46,17 +46,17 @@ class Run:
         self.progress = (0, 0.0)
         self.oom_kills = 0
 
-    # -- as ordered
+    # -- orders
 
     def arm(self, order):
-        """Check every file and port, and write the variables, which come with the order: without a keeper that removes them
-        they are on no disk, whenever a controller dies."""
+        """Check every file and port, and write the variables. These come with the order: if a controller dies earlier, they
+        are on no disk without a supervisor to remove them."""
         if os.path.exists("exit.json"):
-            raise Refused("node_unfit", "%s ended here before; expected a run that is new" % order["run_id"])
+            raise Refused("node_unfit", "%s has already ended here; expected a new run" % order["run_id"])
         write_whole("env.sh", [order["variables"].encode()])
         for path, expected in order["files"].items():
             if digest_of(path) != expected:
-                raise Refused("transfer_corrupt", "%s is not what was sent" % path)
+                raise Refused("transfer_corrupt", "%s differs from what was sent; expected SHA-256 %s" % (path, expected))
         for port in order["ports"]:
             check_port(port)
         os.makedirs("logs", 0o700, exist_ok=True)
@@ -71,37 +71,37 @@ class Run:
         self.state = "armed"
 
     def prepare(self):
-        """Fork what will become the launch script, and leave it waiting at a gate: with the go-word nothing is left to do."""
-        gate_in, self.gate = os.pipe()
+        """Fork the child that becomes the launch script, and let it wait at the barrier until the start signal."""
+        barrier_in, self.barrier = os.pipe()
         self.report, report_in = os.pipe()
         self.main = os.fork()
         if self.main == 0:
-            os.close(self.gate)
+            os.close(self.barrier)
             os.close(self.report)
-            launch(self.order, gate_in, report_in, self.group)
-        os.close(gate_in)
+            launch(self.order, barrier_in, report_in, self.group)
+        os.close(barrier_in)
         os.close(report_in)
 
     def dismiss(self):
-        """Close the gate on a child that still waits there, and see that it went."""
-        if self.gate is not None:
-            os.close(self.gate)
-            self.gate = None
+        """Close the barrier on a child that still waits there, and reap it."""
+        if self.barrier is not None:
+            os.close(self.barrier)
+            self.barrier = None
             if self.main_status is None:
                 self.main_status = os.waitpid(self.main, 0)[1]
 
     def go(self, at):
-        """Open the gate: exec at an instant of this node's monotonic clock in seconds, at once for None. Tell the true one."""
+        """Release the barrier: exec at ``at`` s of this node's monotonic clock, at once for None. Report the true instant."""
         if self.state != "armed":
             raise Refused("start_timeout", "go came in state %s" % self.state)
         self.state = "running"
-        with contextlib.suppress(BrokenPipeError):  # it has died at the gate, which shows as a launch script that failed
-            os.write(self.gate, b"now" if at is None else b"%.9f" % at)
-        os.close(self.gate)
-        self.gate = None
+        with contextlib.suppress(BrokenPipeError):  # it died at the barrier: reported as a failed launch script
+            os.write(self.barrier, b"now" if at is None else b"%.9f" % at)
+        os.close(self.barrier)
+        self.barrier = None
         self.oom_kills = oom_kills()
-        # The child closes its end by its exec. Only that is waited for, not its report: at the instant of the start, whoever
-        # wakes up on a machine that several nodes share delays the others.
+        # The child's exec closes its end. Wait for that only, not for its report: at the instant of the start, every process
+        # that wakes up on a machine shared by several nodes delays the others.
         closed = select.poll()
         closed.register(self.report, 0)
         closed.poll()
@@ -113,13 +113,13 @@ class Run:
             self.tell("started", mono=self.started)
 
     def finish(self):
-        """End what only waits here because the first node, which started everything, has come to a good end."""
+        """End processes that only wait here because the first node, which started everything, has finished successfully."""
         if self.state == "running":
             self.state, self.killed_at = "stopping", time.monotonic() + self.order["grace_s"]
             send_signal(self.owned(), signal.SIGTERM)
 
     def stop(self, reason):
-        """Begin to stop: terminate now, kill after the grace period."""
+        """Begin to stop: SIGTERM now, SIGKILL after the grace period."""
         if self.state == "running":
             self.stop_reason = reason
             self.state = "stopping"
@@ -130,7 +130,7 @@ class Run:
         elif self.state in ("new", "armed"):
             self.state = "gone"
 
-    # -- in every turn of the keeper
+    # -- in every round of the supervisor's loop
 
     def judge_lateness(self):
         """Expire the lease before any queued beat is read: beats that waited in a frozen node renew nothing."""
@@ -146,7 +146,7 @@ class Run:
                 self.stop("run_timeout: longer than %g s" % self.order["limit_s"])
 
     def reap(self):
-        """Collect ended children, the main process and adopted orphans alike."""
+        """Collect ended children, both the main process and adopted orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -158,15 +158,15 @@ class Run:
                 self.main_status = status
 
     def owned(self):
-        """Return {pid: start time} of what is this run's here: descendants, and where asked for, bearers of its marker."""
-        found = descendants(os.getpid())
-        found.update(members(self.group))
+        """Return {pid: start time} of this run's processes: descendants, group members, and if ordered, by its marker."""
+        owned = descendants(os.getpid())
+        owned.update(members(self.group))
         if self.order.get("by_marker"):
-            found.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
-        return found
+            owned.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
+        return owned
 
     def watch(self):
-        """Look for ranks that ended, logs that grew too long, and for the end of everything."""
+        """Look for ranks that ended, for logs that grew too long, and for the end of all processes."""
         self.read_ranks()
         now = time.monotonic()
         if now - self.logs_checked > 1.0:
@@ -182,7 +182,7 @@ class Run:
                 self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
-            # What ends from here on is ended by us; without a word of this it would look like the cause.
+            # From here on processes end because of the stop; without this reason the first of them would look like the cause.
             code, name = ending(self.main_status)
             self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
         if self.main_status == 0 and self.state == "running":
@@ -199,11 +199,11 @@ class Run:
                 send_signal(left, signal.SIGKILL)
 
     def judge_progress(self, sizes, now):
-        """Stop a run whose logs do not begin, or no longer grow; those logs that hold its samples, on nodes that have such."""
+        """Stop a run whose logs stay empty or stop growing. Only logs that contain its steps count, on nodes that have any."""
         patterns = self.order.get("progress") or ()
-        size = sum(count for name, count in sizes.items() if any(fnmatch.fnmatch(name, one) for one in patterns))
-        known, since = self.progress
-        if size != known:
+        size = sum(count for name, count in sizes.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns))
+        last_size, since = self.progress
+        if size != last_size:
             self.progress = (size, now)
         elif patterns:
             limit_s = self.order.get("stall_s" if size else "first_line_s") or 0
@@ -212,15 +212,15 @@ class Run:
                 self.stop("run_timeout: " + words % limit_s)
 
     def read_ranks(self):
-        """Take in rank records; a failed rank stops this node at once and is told at once."""
+        """Read rank records; a failed rank is reported at once and stops this node at once."""
         for entry in os.scandir("ranks"):
-            known = self.ranks.get(entry.name, {})
-            if not entry.name.endswith(".json") or "ended_mono_s" in known:
+            last_record = self.ranks.get(entry.name, {})
+            if not entry.name.endswith(".json") or "ended_mono_s" in last_record:
                 continue
-            # A wrapper writes twice, the second file beside the first: another number means another record.
-            record = known if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
+            # A wrapper writes twice and renames: another inode number means another record.
+            record = last_record if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
             if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
-                # It may have written its last word and gone since the record was read; only then it is killed.
+                # It may have written its final record and exited since the last read; only without one it was killed.
                 record = read_record(entry.path)
                 if "ended_mono_s" not in record:
                     record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
@@ -235,17 +235,17 @@ class Run:
                     self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
 
     def digests(self):
-        """Return size and digest of every log; of much more than a run may write, those of the first bytes: a sparse file
-        of any size costs a program nothing."""
-        sizes, room, found = log_files("."), 4 * self.order["output_limit_bytes"], {}
+        """Return {name: bytes and SHA-256} of every log. If the logs are far larger than a run may write, only the first bytes
+        are hashed: a program can create a sparse file of any size at no cost."""
+        sizes, budget, files = log_files("."), 4 * self.order["output_limit_bytes"], {}
         for name in in_order(sizes)[:MAX_FILES]:
-            size = min(sizes[name], room)
-            room -= size
-            found[name] = {"bytes": size, "sha256": digest_of(os.path.join("logs", name), size)}
-        return found
+            size = min(sizes[name], budget)
+            budget -= size
+            files[name] = {"bytes": size, "sha256": digest_of(os.path.join("logs", name), size)}
+        return files
 
     def end(self, stuck=""):
-        """Write the exit record: what happened, size and digest of every log. ``stuck``: what could not be ended."""
+        """Write the exit record: what happened, size and digest of every log. ``stuck``: which processes could not be ended."""
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = stuck or self.stop_reason
         failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
@@ -270,7 +270,7 @@ class Run:
             "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
             "files": self.digests(),
         }
-        # On a disk that is full this makes the room that the record needs.
+        # On a full disk this frees the space that the record needs.
         os.unlink("reserve")
         write_json("exit.json", self.record)
         self.state = "ended"

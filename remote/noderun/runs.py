@@ -1,4 +1,4 @@
-"""The runs of a work directory, whether their keepers live, and the processes that belong to them."""
+"""The runs of a work directory, whether their supervisors are alive, and the processes that belong to them."""
 
 import contextlib
 import fcntl
@@ -8,15 +8,15 @@ from noderun.groups import group_of, members, remove_group
 from noderun.processes import bearers
 
 
-def runs_of(root, wanted=None):
-    """Return {run id: its directory} of the runs of a work directory, or of the one run that is wanted."""
+def runs_of(root, run_id=None):
+    """Return {run id: its directory} of all runs of a work directory, or of one run only."""
     runs = os.path.join(root, "runs")
     names = sorted(os.listdir(runs)) if os.path.isdir(runs) else []
-    return {name: os.path.join(runs, name) for name in names if wanted in (None, name)}
+    return {name: os.path.join(runs, name) for name in names if run_id in (None, name)}
 
 
 def keeper_lives(directory):
-    """Tell whether a run's keeper lives. It holds a lock for as long as it does; a socket file may outlive its owner."""
+    """Return True if a run's supervisor is alive. It holds a lock while it lives; a socket file can outlive it."""
     try:
         handle = os.open(os.path.join(directory, "keeper.alive"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -31,7 +31,7 @@ def keeper_lives(directory):
 
 
 def sweep(root):
-    """Remove variables and empty control groups of runs whose keeper is gone: where it was killed, nobody else does."""
+    """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed, nothing else does."""
     for directory in runs_of(root).values():
         group, variables = group_of(directory), os.path.join(directory, "env.sh")
         if (group or os.path.lexists(variables)) and not keeper_lives(directory):
@@ -41,9 +41,9 @@ def sweep(root):
 
 
 def belonging(root, run_id=None):
-    """Return {pid: (start time, run id)} of what is a run's, or any run's: bearers of its marker, members of its group."""
-    found = bearers(run_id)
+    """Return {pid: (start time, run id)} of the processes of one run, or of all: by its marker or by its control group."""
+    owned = bearers(run_id)
     for name, directory in runs_of(root, run_id).items():
         for pid, start in members(group_of(directory)).items():
-            found.setdefault(pid, (start, name))
-    return found
+            owned.setdefault(pid, (start, name))
+    return owned

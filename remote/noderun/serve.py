@@ -1,4 +1,4 @@
-"""The runner itself: it answers requests from standard input."""
+"""The node runner: it answers requests from standard input."""
 
 import json
 import os
@@ -27,11 +27,11 @@ OPERATIONS = {
 
 
 def serve_main():
-    """Answer requests from standard input: one, or where it says that more may follow, until none has come for a while."""
+    """Answer requests from standard input: one, or more while each says that another may follow within STAY_S."""
     home = os.getcwd()
     while True:
         line = sys.stdin.buffer.readline()
-        signal.alarm(0)  # set by the line that has received this program, or below
+        signal.alarm(0)  # set while this program was being received, or below
         if not line:
             return
         request = json.loads(line.decode())
@@ -41,7 +41,7 @@ def serve_main():
         try:
             OPERATIONS[request["op"]](request)
         except Refused as refusal:
-            reply(error=refusal.fields)  # and no more: what it was to receive may still be on its way
+            reply(error=refusal.fields)  # no further requests: data for the refused one may still be on its way
             return
         except OSError as error:
             reply(error={"kind": "node_unfit", "message": "the node's system: " + why(error, request["op"])})

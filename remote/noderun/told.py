@@ -1,4 +1,4 @@
-"""What other programs and the kernel's log say of this machine."""
+"""What other programs and the kernel's log report about this machine."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ MOST_LINES = 40
 
 
 def nameless(folder):
-    """Open a file without a name, to be written and read."""
+    """Open an unnamed file for writing and reading."""
     path = os.path.join(folder, ".told.%d" % os.getpid())
     kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
     os.unlink(path)
@@ -18,7 +18,7 @@ def nameless(folder):
 
 
 def not_written(folder):
-    """Return why nothing can be written in a folder; an empty text where it can."""
+    """Return why a folder cannot be written to; empty if it can."""
     try:
         with nameless(folder) as file:
             file.write(b"0")
@@ -28,7 +28,7 @@ def not_written(folder):
 
 
 def begin(argv, folder):
-    """Start a program whose answer is wanted later, kept in a file without a name; None where there is no such program."""
+    """Start a program and keep its output in an unnamed file for later; None if there is no such program."""
     import subprocess
 
     try:
@@ -45,14 +45,14 @@ def begin(argv, folder):
     return process, kept, time.monotonic()
 
 
-def said(asked, limit_s):
-    """Return exit code and text of a program that was begun; its code is None where it was not over in time.
+def said(started, limit_s):
+    """Return exit code and text of a started program; the code is None if it did not end within ``limit_s`` of its start.
 
-    One that hangs in the kernel does not die when it is killed, so nobody waits for it.
+    A program that hangs in the kernel does not die when it is killed, so nothing waits for that.
     """
-    if asked is None:
+    if started is None:
         return None
-    process, kept, began = asked
+    process, kept, began = started
     while process.poll() is None and time.monotonic() < began + limit_s:
         time.sleep(0.005)
     code = process.poll()
@@ -64,7 +64,7 @@ def said(asked, limit_s):
 
 
 def kernel_log(word, path="/dev/kmsg"):
-    """Return the last lines of the kernel's log that hold a word, each with its age in seconds; why, where it is closed to us.
+    """Return the last lines of the kernel's log that contain a word, each with its age in seconds; or why it cannot be read.
 
     A record is ``priority,number,microseconds since boot,flags;text`` (Documentation/ABI/testing/dev-kmsg).
     """
@@ -80,7 +80,7 @@ def kernel_log(word, path="/dev/kmsg"):
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno != errno.EPIPE:  # that one was overwritten before it was read
+                if error.errno != errno.EPIPE:  # EPIPE: the record was overwritten before it was read
                     return {"closed": error.strerror}
                 continue
             head, _, text = record.decode("utf-8", "replace").partition(";")

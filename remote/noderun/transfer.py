@@ -1,4 +1,4 @@
-"""Files that come from the controller, and logs that go to it."""
+"""Files received from the controller, and logs sent to it."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
 
 
 def op_put(request):
-    """Receive files. First says which are missing, by digest; takes those; each is checked, flushed and renamed into place."""
+    """Receive files. Report which are missing, by digest; read those; check, flush and rename each into place."""
     root = root_directory(request["root"])
     missing = []
     for index, item in enumerate(request["files"]):
@@ -55,12 +55,12 @@ def op_put(request):
 
 
 def copied(root, item, path):
-    """Write a file that another set on this node holds too, and tell whether one did: sets of payload files share most."""
-    for place in glob.glob(os.path.join(glob.escape(root), item["elsewhere"])):
-        with contextlib.suppress(OSError):  # whatever it is, the bytes can still be sent
-            if not os.path.isfile(place) or os.path.getsize(place) != item["bytes"]:
+    """Copy a file that another set on this node also contains, and return True if one did: sets of payload files share most."""
+    for source in glob.glob(os.path.join(glob.escape(root), item["elsewhere"])):
+        with contextlib.suppress(OSError):  # whatever the reason, the bytes can still be sent
+            if not os.path.isfile(source) or os.path.getsize(source) != item["bytes"]:
                 continue
-            with open(place, "rb") as file:
+            with open(source, "rb") as file:
                 content = file.read()
             if hashlib.sha256(content).hexdigest() == item["sha256"]:
                 os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
@@ -70,18 +70,18 @@ def copied(root, item, path):
 
 
 def deflated(data):
-    """Compress bytes into the bare format of RFC 1951, which has no checksum: logs have digests."""
+    """Compress bytes into a raw stream of RFC 1951, which has no checksum: logs have digests."""
     engine = zlib.compressobj(1, zlib.DEFLATED, -15)
     return engine.compress(data) + engine.flush()
 
 
 class Pieces:
-    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB as they are, and the rest in the way that has taken less
-    time for a byte.
+    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB uncompressed, and the rest in whichever way has taken
+    less time per byte.
 
-    Most runs leave less than 2 MiB on a node. Of more, compressing pays on a slow line and holds up a quick one. The time of a
-    piece is that of compressing it and of handing it on, which waits while the line is full: so the trial without compressing
-    is longer than what pipe, ssh server and kernel hold, for else every line looks quick.
+    Most runs leave less than 2 MiB on a node. With more, compressing pays on a slow connection and delays a fast one. The time
+    of a piece includes compressing and writing it; a write blocks while the connection is full. The trial without compression
+    is therefore longer than what pipe, ssh server and kernel buffer together, or every connection would look fast.
     """
 
     def __init__(self):
@@ -89,21 +89,21 @@ class Pieces:
         self.took_s = {True: 0.0, False: 0.0}
 
     def packs(self):
-        """Tell whether the next piece is to be compressed."""
+        """Return True if the next piece is to be compressed."""
         for packed in (True, False):
             if self.size[packed] < TRIAL[packed]:
                 return packed
         return self.took_s[True] / self.size[True] < self.took_s[False] / self.size[False]
 
     def send(self, name, log, offset, left):
-        """Send the next piece of a log, an open file of which so many bytes are wanted yet; return how many it had."""
+        """Send the next piece of ``log``, an open file with ``left`` bytes still to send; return its uncompressed size."""
         packed = self.packs()
         data = os.pread(log, min(PIECE, left), offset) if packed else b""
         size = len(data) if packed else min(LONG_PIECE, left, os.fstat(log).st_size - offset)
         if size <= 0:
             return 0
         begun = time.monotonic()
-        signal.alarm(IDLE_S)  # as `received` does: nobody takes what is sent
+        signal.alarm(IDLE_S)  # as in `received`: ends this process if nobody reads
         if packed:
             body = deflated(data)
             reply(name=name, offset=offset, raw=size, bytes=len(body), packed=True)
@@ -117,7 +117,7 @@ class Pieces:
 
 
 def hand_over(log, offset, size):
-    """Give bytes of an open file to standard output; they are not copied in between where its file system can do without."""
+    """Write bytes of an open file to standard output, without copying them if its file system allows."""
     end = offset + size
     while offset < end:
         signal.alarm(IDLE_S)
@@ -126,16 +126,16 @@ def hand_over(log, offset, size):
             sent = os.sendfile(1, log, offset, most)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
-                sys.exit("a log cannot be sent: %s" % error.strerror)  # nothing but its bytes could be said on this line
+                sys.exit("a log cannot be sent: %s" % error.strerror)  # within raw bytes: no event can be sent
             sent = os.write(1, os.pread(log, most, offset))
         if not sent:
-            sys.exit("a log became shorter while it was sent")
+            sys.exit("a log became shorter while it was being sent")
         offset += sent
 
 
 def widen_output():
-    """Let the pipe to the ssh server hold more, so that neither side waits for the other so often."""
-    with contextlib.suppress(OSError):  # it is none, or this user has too many
+    """Enlarge the pipe to the ssh server, so that the two sides wait for each other less often."""
+    with contextlib.suppress(OSError):  # standard output is not a pipe, or this user has too many
         fcntl.fcntl(1, F_SETPIPE_SZ, PIPE_BYTES)
 
 
@@ -150,19 +150,19 @@ def op_get(request):
     left_out = max(0, len(sizes) - request["max_files"])
     sizes = {name: sizes[name] for name in in_order(sizes)[:MAX_FILES]}
     kept = json.loads(record.decode())["files"] if record else {}
-    room, pieces = request["max_bytes"], Pieces()
+    space, pieces = request["max_bytes"], Pieces()
     widen_output()
     for name in list(sizes)[: request["max_files"]]:
         offset = request["have"].get(name, 0)
-        limit = min(sizes[name], kept[name]["bytes"] if name in kept else room, room)
-        room -= limit
+        limit = min(sizes[name], kept[name]["bytes"] if name in kept else space, space)
+        space -= limit
         with opened(os.path.join(directory, "logs", name)) as log:
             while log is not None and offset < limit:
                 sent = pieces.send(name, log, offset, limit - offset)
                 if not sent:
                     break
                 offset += sent
-    more = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
-    reply(done=True, sizes=sizes, alive=keeper_lives(directory), **more)
+    extra = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
+    reply(done=True, sizes=sizes, alive=keeper_lives(directory), **extra)
     sys.stdout.buffer.write(record)
     sys.stdout.buffer.flush()

@@ -66,7 +66,7 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
         ("resnet50 --set image_size=64 --set image_size=32", "orch: --set: image_size is set twice, to '64' and '32'"),
         ("resnet50 --set image_size=tall", "orch: --set image_size: expected a whole number ≥ 32, got 'tall'"),
         ("allreduce --nodes 2 --set sizes=1024,0",
-         "orch: --set sizes: collectives: expected whole numbers of bytes with commas, got 1024,0"),
+         "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
          "orch: --set computems: simulated has no option 'computems'. it has compute_ms=-1.0, jitter_percent=0.0, "

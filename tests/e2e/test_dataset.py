@@ -48,7 +48,7 @@ def test_a_bench_on_nodes_with_different_data_is_refused(controller: Controller)
 def test_a_directory_with_something_else_is_left_alone(controller: Controller) -> None:
     done = controller.orch(*SMALL, "--dir", "/etc")
     assert done.code == 1
-    assert "node[1-4]: data set: /etc: expected an empty or missing directory, it holds something else" in done.err
+    assert "node[1-4]: data set: /etc: expected an empty or missing directory, it has other content" in done.err
 
 
 def test_a_node_without_a_place_for_data_is_named_before_anything_is_contacted(controller: Controller) -> None:

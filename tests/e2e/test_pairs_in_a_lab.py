@@ -52,4 +52,4 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
 def test_one_node_is_no_pair(controller: Controller) -> None:
     done = controller.orch("bench", "pairs", "--nodes", "1")
     assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-1] == "orch: --nodes: pairs: a pair is two nodes, expected 2 or more"
+    assert done.err.splitlines()[-1] == "orch: --nodes: pairs: expected 2 or more: a pair is two nodes"

@@ -98,7 +98,7 @@ def test_making_it_again_changes_nothing_and_another_set_is_refused(data_set: Pa
     again = make(data_set, *SMALL)
     assert (again.returncode, json.loads(again.stdout)["made"]) == (0, False)
     other = make(data_set, "--images", "11")
-    assert other.returncode == 1 and "expected none or the same data set, it holds one of" in other.stderr
+    assert other.returncode == 1 and "expected no data set or one made from {" in other.stderr
     assert content(data_set) == before
 
 
@@ -106,7 +106,7 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     done = make(tmp_path, *SMALL)
     assert done.returncode == 1
-    assert done.stderr == f"{tmp_path}: expected an empty or missing directory, it holds something else\n"
+    assert done.stderr == f"{tmp_path}: expected an empty or missing directory, it has other content\n"
     assert content(tmp_path) == {"thesis.txt": b"mine"}
 
 
@@ -182,7 +182,7 @@ def test_labels_are_the_places_of_sorted_folders(loaders: ModuleType, data_set: 
 def test_what_is_wrong_with_a_folder_is_said(loaders: ModuleType, data_set: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="--data-dir: .*: No such file or directory"):
         loaders.image_files(str(tmp_path / "gone"), 10)
-    with pytest.raises(SystemExit, match="--data-dir: expected folders of JPEG files in .*, found none"):
+    with pytest.raises(SystemExit, match="--data-dir: expected folders of JPEG files in .*, found no image"):
         loaders.image_files(str(tmp_path), 10)
     with pytest.raises(SystemExit, match="--num-classes: expected 3 or more for .*, got 2"):
         loaders.image_files(str(data_set), 2)
@@ -248,7 +248,7 @@ def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
     needs("torch")
     command = [PYTHON, str(ROOT / "remote" / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "--loader: dali-gpu decodes on a GPU, there is none with --device cpu" in done.stderr
+    assert done.returncode == 2 and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr
 
 
 # --- what nodes say of their data -----------------------------------------------------------------------------------------

@@ -163,8 +163,8 @@ def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
         shutil.copy(SIMULATED.with_name(name), tmp_path)
     forgetful = tmp_path / "simulated_ring.py"
     source = forgetful.read_text()
-    assert source.count("map(float.__add__, ours, theirs)") == 1
-    forgetful.write_text(source.replace("map(float.__add__, ours, theirs)", "theirs"))
+    assert source.count("map(float.__add__, own, received)") == 1
+    forgetful.write_text(source.replace("map(float.__add__, own, received)", "received"))
     ranks = all_ended(2, ["--steps", "2", *FAST], trainers=[SIMULATED, tmp_path / "train_simulated.py"])
     assert any("wrong sum: chunk" in one.err for one in ranks)
     assert all(one.code == 1 for one in ranks)
@@ -198,7 +198,7 @@ def test_neighbours_give_up_on_a_rank_that_says_nothing(mode: str, signals: list
     with ring(2, ["--steps", "9", *FAST, *fault]) as (patient, silent):
         gave_up = ended(patient)
         assert gave_up.code == 1
-        assert gave_up.err == f"rank 0: peer rank 1 ({socket.gethostname()}) said nothing for 2 s\n"
+        assert gave_up.err == f"rank 0: peer rank 1 ({socket.gethostname()}) sent nothing for 2 s\n"
         for number in signals:
             assert silent.poll() is None, f"gone before {number.name}"
             silent.send_signal(number)
@@ -208,7 +208,7 @@ def test_neighbours_give_up_on_a_rank_that_says_nothing(mode: str, signals: list
 
 def test_rank_0_names_the_ranks_that_never_came() -> None:
     (alone,) = all_ended(3, ["--timeout-s", "0.5"], ranks=[0])
-    assert alone == Ended(1, "", "rank 0: rendezvous: expected 3 ranks, came 1. missing: 1, 2\n")
+    assert alone == Ended(1, "", "rank 0: rendezvous: expected 3 ranks, 1 came. missing: 1, 2\n")
 
 
 def test_a_rank_without_a_master_says_where_it_looked() -> None:
@@ -221,7 +221,7 @@ def test_a_rank_without_a_master_says_where_it_looked() -> None:
 def test_a_rank_of_another_run_ends_the_rendezvous() -> None:
     port = free_port()
     with ring(2, FAST, ranks=[0], port=port) as (first,), ring(3, FAST, ranks=[2], port=port):
-        expected = f"rank 0: rendezvous: expected each of 2 ranks once, came rank 2 of 3 ({socket.gethostname()})\n"
+        expected = f"rank 0: rendezvous: expected each of 2 ranks once, got rank 2 of 3 ({socket.gethostname()})\n"
         assert ended(first) == Ended(1, "", expected)
 
 
@@ -373,19 +373,22 @@ def test_models_take_images_of_any_size_from_32(trainer: ModuleType, model: str,
         ({"dtype": "tf32"}, "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
         ({"backend": "nccl"}, "--backend: expected gloo on cpu, got nccl"),
         ({"timeout_s": 0.0}, "--timeout-s: expected more than 0, got 0"),
-        ({"warmup_steps": 120}, "--warmup-steps: expected 0 or more and below the 120 steps, got 120"),
-        ({"warmup_steps": -1}, "--warmup-steps: expected 0 or more and below the 120 steps, got -1"),
+        ({"warmup_steps": 120}, "--warmup-steps: expected 0 to 119, fewer than the steps, got 120"),
+        ({"warmup_steps": -1}, "--warmup-steps: expected 0 to 119, fewer than the steps, got -1"),
         ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
         ({"cudnn_benchmark_limit": -1}, "--cudnn-benchmark-limit: expected 0 or more, got -1"),
-        ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: the system ends processes where memory ends"),
-        ({"max_pool": "gathered"}, "--max-pool: expected torch but for resnet50 with --compile, got gathered"),
+        ({"find_batch_size": 64}, "--find-batch-size: expected 0 on cpu, got 64: without memory the system kills the process"),
+        ({"max_pool": "gathered"}, "--max-pool: expected torch, except for resnet50 with --compile, got gathered"),
         (
             {"max_pool": "gathered", "compile": "true", "model": "vgg16"},
-            "--max-pool: expected torch but for resnet50 with --compile, got gathered",
+            "--max-pool: expected torch, except for resnet50 with --compile, got gathered",
         ),
         ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
         ({"reduce": "packed", "compress": "fp16"}, "--compress: expected none with --reduce packed, got fp16"),
-        ({"reduce": "packed", "steps": 11}, "--steps: expected more than the 11 before --reduce packed takes over, got 11"),
+        (
+            {"reduce": "packed", "steps": 11},
+            "--steps: expected more than the 11 steps before --reduce packed takes effect",
+        ),
         ({}, ""),
     ],
 )
@@ -405,7 +408,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(
     [
         ({"backend": "gloo"}, "--cuda-graphs: expected cuda and nccl, got cuda and gloo"),
         ({"compress": "fp16"}, "--compress: expected none with --cuda-graphs, got fp16"),
-        ({"steps": 12}, "--steps: expected more than the 12 before --cuda-graphs takes over, got 12"),
+        ({"steps": 12}, "--steps: expected more than the 12 steps before --cuda-graphs takes effect, got 12"),
         ({}, ""),
     ],
 )
@@ -560,7 +563,7 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(trainer: ModuleTy
     torch._dynamo.reset()
     trainer.refuse_pool(torch.device("cpu"))
     for change, why in (
-        (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient is not that of torch"),
+        (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient differs from torch's"),
         (lambda ctx, gradient: [].pop(), "[A-Z]"),
     ):
         torch._dynamo.reset()

@@ -172,7 +172,9 @@ def test_strategy_auto_is_refused_where_paddle_would_copy_the_batch(tmp_path: Pa
     needs("paddle")
     errors = launch(tmp_path, [*SMALL, "--model", "vgg16", "--strategy", "auto"], nproc=2, code=1)
     assert any(
-        re.search(r"--strategy: auto is refused: Paddle 3\.\S+ has no placement rule for MaxPool2D and would copy", text)
+        re.search(
+            r"--strategy: expected collective, got auto: Paddle 3\.\S+ has no placement rule for MaxPool2D and would copy", text
+        )
         for text in errors
     )
 
@@ -215,7 +217,9 @@ def test_a_rank_that_the_launcher_counts_otherwise_is_found() -> None:
     command = [PYTHON, str(TRAINER), *SMALL]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "PADDLE_TRAINER_ID: expected 1 as RANK says, got 0. the launcher finds a node by its --host in --ips" in done.stderr
+    assert (
+        "PADDLE_TRAINER_ID: expected 1 as in RANK, got 0. the launcher identifies a node by its --host in --ips" in done.stderr
+    )
 
 
 def test_the_launchers_copies_of_the_environment_do_not_stay(tmp_path: Path) -> None:

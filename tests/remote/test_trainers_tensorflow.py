@@ -262,7 +262,7 @@ print(json.dumps(max(float(abs(ours[size] - theirs[size].numpy()).max()) for siz
     [
         (["--batch-size", "1"], "--batch-size: expected 2 or more at image size 32, got 1"),
         (["--dtype", "tf32"], "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
-        (["--replicas", "2"], "--replicas: expected 1 on cpu, got 2: a node's CPU is one replica. take --gpus 1"),
+        (["--replicas", "2"], "--replicas: expected 1 on cpu, got 2: a node's CPU is one replica. use --gpus 1"),
         (["--all-reduce", "nccl"], "--all-reduce: expected ring on cpu, got nccl"),
         (["--loader", "tfrecord"], "--data-dir: expected the folder that loader tfrecord reads, got none"),
     ],
@@ -277,8 +277,8 @@ def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(arguments:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"TF_CONFIG": "{}"}, "TF_CONFIG: expected workers and the index of this one, got 'cluster'"),
-        ({"RANK": "1"}, "TF_CONFIG: expected RANK 0 and WORLD_SIZE 1 with 1 replicas on each node, got 1 and 1"),
+        ({"TF_CONFIG": "{}"}, "TF_CONFIG: expected all workers and this one's index, got 'cluster'"),
+        ({"RANK": "1"}, "TF_CONFIG: expected RANK 0 and WORLD_SIZE 1 for 1 replicas on each node, got 1 and 1"),
     ],
 )
 def test_an_identity_that_does_not_fit_is_said(change: dict[str, str], message: str) -> None:

@@ -199,7 +199,7 @@ def test_the_command_sets_recomputed_numbers_beside_printed_ones_and_hides_no_fa
     output = run("pytorch_examples")
     assert "4n8g    10  8816.70  8773.38 = 8773.38  8816.70 = 8816.70  24.88 = 24.88\n" in output
     assert "≠ 4n8g has 10 runs, 5 claimed (known)" in output
-    assert "the 2-node sample log shows 53 iterations in an epoch, which is a world of 8 ranks; 16 would have 26" in output
+    assert "the 2-node sample log shows 53 iterations in an epoch, which means 8 ranks; 16 would have 26" in output
     paddle = run("paddle_models")
     assert "26.55 = 26.55  26.51\n" in paddle
 

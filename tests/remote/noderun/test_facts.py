@@ -149,7 +149,7 @@ def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
 
 def test_a_home_that_is_not_there_is_refused_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    with pytest.raises(Exception, match=rf"there is no {tmp_path}/none; make it, or set vars.workdir"):
+    with pytest.raises(Exception, match=rf"{tmp_path}/none does not exist; create it, or set vars.workdir"):
         root_directory("~/.orch-node")
     assert list(tmp_path.iterdir()) == []
 

@@ -180,7 +180,7 @@ def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
     line = machine.keeper(RUN)
     machine.arm(line, RUN, machine.stage(RUN, script))
     error = line.wait_for("error")
-    assert error["kind"] == "node_unfit" and "ended here before" in error["message"]
+    assert error["kind"] == "node_unfit" and "has already ended here" in error["message"]
     assert (machine.folder(RUN) / "logs" / "rank-0.out").read_bytes() == b"once\n"
 
 

@@ -120,6 +120,6 @@ def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path)
 def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:
     other = Machine(tmp_path / "other", mark=str(machine.root))
     line, error = armed_beside(machine, other, f"{RUN}-a")
-    assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "another node of this run is this machine")
+    assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "two nodes of this run are the same machine")
     stop(line)
     other.close()

@@ -249,7 +249,7 @@ def test_a_log_that_is_cut_off_while_it_is_sent_is_never_filled_up(machine: Mach
     assert process.stdout and process.stderr
     sent = bytes(line.buffer) + process.stdout.read()
     assert len(sent) < head["bytes"] and process.wait(10) == 1
-    assert process.stderr.read() == b"a log became shorter while it was sent\n"
+    assert process.stderr.read() == b"a log became shorter while it was being sent\n"
 
 
 def test_links_pipes_and_odd_names_among_the_logs_are_neither_opened_nor_named(machine: Machine, tmp_path: Path) -> None:
