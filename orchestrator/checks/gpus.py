@@ -48,19 +48,19 @@ def gpu_checks(host: Host, facts: Mapping[str, Any], ranks: int | None) -> list[
 
 def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
     """Check that the machine has as many GPUs as the run needs, or as the inventory lists if no run is known."""
-    found = facts["gpus"]
+    gpus = facts["gpus"]
     required = ranks if ranks is not None else host.gpus
     expected = f"{required} GPUs" if required else "at least one GPU"
-    if not isinstance(found, list):
+    if not isinstance(gpus, list):
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
-        if found:
+        if gpus:
             hint = "nvidia-smi must succeed on the node: check dmesg, reload the driver or restart the machine"
-        return failed(host.name, "gpus", str(found or "no nvidia-smi"), expected, hint)
-    if len(found) < (1 if required is None else required):
+        return failed(host.name, "gpus", str(gpus or "no nvidia-smi"), expected, hint)
+    if len(gpus) < (1 if required is None else required):
         hint = "correct gpus: in the inventory, or check nvidia-smi -L and dmesg on the node"
-        return failed(host.name, "gpus", f"{len(found)} GPUs", expected, hint)
-    models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in found})
-    return ok(host.name, "gpus", f"{len(found)} x {', '.join(models)}")
+        return failed(host.name, "gpus", f"{len(gpus)} GPUs", expected, hint)
+    models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in gpus})
+    return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 
 
 def _memory(gpu: Mapping[str, Any]) -> str:
@@ -138,24 +138,24 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
 
 
 def _xid(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    found = facts.get("xids")
-    if isinstance(found, str):
-        return ok(host, "xid", f"kernel log {found}")
-    if not isinstance(found, (list, tuple)):
+    xids = facts.get("xids")
+    if isinstance(xids, str):
+        return ok(host, "xid", f"kernel log {xids}")
+    if not isinstance(xids, (list, tuple)):
         return None
-    serious = [xid for xid in found if xid["code"] not in _OF_PROGRAMS]
+    serious = [xid for xid in xids if xid["code"] not in _OF_PROGRAMS]
     if not serious:
-        return ok(host, "xid", _xid_words(found) or "no Xid since the machine started")
+        return ok(host, "xid", _xid_words(xids) or "no Xid since the machine started")
     hint = "check dmesg on the node; reset the GPU or restart the machine, and take it out of use if this recurs"
     return warning(host, "xid", _xid_words(serious), "no hardware Xid since the machine started", hint)
 
 
-def _xid_words(found: Sequence[Mapping[str, Any]]) -> str:
+def _xid_words(xids: Sequence[Mapping[str, Any]]) -> str:
     def words(xid: Mapping[str, Any]) -> str:
         meaning = _XID_WORDS.get(xid["code"], str(xid["text"])[:40])
         return f"Xid {xid['code']} ({meaning}) {_ago(xid['age_s'])} ago"
 
-    return "; ".join(_folded((words(xid), str(xid["gpu"])) for xid in found))
+    return "; ".join(_folded((words(xid), str(xid["gpu"])) for xid in xids))
 
 
 def _ago(seconds: float) -> str:
@@ -230,13 +230,13 @@ def _fabric(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
 
 
 def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    found = pairs(facts.get("topology"))
-    if not found:
+    links = pairs(facts.get("topology"))
+    if not links:
         return None
-    kinds = list(found.values())
+    kinds = list(links.values())
     usual = max(sorted(set(kinds)), key=kinds.count)
     # If most pairs have the same NVLink, a switch joins all GPUs. Other wirings have several kinds by design.
-    odd = {pair: kind for pair, kind in found.items() if kind != usual}
+    odd = {pair: kind for pair, kind in links.items() if kind != usual}
     if odd and usual.startswith("NV") and kinds.count(usual) > len(kinds) / 2:
         words = ", ".join(f"{first}-{second} {kind}" for (first, second), kind in list(odd.items())[:8])
         return warning(
