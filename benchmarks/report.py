@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.record.state_file import read_state
 
 _ORCH = "import sys; from orchestrator.cli.process import run; sys.argv[0] = 'orch'; run()"
 
@@ -43,7 +44,8 @@ def main() -> None:
 def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
     """Write a bench of ``count`` runs copied from another bench. Returns its folder."""
     runs = source.runs()
-    record = {key: value for key, value in source.bench().items() if key not in ("schema", "runs", "bench_id")}
+    content = read_state(source.path / "bench.json")
+    record = {key: value for key, value in content.items() if key not in ("schema", "runs", "bench_id")}
     names = [f"large.{number:04d}" for number in range(count)]
     bench = BenchDir.create(root, {**record, "bench_id": "large", "runs": names})
     events = source.events()
@@ -52,15 +54,16 @@ def multiplied(source: BenchDir, root: Path, count: int, series: int) -> Path:
             original = runs[number % len(runs)]
             round_, shift = number // len(runs), 60.0 * number
             _copy(original, bench.run(name), repeat=1 + round_ // series, seed=round_ % series)
-            own = [event for event in events if event.get("run") == original.run_id]
-            for event in own:
-                journal.write(json.dumps(event | {"run": name, "at": event["at"] + shift}) + "\n")
+            own = [entry for entry in events if entry.run == original.run_id and entry.at is not None]
+            for entry in own:
+                line = {"event": entry.event, "at": (entry.at or 0.0) + shift, "run": name, **entry.fields}
+                journal.write(json.dumps(line) + "\n")
     return bench.path
 
 
 def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
     """Copy a run under another id, as another repeat of a spec with another seed."""
-    manifest = {key: value for key, value in original.manifest().items() if key != "schema"}
+    manifest = {key: value for key, value in original.manifest_content().items() if key != "schema"}
     spec = manifest["spec"] | {"options": manifest["spec"]["options"] | {"seed": seed}}
     before = manifest["repeat"]
     copy.write_manifest(manifest | {"run_id": copy.run_id, "bench_id": "large", "repeat": before + 100 * repeat, "spec": spec})

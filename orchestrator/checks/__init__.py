@@ -1,4 +1,4 @@
-"""Facts of nodes to checks: what `orch check` prints and a bench is refused for.
+"""Turn the facts of nodes into checks: `orch check` prints them, and a failed one refuses a bench.
 
-May use `inventory` and `plan`. Pure: the facts are captured by `orchestrator.nodes`.
+May use `inventory` and `plan`. Pure: `orchestrator.nodes` captures the facts.
 """

@@ -1,4 +1,4 @@
-"""One judgement on one host: what was found, what was expected, and what to do."""
+"""The result of one check on one host: what was found, what was expected, and what to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NAMES = (
     "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname",
     "infiniband", "gdr", "expect", "alike",
 )  # fmt: skip
-"""The names of all checks; that of the framework bears the framework's own name."""
+"""The names of all checks. The check of the framework has the name of that framework in place of ``framework``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One judgement on one host. ``verdict``: ok, warning or failed."""
+    """The result of one check on one host. ``verdict``: ok, warning or failed."""
 
     host: str
     name: str
@@ -28,27 +28,27 @@ class Check:
 
 
 def ok(host: str, name: str, found: str) -> Check:
-    """Return a check that is met."""
+    """Return a check that passed."""
     return Check(host, name, "ok", found)
 
 
 def warning(host: str, name: str, found: str, expected: str, hint: str) -> Check:
-    """Return a check that a run may go on without, and that its numbers may suffer from."""
+    """Return a check that does not stop a run but may affect its numbers."""
     return Check(host, name, "warning", found, expected, hint)
 
 
 def failed(host: str, name: str, found: str, expected: str, hint: str) -> Check:
-    """Return a check without which nothing is started."""
+    """Return a check that keeps a run from starting."""
     return Check(host, name, "failed", found, expected, hint)
 
 
 def folded(checks: Iterable[Check]) -> dict[Check, list[str]]:
-    """Return each distinct check once, without a host, and the hosts of which it was said.
+    """Return each distinct check once, without a host, and the hosts that it holds for.
 
     >>> list(folded([ok("n1", "disk", "9 GiB"), ok("n2", "disk", "9 GiB")]).values())
     [['n1', 'n2']]
     """
-    found: dict[Check, list[str]] = {}
+    hosts: dict[Check, list[str]] = {}
     for check in checks:
-        found.setdefault(replace(check, host=""), []).append(check.host)
-    return found
+        hosts.setdefault(replace(check, host=""), []).append(check.host)
+    return hosts

@@ -1,11 +1,11 @@
-"""In what nodes differ, from their captured facts: the value that most have, and who has another.
+"""Differences between nodes, from their captured facts: the most frequent value, and the hosts that deviate from it.
 
-A collective job runs at the pace of its slowest node, and fails at its oddest one; so the first question after a failure, and
-before a comparison, is which node is not like the others. What differs by nature is left out: names, clocks, what is free or
-used at the moment.
+A collective job runs at the pace of its slowest node, and fails on the one that differs; so the first question after a failure,
+and before a comparison, is which node is not like the others. Facts that always differ are left out: names, clocks, what is
+free or in use at the moment.
 
 >>> facts = {"n1": {"cores": 64}, "n2": {"cores": 64}, "n3": {"cores": 32}}
->>> [str(each) for each in differences(facts)]
+>>> [str(difference) for difference in differences(facts)]
 ['n3 differs from 2 others in cores (32 against 64)']
 """
 
@@ -35,9 +35,10 @@ _MAX_DIFFERENCES = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact that is not the same everywhere. ``expected`` is what most nodes say, ``deviating`` the hosts by other value.
+    """One fact that is not the same on all nodes. ``expected`` is the most frequent value; ``deviating`` has the other values,
+    each with its hosts.
 
-    ``agreeing`` counts the nodes that say ``expected``; where two values are as frequent, the first node's is taken.
+    ``agreeing`` is the number of nodes that have ``expected``. If two values are equally frequent, the first node's is taken.
     """
 
     fact: str
@@ -46,7 +47,7 @@ class Difference:
     deviating: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __str__(self) -> str:
-        """Say it in one line, hosts folded."""
+        """Return the difference as one line, with hosts folded."""
         others = f"{self.agreeing} others" if self.agreeing > 1 else "the other"
         return "; ".join(
             f"{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} from {others} in "
@@ -56,29 +57,30 @@ class Difference:
 
 
 def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...]:
-    """Return what is not the same on all hosts, in the order of the facts. Facts are those that preflight captures."""
+    """Return the facts that are not the same on all hosts, in their order. They are those that preflight captures."""
     flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
-    found = (_compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names)
-    return tuple(each for each in found if each)[:_MAX_DIFFERENCES]
+    compared = (_compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names)
+    return tuple(difference for difference in compared if difference)[:_MAX_DIFFERENCES]
 
 
 def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
-    """Return who has which value of every fact, in the order of the facts; a host may come more than once.
+    """Return the hosts by value of every fact, in the order of the facts. A host may appear in ``facts`` more than once.
 
     >>> by_value([("n1", {"cores": 64}), ("n2", {"cores": 32}), ("n3", {"cores": 64})])
     {'cores': {'64': ['n1', 'n3'], '32': ['n2']}}
     """
-    found: dict[str, dict[str, list[str]]] = {}
+    hosts_by_value: dict[str, dict[str, list[str]]] = {}
     for host, values in facts:
         for name, value in _leaves("", values, 0):
-            hosts = found.setdefault(name, {}).setdefault(_shown(value), [])
-            hosts += [host] * (host not in hosts)
-    return found
+            hosts = hosts_by_value.setdefault(name, {}).setdefault(_shown(value), [])
+            if host not in hosts:
+                hosts.append(host)
+    return hosts_by_value
 
 
 def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the differences in words, one line for each group of hosts that deviate together; nothing where none does.
+    """Return the differences as text, one line for each group of hosts that deviate together; empty if no host does.
 
     >>> facts = {f"node{n}": {"cores": 64, "kernel": "6.1", "gpus": [{"driver": "535.104"}]} for n in (1, 2, 3, 4)}
     >>> facts["node3"] = {"cores": 64, "kernel": "6.8", "gpus": [{"driver": "535.54"}]}
@@ -86,40 +88,40 @@ def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against 535.104)',)
     """
     by_hosts: dict[tuple[str, ...], list[str]] = {}
-    for each in differences(facts):
-        for value, hosts in each.deviating:
-            by_hosts.setdefault(hosts, []).append(f"{each.fact} ({value} against {each.expected})")
+    for difference in differences(facts):
+        for value, hosts in difference.deviating:
+            by_hosts.setdefault(hosts, []).append(f"{difference.fact} ({value} against {difference.expected})")
     odd = {host for hosts in by_hosts for host in hosts}
     same = len(facts) - len(odd)
     agree = f"{same} nodes agree, " if same > 1 else ""
     return tuple(
-        f"{agree}{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} in {', '.join(what)}"
-        for hosts, what in by_hosts.items()
+        f"{agree}{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} in {', '.join(texts)}"
+        for hosts, texts in by_hosts.items()
     )
 
 
 def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a line for each fact that is not the same everywhere, in the order of the facts: who has which value.
+    """Return a line for each fact that is not the same on all nodes, in the order of the facts: each value with its hosts.
 
     >>> folded({f"gpu{n:02d}": {"driver": "535.86" if n == 4 else "550.54"} for n in (1, 2, 3, 4)})
     ('gpu[01-03]: driver 550.54 · gpu04: driver 535.86',)
     """
     lines = []
-    for each in differences(facts):
-        odd = {host for _, hosts in each.deviating for host in hosts}
-        sides = [(each.expected, tuple(host for host in facts if host not in odd)), *each.deviating]
-        lines.append(" · ".join(f"{fold(hosts)}: {each.fact} {value}" for value, hosts in sides))
+    for difference in differences(facts):
+        odd = {host for _, hosts in difference.deviating for host in hosts}
+        sides = [(difference.expected, tuple(host for host in facts if host not in odd)), *difference.deviating]
+        lines.append(" · ".join(f"{fold(hosts)}: {difference.fact} {value}" for value, hosts in sides))
     return tuple(lines)
 
 
 def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
     words = {host: "nothing" if value is None else value for host, value in values.items()}
     if name.endswith("memory_bytes"):
-        words = _alike(words)
+        words = _same_size(words)
     counts = Counter(words.values())
     if len(counts) < 2:
         return None
-    expected = max(counts, key=lambda value: counts[value])  # of equals the first that was met
+    expected = max(counts, key=lambda value: counts[value])  # on a tie, the first value
     groups: dict[str, list[str]] = {}
     for host, value in words.items():
         if value != expected:
@@ -128,49 +130,50 @@ def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
     return Difference(name, _shown(expected), counts[expected], deviating)
 
 
-def _alike(words: Mapping[str, str]) -> dict[str, str]:
-    """Take sizes of memory within a hundredth of each other for one: firmware takes a little more of it here than there."""
-    known: list[str] = []
-    found = {}
+def _same_size(words: Mapping[str, str]) -> dict[str, str]:
+    """Treat memory sizes within 1 % of each other as equal: the share that firmware reserves varies between nodes."""
+    distinct: list[str] = []
+    sizes = {}
     for host, value in words.items():
-        near = next((other for other in known if _near(value, other)), None)
-        found[host] = near or value
-        known += [] if near else [value]
-    return found
+        near = next((other for other in distinct if _near(value, other)), None)
+        sizes[host] = near or value
+        if not near:
+            distinct.append(value)
+    return sizes
 
 
-def _near(one: str, other: str) -> bool:
+def _near(size: str, other: str) -> bool:
     try:
-        return abs(float(one) - float(other)) <= _MEMORY_TOLERANCE * max(float(one), float(other))
+        return abs(float(size) - float(other)) <= _MEMORY_TOLERANCE * max(float(size), float(other))
     except ValueError:
         return False
 
 
 def _leaves(name: str, value: Any, depth: int) -> list[tuple[str, str]]:
-    """Return (dotted name, text) of every value; lists of like entries, such as GPUs, become counts of each value."""
+    """Return (dotted name, text) of every value. A list of entries, such as GPUs, becomes a count and distinct values."""
     if name.rpartition(".")[2] in _BY_NATURE:
         return []
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-        parts = [_leaves(f"{name}.{key}" if name else str(key), each, depth + 1) for key, each in value.items()]
+        parts = [_leaves(f"{name}.{key}" if name else str(key), child, depth + 1) for key, child in value.items()]
         return [leaf for part in parts for leaf in part]
     if (
         isinstance(value, Sequence)
         and not isinstance(value, str)
         and value
-        and all(isinstance(each, Mapping) for each in value)
+        and all(isinstance(entry, Mapping) for entry in value)
     ):
         return _entries(name, value)
     return [(name, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))]
 
 
 def _entries(name: str, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the number of entries, and for each key the distinct values of all of them."""
-    found = [(f"number of {name}", str(len(entries)))]
+    """Return the number of entries, and for each key the distinct values of all entries."""
+    leaves = [(f"number of {name}", str(len(entries)))]
     for key in dict.fromkeys(key for entry in entries for key in entry):
         if key not in _BY_NATURE:
             values = dict.fromkeys(str(entry.get(key)) for entry in entries)
-            found.append((f"{name}.{key}", ", ".join(values)))
-    return found
+            leaves.append((f"{name}.{key}", ", ".join(values)))
+    return leaves
 
 
 def _shown(value: str) -> str:

@@ -1,7 +1,7 @@
-"""What the inventory expects of a host of its class, under ``expect:``, against what was found there.
+"""What the inventory expects of a host, under ``expect:``, compared with what was found on the host.
 
-Each key has one row in a table: what is looked at, and when it is met. Where nothing is known of a thing that is expected, the
-check fails: an expectation that nobody can confirm is not met.
+Each key has one row in a table: which facts it reads, and when they meet the expectation. If a value is expected and nothing is
+known about it, the check fails: an expectation that cannot be confirmed is not met.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Expectation:
-    """``look`` returns every value that must meet what is expected, in one unit; ``fits(value, expected)`` judges one."""
+    """How one key is checked. ``look`` returns all values that must meet the expectation, in its unit;
+    ``fits(value, expected)`` is true if a value does. ``least``: the expectation is a minimum."""
 
     look: Callable[[Mapping[str, Any]], Sequence[Any]]
     fits: Callable[[Any, Any], bool]
@@ -33,7 +34,7 @@ class _Expectation:
 
 
 def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
-    """Return a failed check for each expectation that is not met, else one that names all of them; none where there is none."""
+    """Return a failed check for each expectation that is not met, else one passed check that names all; empty without any."""
     bad = [check for key, expected in host.expect.items() if (check := _unmet(host.name, key, expected, facts))]
     return bad or ([ok(host.name, "expect", f"{', '.join(host.expect)} as expected")] if host.expect else [])
 
@@ -41,20 +42,22 @@ def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
 def _unmet(host: str, key: str, expected: Any, facts: Mapping[str, Any]) -> Check | None:
     if key == "infiniband":
         return _infiniband(host, expected, facts)
-    if isinstance(expected, Mapping):  # of versions and pcie each has its own
-        checks = (_one(host, f"{key}.{name}", value, _NESTED[key](name), facts) for name, value in expected.items())
+    if isinstance(expected, Mapping):  # each entry of versions and of pcie has its own expectation
+        checks = (_unmet_row(host, f"{key}.{name}", value, _NESTED[key](name), facts) for name, value in expected.items())
         return next((check for check in checks if check), None)
-    return _one(host, key, expected, _TABLE[key], facts)
+    return _unmet_row(host, key, expected, _TABLE[key], facts)
 
 
-def _one(host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]) -> Check | None:
+def _unmet_row(host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]) -> Check | None:
     values = row.look(facts)
     odd = [value for value in values if value is None or not row.fits(value, expected)]
     if values and not odd:
         return None
     found = ", ".join(dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)) or "nothing"
-    wanted = _shown(expected, row.unit) + " or more" * (row.least and expected != "unlimited")
-    return failed(host, "expect", f"{key} {found}", f"{key} {wanted}", _HINT.format(key=key))
+    requirement = _shown(expected, row.unit)
+    if row.least and expected != "unlimited":
+        requirement += " or more"
+    return failed(host, "expect", f"{key} {found}", f"{key} {requirement}", _HINT.format(key=key))
 
 
 def _shown(value: Any, unit: str) -> str:
@@ -68,7 +71,7 @@ def _shown(value: Any, unit: str) -> str:
 
 
 def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]) -> Check | None:
-    """Judge whether so many ports have this state, rate and link layer; ports of other kinds may be there as well."""
+    """Return a failed check if fewer ports than expected have this state, rate and link layer; others are allowed."""
     state, layer, rate = expected.get("state", "ACTIVE"), expected.get("link_layer"), expected.get("rate_gbit", 0)
     ports = facts.get("infiniband") or ()
     fit = [
@@ -76,14 +79,18 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
         for port in ports
         if port["state"] == state and layer in (None, port["link_layer"]) and (port["rate_gbit"] or 0) >= rate
     ]
-    wanted = expected.get("ports", 1)
-    if len(fit) >= wanted:
+    count = expected.get("ports", 1)
+    if len(fit) >= count:
         return None
-    words = f"{wanted} ports {state}" + f" at {rate:g} Gb/s" * bool(rate) + f" of {layer}" * bool(layer)
+    requirement = f"{count} ports {state}"
+    if rate:
+        requirement += f" at {rate:g} Gb/s"
+    if layer:
+        requirement += f" of {layer}"
     odd = [port for port in ports if port not in fit]
     rest = ", ".join(f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8])
-    found = f"{len(fit)} such" + f", and {rest}" * bool(rest)
-    return failed(host, "expect", f"infiniband {found}", f"infiniband {words}", _HINT.format(key="infiniband"))
+    found = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
+    return failed(host, "expect", f"infiniband {found}", f"infiniband {requirement}", _HINT.format(key="infiniband"))
 
 
 def _of_gpus(*names: str) -> Callable[[Mapping[str, Any]], list[Any]]:
@@ -106,7 +113,7 @@ def _version(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
 def _limit(name: str, unit: int = 1) -> Callable[[Mapping[str, Any]], list[Any]]:
     def look(facts: Mapping[str, Any]) -> list[Any]:
         pair = (facts.get("limits") or {}).get(name)
-        # Of open files a run gets as many as the hard limit allows.
+        # A run raises its soft limit of open files to the hard limit.
         value = pair[name == "nofile"] if pair else 0
         return [None if not pair else float("inf") if value is None else value / unit]
 

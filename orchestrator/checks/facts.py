@@ -1,7 +1,7 @@
-"""The facts of a node as checks and the manifest have them, from what its runner found and what others told it there.
+"""The facts of a node in the form that checks and the manifest use, from what the node runner sends.
 
-The runner sends the words of nvidia-smi, of the driver in the kernel log and of the InfiniBand devices as they are, packed: to
-understand them here keeps the runner small, and their grammar where it can be tested on the output of many machines.
+The runner sends the output of nvidia-smi, the driver's lines in the kernel log and the files of the InfiniBand devices unparsed
+and packed. Parsing them on the controller keeps the runner small, and lets tests run on the output of many machines.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
 
 
 def unpacked(packed: Any) -> dict[str, Any]:
-    """Return what a runner has packed. Raises ValueError where it is not that, or more than 8 MiB."""
+    """Return what a runner has packed. Raise ValueError if it is damaged, or holds more than 8 MiB."""
     if not isinstance(packed, str):
-        raise ValueError("facts that others told: expected text")
+        raise ValueError("packed facts: expected text")
     try:
         inflate = zlib.decompressobj()
         raw = inflate.decompress(base64.b64decode(packed, validate=True), _MOST_BYTES)
         value = json.loads(raw) if inflate.eof else None
     except (ValueError, zlib.error, RecursionError) as error:
-        raise ValueError(f"facts that others told: {error}") from None
+        raise ValueError(f"packed facts: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError("facts that others told: expected at most 8 MiB of one JSON object")
+        raise ValueError("packed facts: expected at most 8 MiB of one JSON object")
     return value
 
 
-def told_facts(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that follow from what nvidia-smi, driver, kernel and devices said."""
-    ports = ports_of(told.get("infiniband") or ())
+def told_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts parsed from the output of nvidia-smi, driver, kernel and devices."""
+    ports = ports_of(raw.get("infiniband") or ())
     facts: dict[str, Any] = {
         "gpus": None,
         "infiniband": ports,
         "infiniband_gbit": infiniband_gbit(ports),
-        "peermem": bool(told.get("peermem")),
-        "open_driver": "Open Kernel Module" in str(told.get("driver")),
+        "peermem": bool(raw.get("peermem")),
+        "open_driver": "Open Kernel Module" in str(raw.get("driver")),
     }
-    if (smi := told.get("smi")) is not None:
-        facts |= _gpus(smi, told.get("owners") or {})
-    matrix = told.get("topology")
-    if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (found := nvidia_smi.topology(str(matrix.get("text")))):
-        facts["topology"] = found
+    if (smi := raw.get("smi")) is not None:
+        facts |= _gpus(smi, raw.get("owners") or {})
+    matrix = raw.get("topology")
+    if isinstance(matrix, Mapping) and matrix.get("code") == 0 and (links := nvidia_smi.topology(str(matrix.get("text")))):
+        facts["topology"] = links
     bus_ids = [str(gpu.get("bus_id", "")) for gpu in nvidia_smi.gpu_states(facts)]
-    log = told.get("kernel_log")
+    log = raw.get("kernel_log")
     log = log if isinstance(log, Mapping) else {"closed": "not asked"}
     facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
     return facts
 
 
 def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of the GPUs, or as ``gpus`` a text that says why there are none."""
+    """Return the facts of the GPUs; ``gpus`` is a text with the reason if they could not be read."""
     code, text = smi.get("code"), str(smi.get("text"))
     if code is None:
         return {"gpus": "nvidia-smi did not answer in 10 s"}
@@ -68,17 +68,17 @@ def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
     try:
         return nvidia_smi.gpu_facts(text, owners)
     except ValueError as error:
-        return {"gpus": f"nvidia-smi -q -x wrote something else than expected: {error}"[:400]}
+        return {"gpus": f"nvidia-smi -q -x wrote unexpected output: {error}"[:400]}
 
 
 def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return InfiniBand and RoCE ports with ``state`` and ``physical`` without their numbers, and ``rate_gbit``.
+    """Return InfiniBand and RoCE ports, ``state`` and ``physical`` without their numbers, with ``rate_gbit``.
 
     The kernel writes ``4: ACTIVE``, ``5: LinkUp``, ``400 Gb/sec (4X NDR)`` (ABI/stable/sysfs-class-infiniband).
-    ``gids`` names by type the indexes of those that are set; ``ipv4_gid`` is the first of type RoCE v2 that stands for an IPv4
-    address, which is the one that NCCL wants on a routed network.
+    ``gids`` lists by type the indexes of the GIDs that are set; ``ipv4_gid`` is the first GID of type RoCE v2 with an IPv4
+    address, which is the one that NCCL needs on a routed network.
     """
-    found = []
+    ports = []
     for entry in entries:
         gids: dict[str, list[str]] = {}
         ipv4 = None
@@ -90,8 +90,8 @@ def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         port |= {"state": _word(entry.get("state")), "physical": _word(entry.get("phys_state")), "lid": entry.get("lid", "")}
         port |= {"rate_gbit": _rate(entry.get("rate")), "interfaces": " ".join(entry.get("interfaces", ()))}
         port |= {"gids": {kind: ",".join(indexes) for kind, indexes in gids.items()}, "ipv4_gid": ipv4}
-        found.append(port)
-    return found
+        ports.append(port)
+    return ports
 
 
 def _word(text: Any) -> str:
@@ -104,6 +104,6 @@ def _rate(text: Any) -> float | None:
 
 
 def infiniband_gbit(ports: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the rates of all active ports together, in Gb/s, InfiniBand and RoCE alike; None where one cannot be told."""
+    """Return the summed rate of all active InfiniBand and RoCE ports in Gb/s; None without any, or if one is not known."""
     rates = [port["rate_gbit"] for port in ports if port["state"] == "ACTIVE"]
     return sum(rates) if rates and None not in rates else None

@@ -1,7 +1,7 @@
-"""What must be true of a machine before a run, judged by pure functions from the facts that preflight has captured.
+"""The checks of a machine before a run: pure functions of the facts that preflight has captured.
 
-Nothing is mended silently. Every check says what it found, what was expected and what to do, and nodes that say the same are
-folded by whoever prints them. `docs/preflight.md` lists the checks.
+Nothing is repaired silently. Every check states what it found, what was expected and what to do; nodes with equal results are
+folded when they are printed. `docs/preflight.md` lists the checks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["among", "judge", "same_machine", "unfit"]
 
 
 def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None) -> list[Check]:
-    """Return every check of one host. ``ranks`` is the number of ranks that a run would put on it, where that is known."""
+    """Return every check of one host. ``ranks`` is the number of ranks that a run would place on it, None if not known."""
     devices = [slots_check(host, facts, ranks)] if host.gpus == 0 else gpu_checks(host, facts, ranks)
     return [*host_checks(host, facts, framework), *devices, *network_checks(host, facts), *expected_checks(host, facts)]
 
 
 def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return every check of several hosts together."""
+    """Return every check that compares several hosts."""
     return [*unlike(facts), *alike(facts)]
 
 

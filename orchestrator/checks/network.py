@@ -1,4 +1,4 @@
-"""What is judged of a machine's networks: the interface of the training traffic, the way to the master, names, InfiniBand."""
+"""Checks of a machine's networks: the interface of the training traffic, the route to the master, names, InfiniBand."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ __all__ = ["network_checks", "training_interface"]
 
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of if_arp.h
 _DMABUF_KERNEL = (5, 12)
+_REACHABLE = "an address that other nodes can reach"
 
 
 def network_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
-    """Return every check of this kind, in the order in which they are shown."""
-    found = [_interface(host, facts), _route(host, facts), _hostname(host, facts), _infiniband(host, facts), _gdr(host, facts)]
-    return [check for check in found if check]
+    """Return every check of this kind, in the order of the table."""
+    checks = [_interface(host, facts), _route(host, facts), _hostname(host, facts), _infiniband(host, facts), _gdr(host, facts)]
+    return [check for check in checks if check]
 
 
 def training_interface(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is known of the interface of the training traffic: that of the inventory, else the one to the master."""
-    known = (facts.get("interface"), facts.get("route"))
-    return next((found for found in known if isinstance(found, Mapping) and found), {})
+    """Return the facts of the interface of the training traffic: that of the inventory, else the one towards the master."""
+    interfaces = (facts.get("interface"), facts.get("route"))
+    return next((interface for interface in interfaces if isinstance(interface, Mapping) and interface), {})
 
 
-def _state(found: Mapping[str, Any]) -> str:
-    speed = number(found.get("speed_mbit"))
-    return f"MTU {found.get('mtu')}" + f", {speed / 1000:g} Gb/s" * (speed > 0)
+def _state(interface: Mapping[str, Any]) -> str:
+    speed = number(interface.get("speed_mbit"))
+    mtu = f"MTU {interface.get('mtu')}"
+    return f"{mtu}, {speed / 1000:g} Gb/s" if speed > 0 else mtu
 
 
 def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -40,7 +42,7 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
         return None
     state = facts.get("interface")
     if not state:
-        hint = "see ip -brief link there, and correct vars.interface"
+        hint = "see ip -brief link on the node, and correct vars.interface"
         return failed(host.name, "interface", f"no {name}", f"{name} up", hint)
     found = f"{name} {state['state']}, {_state(state)}"
     if state["state"] in ("up", "unknown"):
@@ -51,15 +53,15 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
 def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if "route" not in facts:
         return None
-    route, wanted = facts["route"], host.vars.get("interface")
+    route, interface = facts["route"], host.vars.get("interface")
     if not route:
-        hint = "the address of the first host in the inventory must resolve and be reached from every node; see ip route there"
-        return failed(host.name, "route", "no way to the master's address", "a route", hint)
-    found = f"to the master by {route['interface']}, {_state(route)}"
-    apart = wanted and wanted != route["interface"] and not route.get("local")
-    if apart and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
-        hint = "correct vars.interface, or give the hosts their addresses in the network of the training traffic"
-        return warning(host.name, "route", found, f"by {wanted}, which vars.interface says", hint)
+        hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
+        return failed(host.name, "route", "no route to the master's address", "a route", hint)
+    found = f"to the master through {route['interface']}, {_state(route)}"
+    differs = interface and interface != route["interface"] and not route.get("local")
+    if differs and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
+        hint = "correct vars.interface, or use addresses in the network of the training traffic for the hosts"
+        return warning(host.name, "route", found, f"through {interface}, as vars.interface sets", hint)
     return ok(host.name, "route", found)
 
 
@@ -68,14 +70,22 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if "route" not in facts or addresses is None:
         return None
     if not addresses:
-        hint = "add it to /etc/hosts there; Gloo and others look their own name up to find the address that they tell"
-        return warning(host.name, "hostname", "it does not resolve on the node itself", "an address that others reach", hint)
-    if all(ip_address(each).is_loopback for each in addresses):
+        hint = "add it to /etc/hosts on the node; Gloo and others resolve their own name to find the address that they announce"
+        return warning(
+            host.name, "hostname", "its own name does not resolve on the node", "an address that other nodes can reach", hint
+        )
+    if all(ip_address(address).is_loopback for address in addresses):
         if (facts["route"] or {}).get("local"):
             return None  # all nodes are this machine
-        hint = "give it the machine's own address in /etc/hosts; Gloo and others tell the address of their own name to all"
-        return warning(host.name, "hostname", f"it resolves to {', '.join(addresses)}", "an address that others reach", hint)
-    return ok(host.name, "hostname", "resolves to an address that others can reach")
+        hint = "give it the machine's own address in /etc/hosts; Gloo and others announce the address of their own name to all"
+        return warning(
+            host.name,
+            "hostname",
+            f"its own name resolves to {', '.join(addresses)}",
+            "an address that other nodes can reach",
+            hint,
+        )
+    return ok(host.name, "hostname", f"resolves to {_REACHABLE}")
 
 
 def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -89,10 +99,10 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
     )
     waiting = [f"{_name(port)} {port['state']}, {port['physical']}" for port in ports if port["state"] in ("INIT", "ARMED")]
     if waiting:
-        hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat there"
+        hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat on the node"
         return warning(host.name, "infiniband", "; ".join(waiting), "ACTIVE", hint)
     if not active:
-        hint = "see ibstat there; without an active port NCCL falls back to sockets"
+        hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
         words = "; ".join(f"{_name(port)} {port['state']}, {port['physical']}" for port in ports[:8])
         return warning(host.name, "infiniband", words, "an active port", hint)
     best = {layer: max(number(port["rate_gbit"]) for port in active if _layer(port) == layer) for layer in map(_layer, active)}
@@ -102,15 +112,15 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
         if number(port["rate_gbit"]) < best[_layer(port)]
     ]
     if slow:
-        hint = "look at its cable and at the switch's port; a port apart for storage is named in NCCL_IB_HCA=^…"
+        hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
         rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
         return warning(host.name, "infiniband", "; ".join(slow), rates, hint)
     bare = [_name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port["gids"]]
     if bare:
-        hint = "give its interface an address, and see show_gids there; NCCL wants NCCL_IB_GID_INDEX of a RoCE v2 entry"
-        return warning(host.name, "infiniband", f"no GID of RoCE v2 on {', '.join(bare)}", "one on each port", hint)
+        hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
+        return warning(host.name, "infiniband", f"no RoCE v2 GID on {', '.join(bare)}", "one on each port", hint)
     gids = sorted({str(port["ipv4_gid"]) for port in active if port.get("ipv4_gid") is not None})
-    return ok(host.name, "infiniband", found + f", RoCE v2 for IPv4 at GID {' or '.join(gids)}" * bool(gids))
+    return ok(host.name, "infiniband", f"{found}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else found)
 
 
 def _layer(port: Mapping[str, Any]) -> str:
@@ -122,7 +132,7 @@ def _name(port: Mapping[str, Any]) -> str:
 
 
 def _gdr(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    """GPUs and network cards exchange data directly through nvidia-peermem, or through DMA-BUF: Linux 5.12, open driver."""
+    """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF (Linux 5.12, open driver)."""
     if not facts.get("infiniband_gbit") or not isinstance(facts.get("gpus"), list) or "peermem" not in facts:
         return None
     if facts["peermem"]:
@@ -131,5 +141,5 @@ def _gdr(host: Host, facts: Mapping[str, Any]) -> Check | None:
     kernel = tuple(int(word) for word in numbers if word.isdecimal())
     if facts.get("open_driver") and kernel >= _DMABUF_KERNEL:
         return ok(host.name, "gdr", "DMA-BUF of the open driver")
-    hint = "modprobe nvidia-peermem, as root; without it every byte between nodes goes through the host's memory"
+    hint = "modprobe nvidia-peermem, as root; without it all data between nodes goes through the host's memory"
     return warning(host.name, "gdr", "neither nvidia-peermem nor DMA-BUF", "one of them", hint)

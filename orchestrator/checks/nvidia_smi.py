@@ -1,10 +1,10 @@
-"""What nvidia-smi and the driver's lines in the kernel log say, understood: pure functions from their text to facts.
+"""Parsers of nvidia-smi's output and of the driver's lines in the kernel log: pure functions from text to facts.
 
-One ``nvidia-smi -q -x`` holds everything on all generations of drivers, and an element that a driver does not know is just not
-there; named fields of ``--query-gpu`` are refused as a whole by drivers that lack one of them.
+One ``nvidia-smi -q -x`` holds everything on all generations of drivers, and omits an element that the driver does not support.
+``--query-gpu`` fails as a whole if the driver does not support one of the named fields.
 
->>> found = topology("\\tGPU0\\tGPU1\\tNIC0\\tCPU Affinity\\nGPU0\\t X \\tNV4\\tPIX\\t0-9\\nGPU1\\tNV4\\t X \\tSYS\\t0-9\\n")
->>> found["links"], pairs(found)
+>>> links = topology("\\tGPU0\\tGPU1\\tNIC0\\tCPU Affinity\\nGPU0\\t X \\tNV4\\tPIX\\t0-9\\nGPU1\\tNV4\\t X \\tSYS\\t0-9\\n")
+>>> links["links"], pairs(links)
 ({'GPU0': 'X NV4 PIX', 'GPU1': 'NV4 X SYS'}, {('GPU0', 'GPU1'): 'NV4'})
 """
 
@@ -24,17 +24,17 @@ _DEVICE = re.compile(r"GPU\d+|NIC\d+|(?:mlx|bnxt|irdma|efa|hfi|rxe|ib)\w*")
 _LINK = re.compile(r"X|NV\d+|[A-Z]{3,4}")
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),?\s*(.*)")
 _IDLE = {"gpu_idle", "applications_clocks_setting", "display_clocks_setting"}
-"""Reasons for clocks below the maximum that are nothing to worry about."""
+"""Reasons for clocks below the maximum that are harmless."""
 _MAX_PROCESSES = 32
 
 
 def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what ``nvidia-smi -q -x`` says. Raises ValueError where it is not that.
+    """Return the facts of ``nvidia-smi -q -x``. Raise ValueError if the text is not its output.
 
-    ``gpus`` has one entry a GPU: index, name, driver, memory and use; ``gpu`` has all else that is known of them, by name: one
-    value where all GPUs of the machine have the same, a list of theirs otherwise (`gpu_states` undoes this). ``gpu_processes``
-    are those that use a GPU for computing, with the first word of their name; ``owners`` are users by process number.
-    Memory is in MiB, power in W, clocks in MHz, temperature in °C; counts of ECC errors are of uncorrected ones.
+    ``gpus`` has one entry per GPU: index, name, driver, memory and utilization. ``gpu`` has all other values by name: a single
+    value if all GPUs of the machine have the same, else a list (`gpu_states` undoes this). ``gpu_processes`` are the processes
+    that compute on a GPU, with the first word of their name; ``owners`` are users by process id.
+    Memory is in MiB, power in W, clocks in MHz, temperature in °C; ECC errors are counts of uncorrected errors.
     """
     if "<!ENTITY" in text:
         raise ValueError("declarations of entities")
@@ -57,7 +57,7 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
         }
         for index, node in enumerate(nodes)
     ]
-    processes = [each for index, node in enumerate(nodes) for each in _processes(str(index), node, owners or {})]
+    processes = [process for index, node in enumerate(nodes) for process in _processes(str(index), node, owners or {})]
     return {
         "gpus": gpus,
         "gpu": _columns([_state(node) for node in nodes]),
@@ -67,25 +67,26 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
 
 
 def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return an entry for each GPU of a machine with everything that is known of it; none where that is nothing."""
+    """Return an entry for each GPU of a machine with all its values; empty if the facts have no GPUs."""
     gpus, columns = facts.get("gpus"), facts.get("gpu")
     if not isinstance(gpus, (list, tuple)) or not all(isinstance(gpu, Mapping) for gpu in gpus):
         return []
-    found = [{"index": str(at), **gpu} for at, gpu in enumerate(gpus)]
+    states = [{"index": str(at), **gpu} for at, gpu in enumerate(gpus)]
     for name, values in columns.items() if isinstance(columns, Mapping) else ():
-        own = values if isinstance(values, (list, tuple)) else [values] * len(found)
-        for entry, value in zip(found, own, strict=False):
+        per_gpu = values if isinstance(values, (list, tuple)) else [values] * len(states)
+        for state, value in zip(states, per_gpu, strict=False):
             if value is not None:
-                entry[str(name)] = value
-    return found
+                state[str(name)] = value
+    return states
 
 
 def topology(text: str) -> dict[str, Any] | None:
-    """Return the matrix of ``nvidia-smi topo -m``; None where there is none.
+    """Return the matrix of ``nvidia-smi topo -m``; None if the text has no matrix.
 
-    ``links`` has for each GPU how it reaches every one of ``devices``, in their order: X itself, NV# over so many NVLinks,
-    PIX and PXB over one and several PCIe bridges, PHB over the host bridge, NODE and SYS within and beyond a NUMA node.
-    ``nics`` are names of devices that the matrix only numbers; ``cpus`` and ``numa`` stand for each GPU, empty where unknown.
+    ``links`` has for each GPU how it reaches each of ``devices``, in their order: X is itself, NV# a number of NVLinks,
+    PIX and PXB one and several PCIe bridges, PHB the host bridge, NODE and SYS within a NUMA node and across NUMA nodes.
+    ``nics`` has the names of devices that the matrix only numbers; ``cpus`` and ``numa`` have an entry per GPU, empty if not
+    known.
     """
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
     head = next((at for at, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "X" not in line.split()), None)
@@ -108,32 +109,32 @@ def topology(text: str) -> dict[str, Any] | None:
     return {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa} if links else None
 
 
-def pairs(found: Any) -> dict[tuple[str, str], str]:
-    """Return the kind of link between each two GPUs of a `topology`; nothing of what is none."""
-    links = found.get("links") if isinstance(found, Mapping) else None
-    if not isinstance(links, Mapping) or not isinstance(found.get("devices"), (list, tuple)):
+def pairs(matrix: Any) -> dict[tuple[str, str], str]:
+    """Return the kind of link between every two GPUs of a `topology`; empty if ``matrix`` is not one."""
+    links = matrix.get("links") if isinstance(matrix, Mapping) else None
+    if not isinstance(links, Mapping) or not isinstance(matrix.get("devices"), (list, tuple)):
         return {}
-    rows = {name: dict(zip(found["devices"], str(row).split(), strict=False)) for name, row in links.items()}
-    return {(one, other): rows[one][other] for one, other in combinations(rows, 2) if other in rows[one]}
+    rows = {name: dict(zip(matrix["devices"], str(row).split(), strict=False)) for name, row in links.items()}
+    return {(first, second): rows[first][second] for first, second in combinations(rows, 2) if second in rows[first]}
 
 
 def xids(lines: Iterable[Sequence[Any]], bus_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the driver's errors from [age in seconds, text] of the kernel log, each code of each GPU once, the newest last.
+    """Return the driver's errors from [age in seconds, text] of the kernel log: one entry per GPU and code, the newest last.
 
-    ``gpu`` is the index in ``bus_ids``, as nvidia-smi has them, else the bus id itself.
+    ``gpu`` is the index in ``bus_ids``, which are in the order of nvidia-smi, else the bus id itself.
     """
     index = {_bus(bus_id): str(at) for at, bus_id in enumerate(bus_ids)}
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    errors: dict[tuple[str, int], dict[str, Any]] = {}
     for age_s, text in lines:
         if match := _XID.search(str(text)):
             gpu, code = index.get(_bus(match[1]), match[1]), int(match[2])
-            count = found.pop((gpu, code), {"count": 0})["count"] + 1
-            found[gpu, code] = {"gpu": gpu, "code": code, "count": count, "age_s": round(float(age_s)), "text": match[3][:120]}
-    return list(found.values())
+            count = errors.pop((gpu, code), {"count": 0})["count"] + 1
+            errors[gpu, code] = {"gpu": gpu, "code": code, "count": count, "age_s": round(float(age_s)), "text": match[3][:120]}
+    return list(errors.values())
 
 
 def _bus(text: str) -> str:
-    """Return domain, bus and device of a PCI address, which the driver, the kernel and nvidia-smi write differently."""
+    """Return domain, bus and device of a PCI address, which driver, kernel and nvidia-smi write in different forms."""
     parts = text.lower().partition(".")[0].split(":")
     return ":".join([(parts[-3] if len(parts) > 2 else "0").lstrip("0") or "0", *parts[-2:]])
 
@@ -144,14 +145,14 @@ def _text(node: ElementTree.Element, path: str) -> str | None:
 
 
 def _number(node: ElementTree.Element, path: str) -> float | int | None:
-    """Return the number with which a text begins: ``700.00 W``, ``16x``, ``143771 MiB``."""
+    """Return the number at the start of a text: ``700.00 W``, ``16x``, ``143771 MiB``."""
     match = re.match(r"-?\d+(?:\.\d+)?", _text(node, path) or "")
     value = float(match[0]) if match else None
     return int(value) if value is not None and value.is_integer() else value
 
 
 def _first(node: ElementTree.Element, read: Callable[[ElementTree.Element, str], Any], *paths: str) -> Any:
-    """Return the first of several places that has a value: drivers have renamed elements in the course of time."""
+    """Return the first value among several paths: later drivers have renamed elements."""
     return next((value for path in paths if (value := read(node, path)) is not None), None)
 
 
@@ -199,45 +200,45 @@ def _state(node: ElementTree.Element) -> dict[str, Any]:
 
 
 def _uncorrected(node: ElementTree.Element | None) -> int | None:
-    """Return the uncorrected errors of one kind of counters: up to Volta as double bits, later by kind of memory."""
+    """Return the uncorrected errors of one group of counters: double bits up to Volta, later by kind of memory."""
     if node is None:
         return None
     if (total := _number(node, "double_bit/total")) is not None:
         return int(total)
-    each = [_number(node, child.tag) for child in node if re.match(r"[sd]ram_uncorrectable", child.tag)]
-    known = [int(count) for count in each if count is not None]
-    return sum(known) if known else None
+    counts = [_number(node, child.tag) for child in node if re.match(r"[sd]ram_uncorrectable", child.tag)]
+    valid = [int(count) for count in counts if count is not None]
+    return sum(valid) if valid else None
 
 
 def _reasons(node: ElementTree.Element) -> str | None:
-    """Return why clocks are lowered at this moment; older drivers speak of throttling, newer ones of events."""
-    found = {}
+    """Return why clocks are lowered at the moment: throttle reasons of older drivers, event reasons of newer ones."""
+    is_active = {}
     for group, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
         ("clocks_throttle_reasons", "clocks_throttle_reason_"),
     ):
         for child in node.findall(f"{group}/*"):
-            found[child.tag.removeprefix(prefix)] = (child.text or "").strip() == "Active"
-    return ", ".join(name for name, active in found.items() if active and name not in _IDLE) or None
+            is_active[child.tag.removeprefix(prefix)] = (child.text or "").strip() == "Active"
+    return ", ".join(name for name, active in is_active.items() if active and name not in _IDLE) or None
 
 
 def _processes(index: str, node: ElementTree.Element, owners: Mapping[str, str]) -> list[dict[str, Any]]:
-    found = []
+    processes = []
     for process in node.findall("processes/process_info"):
         words = (_text(process, "process_name") or "?").split()
         pid = _text(process, "pid") or "?"
-        if "C" in (_text(process, "type") or "C"):  # G alone is a display's
+        if "C" in (_text(process, "type") or "C"):  # type G alone is graphics
             name = words[0].rpartition("/")[2][:40]
             used = _number(process, "used_memory")
-            found.append({"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used})
-    return found
+            processes.append({"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used})
+    return processes
 
 
 def _columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of like entries by name: one where all have the same, else a list; what none has is left out."""
-    found: dict[str, Any] = {}
+    """Return the values of all entries by name: one value if all are equal, else a list. Names without a value are left out."""
+    columns: dict[str, Any] = {}
     for name in entries[0] if entries else ():
         values = [entry[name] for entry in entries]
         if any(value is not None for value in values):
-            found[name] = values[0] if all(value == values[0] for value in values) else values
-    return found
+            columns[name] = values[0] if all(value == values[0] for value in values) else values
+    return columns

@@ -1,4 +1,4 @@
-"""`orch summarize --format html` and `--open`: a bench as one page, printed, or written beside its evidence and shown."""
+"""`orch summarize --format html` and `--open`: a bench as one page, printed, or written into the bench directory and shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
     """
     from orchestrator.analysis.explain.bench import explain_bench
     from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import beside
+    from orchestrator.analysis.published.reference import reference_tables
     from orchestrator.errors import DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.report.html import render
@@ -33,10 +33,10 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
 
     results = read_bench(bench, each_rank=True)
     summary = summarize(results, notes_of(bench))
-    near = beside(summary, published_files(templates).values()) if against else ((), ())
+    reference = reference_tables(summary, published_files(templates).values()) if against else ((), ())
     account = account_of(bench, results)
     explained = explain_bench(bench, summary, results, account) if explain else ()
-    text = render(summary, results, account, *near, explained)
+    text = render(summary, results, account, *reference, explained)
     if opened:
         path = (bench.path / _NAME).absolute()
         write_atomic(path, text.encode())

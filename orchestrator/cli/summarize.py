@@ -47,7 +47,7 @@ def summarize(
     images: Annotated[
         int | None, typer.Option("--images", min=0, help="Images of the data set behind --from-logs; 0 for unknown.")
     ] = None,
-    against: Annotated[str, typer.Option("--against", help="published: set published tables beside these.")] = "",
+    against: Annotated[str, typer.Option("--against", help="published: compare with published tables.")] = "",
     explain: Annotated[
         bool, typer.Option("--explain", help="Predict each shape from 1n1g and measured all-reduces, and divide what it loses.")
     ] = False,
@@ -87,7 +87,7 @@ def summarize(
         if explain:
             explanations.render(_explained(bench, summary, results), console)
         if against:
-            _print_beside(summary, templates, console)
+            _print_reference(summary, templates, console)
         if from_logs:
             _print_result(summary)
     if damaged:
@@ -109,7 +109,7 @@ def _check_options(
     if against not in ("", "published"):
         raise ConfigError(f"expected published, got {against!r}", where="--against")
     if against and form not in ("table", "html", "json"):
-        raise ConfigError(f"expected table, html or json beside --against, got {form}", where="--format")
+        raise ConfigError(f"expected table, html or json with --against, got {form}", where="--format")
     if opened and form not in ("table", "html"):
         raise ConfigError(f"expected html, which is what --open shows, got {form}", where="--format")
     if (opened or form == "html") and (from_logs or rule):
@@ -126,7 +126,7 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
     from orchestrator.errors import ConfigError
 
     if explain and form not in ("table", "html", "json"):
-        raise ConfigError(f"expected table, html or json beside --explain, got {form}", where="--format")
+        raise ConfigError(f"expected table, html or json with --explain, got {form}", where="--format")
     if explain and (from_logs or rule):
         raise ConfigError("it explains a bench, by its own window", where="--explain")
 
@@ -186,23 +186,23 @@ def _print_result(summary: Summary) -> None:
     print_json(result_document(summary))
 
 
-def _print_beside(summary: Summary, templates: Path | None, console: Console) -> None:
+def _print_reference(summary: Summary, templates: Path | None, console: Console) -> None:
     from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import beside
+    from orchestrator.analysis.published.reference import reference_tables
     from orchestrator.report import published
 
-    published.beside(*beside(summary, published_files(templates).values()), console)
+    published.reference_tables(*reference_tables(summary, published_files(templates).values()), console)
 
 
 def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
-    """Return the published rows beside a summary, for its JSON."""
+    """Return the comparison of a summary with published tables, for its JSON."""
     from dataclasses import asdict
 
     from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import beside
+    from orchestrator.analysis.published.reference import reference_tables
 
-    found, notes = beside(summary, published_files(templates).values())
-    return {"published": [asdict(each) for each in found], "published_notes": list(notes)}
+    references, notes = reference_tables(summary, published_files(templates).values())
+    return {"published": [asdict(reference) for reference in references], "published_notes": list(notes)}
 
 
 def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:

@@ -1,1 +1,1 @@
-"""Pictures of a summary for people and for programs. They only show; every number comes from `orchestrator.results.summary`."""
+"""Output of a summary for people and for programs. Nothing is computed here: all numbers come from `results.summary`."""

@@ -1,4 +1,4 @@
-"""What stands in the cells of a scaling table: the columns and the words, the same in every output for people."""
+"""The columns of a scaling table and the texts of its cells, the same in every output for people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COLUMNS = (
 """Speeds in samples/s. ``notes`` holds the numbers of the footnotes."""
 NOTHING = "–"
 _WIDEST = 17
-"""Columns of the widest grid that is drawn: every pair of 16 nodes."""
+"""Columns of the widest grid that is printed: all pairs of 16 nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One series, or one grid of a sheet, ready to be drawn. Every text is harmless and on one line."""
+    """One series, or one grid of a sheet, ready to be printed. Every text is on one line and without control characters."""
 
     title: str
     head: tuple[str, ...]
@@ -41,14 +41,14 @@ def tables(summary: Summary) -> tuple[Table, ...]:
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
-    """Return a table per grid of a sheet, the first with what is said of the whole, the last with what qualifies it.
+    """Return a table per grid of a sheet: the first has the lines about the whole sheet, the last its qualifications.
 
-    A grid that is too wide to be read is a line of the first one, which says where it is to be had.
+    A grid that is too wide to read becomes a line of the first table that names the formats with the full grid.
     """
     repeats = f"n={sheet.n}" + (f", {sheet.failed} failed" if sheet.failed else "")
     wide = [grid for grid in sheet.grids if len(grid.columns) > _WIDEST]
-    elsewhere = [f"{grid.title}: {len(grid.columns)} columns, in --format csv and json only" for grid in wide]
-    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *elsewhere)))
+    left_out = [f"{grid.title}: {len(grid.columns)} columns, only in --format csv and json" for grid in wide]
+    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *left_out)))
     grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
@@ -65,7 +65,7 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
 
 
 def _shown(value: str | int | float | None) -> str:
-    """Return a value of a grid: of small numbers three figures, of large ones two places."""
+    """Return a value of a grid as text: three significant digits below 10, two decimals from 10."""
     if value is None:
         return NOTHING
     if isinstance(value, float):
@@ -85,7 +85,7 @@ def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row's cells for `COLUMNS`, less the notes. A cell without a good run has dashes, never zeros."""
+    """Return a row's cells for `COLUMNS`, without the notes. A row without a good run has dashes, never zeros."""
     efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
     return (
         case(row),
@@ -102,29 +102,29 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def cells_by_name(row: Row) -> dict[str, str]:
-    """Return a row's cells by column, less the notes; each harmless and on one line."""
+    """Return a row's cells by column, without the notes; each on one line and without control characters."""
     return dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
 
 
 def case(row: Row) -> str:
-    """Return the name of a row in its series: the shape, and a length where rows differ in it."""
+    """Return the name of a row in its series: the shape, and the run length if rows differ in it."""
     lengths = [f"{name}={row.options[name]}" for name in ("steps", "warmup_steps", "timeout_s") if name in row.options]
     return " ".join([row.shape, *lengths])
 
 
 def repeats(good: int, failed: int) -> str:
-    """Return the number of good runs, and of the failed ones where there are any."""
+    """Return the number of good runs, and of failed ones if there are any."""
     return f"{good} ({failed} failed)" if failed else str(good)
 
 
 def number(value: float | None) -> str:
-    """Return a number with two places, a dash for none."""
+    """Return a number with two decimals, a dash for None."""
     return NOTHING if value is None else f"{published(value):.2f}"
 
 
-def reach(found: Interval | None) -> str:
-    """Return an interval from end to end, a dash for none."""
-    return NOTHING if found is None else f"{number(found.low)} to {number(found.high)}"
+def reach(interval: Interval | None) -> str:
+    """Return both ends of an interval, a dash for None."""
+    return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
 
 
 def _baseline_line(row: Row | None) -> str:
@@ -134,7 +134,7 @@ def _baseline_line(row: Row | None) -> str:
 
 
 def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return devices and versions: one line where all rows agree, else one for each that differs."""
+    """Return devices and versions: one line if all rows agree, else one line for each distinct text."""
     shapes: dict[str, list[str]] = {}
     for row in rows:
         if row.hardware:

@@ -1,4 +1,4 @@
-"""The table of preflight checks, folded: hosts that say the same share a row."""
+"""The table of preflight checks, folded: hosts with equal results share a row."""
 
 from __future__ import annotations
 

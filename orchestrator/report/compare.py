@@ -1,4 +1,4 @@
-"""A comparison of two benches, for a terminal and as JSON. Texts of nodes and of files are made harmless here."""
+"""A comparison of two benches, for a terminal and as JSON. Control characters in texts of nodes and files are escaped here."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where there is none."""
+    """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where a number does not exist."""
     return json.dumps({"schema": SCHEMA, "unit": "samples/s", **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the cells, then what differs, the likeliest cause first, then the lines of files."""
+    """Print the configurations, then their differences, the likeliest cause first, then the lines of files."""
     console.print(Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold"))
-    console.print(_drawn(comparison.pairs) if comparison.pairs else Text("no cell is in both"))
+    console.print(_drawn(comparison.pairs) if comparison.pairs else Text("no configuration is in both benches"))
     for note in _notes(comparison):
         console.print(Text(one_line(note), style="dim"))
     if not comparison.distinctions and not comparison.files:
         if comparison.pairs:
-            console.print(Text("\nnothing known differs but the speeds"))
+            console.print(Text("\nno recorded difference other than the speeds"))
         return
     console.print()
-    console.print(Text("what differs, the likeliest cause first", style="bold"))
-    for place, each in enumerate(comparison.distinctions, start=1):
-        console.print(Text(one_line(f"{place:2} {each.name}: {each.before} → {each.after}")))
+    console.print(Text("differences, the likeliest cause first", style="bold"))
+    for place, difference in enumerate(comparison.distinctions, start=1):
+        console.print(Text(one_line(f"{place:2} {difference.name}: {difference.before} → {difference.after}")))
     for file in comparison.files:
         _print_file(file, console)
 
 
 def change(pair: CellPair) -> str:
-    """Return by how much the speed changed, and its interval: ``-9.0%, -9.6% to -8.4%``."""
+    """Return the change of the speed and its interval: ``-9.0%, -9.6% to -8.4%``."""
     return f"{_percent(pair.ratio)}, {_range(pair.interval)}"
 
 
@@ -67,10 +67,11 @@ def _drawn(pairs: tuple[CellPair, ...]) -> Table:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    few = any(pair.verdict == TOO_FEW for pair in comparison.pairs)
-    notes = [f"{enough()} repeats of a cell in both benches, or more, can end in a verdict"] * few
-    lacking = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
-    return notes + [f"only in {name}: {'; '.join(cases)}" for name, cases in lacking if cases]
+    notes = []
+    if any(pair.verdict == TOO_FEW for pair in comparison.pairs):
+        notes.append(f"a verdict needs {enough()} or more repeats of a configuration in both benches")
+    only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
+    return notes + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
 
 
 def _print_file(file: FileDifference, console: Console) -> None:
@@ -88,5 +89,5 @@ def _percent(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{ratio - 1:+.1%}"
 
 
-def _range(found: Interval | None) -> str:
-    return NOTHING if found is None else f"{_percent(found.low)} to {_percent(found.high)}"
+def _range(interval: Interval | None) -> str:
+    return NOTHING if interval is None else f"{_percent(interval.low)} to {_percent(interval.high)}"

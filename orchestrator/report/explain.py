@@ -1,4 +1,5 @@
-"""Explanations as tables: a row a shape, and below it what was measured of each part. Words of nodes are made harmless."""
+"""Explanations as tables: one row per shape, and below them the measurements of each part. Control characters in texts from
+nodes are escaped."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ _DROPPED = (("predicted 95%",), ("ideal ms",), ("step ms",), _SHARES, ("gap ms",
 
 
 def tables(explanations: Sequence[Explanation]) -> tuple[Table, ...]:
-    """Return one table per series; its footnotes say by what each part was measured."""
-    series = dict.fromkeys(each.series for each in explanations)
-    return tuple(_table(name, [each for each in explanations if each.series == name]) for name in series)
+    """Return one table per series, with the measurements of each part as footnotes."""
+    by_series: dict[str, list[Explanation]] = {}
+    for explanation in explanations:
+        by_series.setdefault(explanation.series, []).append(explanation)
+    return tuple(_table(series, rows) for series, rows in by_series.items())
 
 
 def _table(series: str, explanations: Sequence[Explanation]) -> Table:
@@ -38,49 +41,51 @@ def _table(series: str, explanations: Sequence[Explanation]) -> Table:
         title=one_line(series),
         head=(
             f"ideal: {explanations[0].ideal}",
-            "speeds in samples/s; parts of the gap in ms of a step, those under % in % of it",
+            "speeds in samples/s; parts of the gap in ms per step and in % of the step",
         ),
-        rows=tuple(_cells(each) for each in explanations),
-        footnotes=tuple(one_line(f"{each.case} {text}") for each in explanations for text in _evidence(each)),
-        simulated=any(each.simulated for each in explanations),
+        rows=tuple(_cells(explanation) for explanation in explanations),
+        footnotes=tuple(
+            one_line(f"{explanation.case} {text}") for explanation in explanations for text in _evidence(explanation)
+        ),
+        simulated=any(explanation.simulated for explanation in explanations),
         columns=_COLUMNS,
     )
 
 
-def _cells(each: Explanation) -> tuple[str, ...]:
-    times = (each.step_s, each.ideal_s, each.step_s - each.ideal_s)
+def _cells(explanation: Explanation) -> tuple[str, ...]:
+    times = (explanation.step_s, explanation.ideal_s, explanation.step_s - explanation.ideal_s)
     return (
-        each.case,
-        number(each.measured),
-        number(each.predicted),
-        reach(each.interval),
-        NOTHING if each.off is None else f"{each.off:+.1%}",
+        explanation.case,
+        number(explanation.measured),
+        number(explanation.predicted),
+        reach(explanation.interval),
+        NOTHING if explanation.off is None else f"{explanation.off:+.1%}",
         *(number(1e3 * seconds) for seconds in times),
-        *(text for part in each.parts for text in _both(part, each.step_s)),
+        *(text for part in explanation.parts for text in _time_and_share(part, explanation.step_s)),
     )
 
 
-def _both(part: Part, step_s: float) -> tuple[str, str]:
+def _time_and_share(part: Part, step_s: float) -> tuple[str, str]:
     return (NOTHING, NOTHING) if part.seconds is None else (number(1e3 * part.seconds), f"{part.seconds / step_s:.1%}")
 
 
-def _evidence(each: Explanation) -> Iterator[str]:
-    """Yield what is behind each part of a shape, and what its runs took that no step shows."""
-    if each.world_size > 1:
+def _evidence(explanation: Explanation) -> Iterator[str]:
+    """Yield the measurement behind each part of a shape, and the start-up time of its runs."""
+    if explanation.world_size > 1:
         behind: dict[str, list[str]] = {}
-        for part in each.parts[:-1]:
+        for part in explanation.parts[:-1]:
             behind.setdefault(part.behind, []).append(part.name)
         yield from (f"{', '.join(names)}: {text}" for text, names in behind.items())
-        if each.from_baseline:
-            yield f"predicted from baseline and all-reduces alone: {number(each.from_baseline)} samples/s"
-    if started := each.startup:
+        if explanation.from_baseline:
+            yield f"predicted from baseline and all-reduces alone: {number(explanation.from_baseline)} samples/s"
+    if started := explanation.startup:
         before_s, share = started.until_window_s, started.until_window_s / started.run_s
-        yield f"start-up: {before_s:.1f} s of a run of {started.run_s:.1f} s, {share:.0%}, are over when the window begins"
-    yield from (f"lacks a measurement; this makes it: {command}" for command in each.missing)
+        yield f"start-up: the window begins after {before_s:.1f} s of a run of {started.run_s:.1f} s, {share:.0%}"
+    yield from (f"a measurement is missing; take it with: {command}" for command in explanation.missing)
 
 
 def render(explanations: Sequence[Explanation], console: Console) -> None:
-    """Print one table per series, and the evidence below each."""
+    """Print one table per series, with the measurements below."""
     for table in tables(explanations):
         console.print(Text(f"{table.title}: why it scales as it does", style="bold"))
         for line in table.head:
@@ -95,4 +100,4 @@ def render(explanations: Sequence[Explanation], console: Console) -> None:
 
 def documents(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:
     """Return explanations for JSON, numbers unrounded."""
-    return [asdict(each) | {"off": each.off} for each in explanations]
+    return [asdict(explanation) | {"off": explanation.off} for explanation in explanations]

@@ -1,4 +1,4 @@
-"""The history of a project for a terminal and for programs: a line per cell and bench, equal specs below each other."""
+"""The history of a project for a terminal and for programs: one line per configuration and bench, equal specs together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPPED = (("hardware",), ("when",), ("speed 95%",))
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
-    """Print a table per series, as wide as the console; ``notes`` counts what qualifies a number."""
+    """Print a table per series, as wide as the console; ``notes`` is the number of qualifications."""
     for series in sorted({cell.series for cell in cells}):
         console.print(Text(one_line(series), style="bold"))
         rows = sorted((cell for cell in cells if cell.series == series), key=lambda cell: (len(cell.shape), cell.shape))
@@ -34,8 +34,8 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
 
 
 def document(cells: Sequence[PastCell], whole: History) -> str:
-    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, what is damaged by bench or run, and
-    what benches without speeds measured."""
+    """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, damage by bench or run, and what benches
+    without speeds have measured."""
     value = {"schema": SCHEMA, "unit": "samples/s", "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
     value |= {"speedless": dict(whole.speedless)}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"

@@ -1,4 +1,5 @@
-"""Published tables for a terminal and for programs: recomputed beside printed, ours beside theirs, and DLPerf's result JSON."""
+"""Published tables for a terminal and for programs: recomputed against printed numbers, a bench against published tables,
+and DLPerf's result JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
-from orchestrator.analysis.published.reference import Beside
+from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, TableCheck
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
@@ -17,42 +18,43 @@ from orchestrator.results.numbers.physics import Finding
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["beside", "check_document", "overview", "result_document", "table"]
+__all__ = ["check_document", "overview", "reference_tables", "result_document", "table"]
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
 _DROPPED = (("runs", "cases"), ("average",), ("speed",))
-"""What a narrow overview can do without, first things first."""
+"""Columns that a narrow overview drops, in this order."""
 
-_BESIDE = ("case", "ours", "published", "ours/published", "speedup", "published speedup")
+_REFERENCE = ("case", "ours", "published", "ours/published", "speedup", "published speedup")
 
 Doubts = Mapping[str, tuple[Finding, ...]]
 """The findings of one table by case."""
 
 
 def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
-    """Print one published table: each printed number, ``=`` or ``≠``, what follows from its runs or printed speeds, doubts."""
-    of = check.table
-    console.print(Text(f"{of.name}: {one_line(of.title)}", style="bold"), soft_wrap=True)
-    facts = f"{of.model} {of.dtype} b{of.batch_size}, loader {of.loader}, version {of.version}; {of.hardware}"
+    """Print one published table: each printed number, ``=`` or ``≠`` and the recomputed one, and the findings."""
+    published_table = check.table
+    console.print(Text(f"{published_table.name}: {one_line(published_table.title)}", style="bold"), soft_wrap=True)
+    spec = f"{published_table.model} {published_table.dtype} b{published_table.batch_size}"
+    facts = f"{spec}, loader {published_table.loader}, version {published_table.version}; {published_table.hardware}"
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
-    made = f"speed: {of.statistic} of {_promised(of.runs)}; speedup: {_divisor(of.divisor)}"
-    console.print(Text(made, style="dim"), soft_wrap=True)
+    runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor)
+    console.print(Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"), soft_wrap=True)
     console.print(_cells(check, console))
     for case, findings in doubts.items():
         for finding in findings:
             console.print(Text(f"  ! {case}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
-    for text in of.notes:
+    for text in published_table.notes:
         console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
     for text in check.odd:
         console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
-    for text in (*check.undeclared, *(f"known, but not seen: {text}" for text in check.unseen)):
+    for text in (*check.undeclared, *(f"known, but not found: {text}" for text in check.unseen)):
         console.print(Text(f"  ≠ {one_line(text)}", style="bold red"), soft_wrap=True)
     console.print()
 
 
 def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
-    """Print one line for each table of every framework, and a sum."""
+    """Print one line for each table of every framework, and totals."""
     titles = ("table", "cases", "runs", *_NUMBERS, "known", "doubts")
     rows = []
     for name, (checks, doubts) in files.items():
@@ -65,25 +67,27 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
             cases = str(len(check.table.cells))
             rows.append((f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted))
     console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
-    checks = [check for found, _ in files.values() for check in found]
-    all_checks = [each for check in checks for each in check.checks]
-    good = sum(each.agrees for each in all_checks)
-    console.print(f"{len(checks)} tables: {good} of {len(all_checks)} printed numbers follow from what else is printed")
+    table_checks = [check for checks, _ in files.values() for check in checks]
+    number_checks = [check for table_check in table_checks for check in table_check.checks]
+    good = sum(check.agrees for check in number_checks)
+    console.print(
+        f"{len(table_checks)} tables: {good} of {len(number_checks)} printed numbers follow from the other printed numbers"
+    )
 
 
-def beside(found: Iterable[Beside], notes: Sequence[str], console: Console) -> None:
-    """Print our rows beside published ones, the hardware of both first."""
-    for each in found:
-        title = f"{each.series}  beside  {each.source}, {each.title}"
+def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str], console: Console) -> None:
+    """Print measured rows next to published ones, the hardware of both first."""
+    for reference in references:
+        title = f"{reference.series}  compared with  {reference.source}, {reference.title}"
         console.print(Text(one_line(title), style="bold"), soft_wrap=True)
-        console.print(Text(one_line(f"ours:      {each.our_hardware}"), style="dim"), soft_wrap=True)
-        console.print(Text(one_line(f"published: {each.published_hardware}"), style="dim"), soft_wrap=True)
+        console.print(Text(one_line(f"ours:      {reference.our_hardware}"), style="dim"), soft_wrap=True)
+        console.print(Text(one_line(f"published: {reference.published_hardware}"), style="dim"), soft_wrap=True)
         rows = [
             (pair.case, *map(_number, (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)))
-            for pair in each.pairs
+            for pair in reference.pairs
         ]
-        console.print(fitting(_BESIDE, rows, (), console, ""))
-        for text in each.notes:
+        console.print(fitting(_REFERENCE, rows, (), console, ""))
+        for text in reference.notes:
             console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
         console.print()
     for text in notes:
@@ -93,7 +97,7 @@ def beside(found: Iterable[Beside], notes: Sequence[str], console: Console) -> N
 def check_document(
     framework: str, file: PublishedFile, checks: Sequence[TableCheck], doubts: Mapping[str, Doubts]
 ) -> dict[str, Any]:
-    """Return the tables of a framework as JSON values: what was printed, what follows from it, unrounded, and doubts."""
+    """Return the tables of a framework as JSON values: printed numbers, recomputed ones unrounded, and findings."""
     return {
         "framework": framework,
         "source": file.source,
@@ -101,13 +105,15 @@ def check_document(
         "tables": [
             asdict(check.table)
             | {
-                "checks": [asdict(each) for each in check.checks],
+                "checks": [asdict(number) for number in check.checks],
                 "median_over_median": dict(check.ours),
                 "known_seen": list(check.odd),
                 "undeclared": list(check.undeclared),
                 "known_not_seen": list(check.unseen),
                 "doubts": [
-                    {"case": case} | asdict(finding) for case, found in doubts[check.table.name].items() for finding in found
+                    {"case": case} | asdict(finding)
+                    for case, findings in doubts[check.table.name].items()
+                    for finding in findings
                 ],
             }
             for check in checks
@@ -116,15 +122,15 @@ def check_document(
 
 
 def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the result in DLPerf's shape: model, case, then its four keys; null where there is no number.
+    """Return the result in DLPerf's structure: by model, by case, then its four keys; null where a number does not exist.
 
-    With several series a model's word alone would let one overwrite another, so they get their full names.
+    With several series the model's name would not be unique, so the full names of the series are used.
     """
     series = summary.by_series()
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    document: dict[str, dict[str, dict[str, Any]]] = {}
     for name, rows in series.items():
-        found[rows[0].model if len(series) == 1 else name] = {row.shape: _result(row) for row in rows}
-    return found
+        document[rows[0].model if len(series) == 1 else name] = {row.shape: _result(row) for row in rows}
+    return document
 
 
 def _result(row: Row) -> dict[str, Any]:
@@ -137,39 +143,43 @@ def _result(row: Row) -> dict[str, Any]:
 
 
 def _cells(check: TableCheck, console: Console) -> Group:
-    """Return the rows, without the columns in which nothing was printed; ``ours`` are speedups that were not made our way."""
+    """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they were published otherwise."""
     cells = check.table.cells
-    wanted = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
-    ours = ["ours"] * (bool(check.ours) and check.table.divisor in ("mean/latch", "mean/mean", "none"))
+    titles = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
+    with_ours = bool(check.ours) and check.table.divisor in ("mean/latch", "mean/mean", "none")
     rows = []
     for cell in cells:
-        numbers = [_beside_recomputed(check, cell, what) for what in wanted]
-        rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers, *[_number(check.ours.get(cell.case))] * len(ours)))
-    return fitting(("case", "runs", *wanted, *ours), rows, (), console, "")
+        numbers = [_with_recomputed(check, cell, what) for what in titles]
+        if with_ours:
+            numbers.append(_number(check.ours.get(cell.case)))
+        rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
+    return fitting(("case", "runs", *titles, *(["ours"] if with_ours else [])), rows, (), console, "")
 
 
-def _beside_recomputed(check: TableCheck, cell: PublishedCell, what: str) -> str:
-    printed, found = getattr(cell, what), check.of(cell.case, what)
-    # The speed is the average or the median once more: only a difference is worth the width.
-    if printed is None or found is None or (what == "speed" and found.agrees):
+def _with_recomputed(check: TableCheck, cell: PublishedCell, what: str) -> str:
+    printed, number = getattr(cell, what), check.of(cell.case, what)
+    # The speed repeats the average or the median: only a difference is worth the width.
+    if printed is None or number is None or (what == "speed" and number.agrees):
         return _number(printed)
-    return f"{_number(printed)} {'=' if found.agrees else '≠'} {_number(found.recomputed)}"
+    return f"{_number(printed)} {'=' if number.agrees else '≠'} {_number(number.recomputed)}"
 
 
 def _reproduced(check: TableCheck, what: str) -> str:
-    found = [each.agrees for each in check.checks if each.what == what]
-    return f"{sum(found)}/{len(found)}" if found else NOTHING
+    agreements = [number.agrees for number in check.checks if number.what == what]
+    return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
 
 
-def _promised(runs: int | None) -> str:
-    return "runs, nobody says how many" if runs is None else f"{runs} run{'s' * (runs > 1)}"
+def _stated(runs: int | None) -> str:
+    if runs is None:
+        return "runs, number not stated"
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def _divisor(divisor: str) -> str:
     return {
-        "none": "none is printed (ours: over the speed of 1n1g)",
-        "value/value": "printed speed over that of 1n1g, as no runs are printed",
-        "mean/latch": "mean over the last run of 1n1g that was read, then over its mean (ours: median over median)",
+        "none": "not printed (ours: over the speed of 1n1g)",
+        "value/value": "printed speed over that of 1n1g, because no runs are printed",
+        "mean/latch": "mean over the last run of 1n1g until its mean is known, then over that mean (ours: median over median)",
     }.get(divisor, f"{divisor.replace('/', ' over ')} of 1n1g")
 
 

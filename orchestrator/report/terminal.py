@@ -1,4 +1,4 @@
-"""A summary for a terminal, with rich. Nothing from a node is read as markup, and no control character of it is sent."""
+"""A summary for a terminal, with rich. Text from nodes is never read as markup, and its control characters are escaped."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["fitting", "render"]
 
-# What a narrow terminal can do without, first things first. Median, speedup and notes always stay; efficiency while it can,
-# since it tells at a glance what the others make one count up.
+# Columns that a narrow terminal drops, in this order. Median, speedup and notes always stay; efficiency goes last, because it
+# shows at a glance what the other columns only imply.
 _DROPPED = (("min", "max"), ("average_speed",), ("speed 95%",), ("speedup 95%",), ("efficiency",))
 _DROPPED_OF_SHEETS = (
     tuple(f"busbw {end} {form}" for end in ("low", "high") for form in ("out", "in")),
@@ -31,7 +31,7 @@ _GAP = 2
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print one table per series and per grid of a sheet, its footnotes, and the summary's notes, within the console."""
+    """Print one table per series and per grid of a sheet with its footnotes, then the notes, as wide as the console."""
     for table in (*tables(summary), *(table for sheet in summary.sheets for table in sheet_tables(sheet))):
         console.print(_drawn(table, console), soft_wrap=False)
         for number, footnote in enumerate(table.footnotes, start=1):
@@ -59,10 +59,10 @@ def fitting(
     console: Console,
     elsewhere: str,
 ) -> Group:
-    """Return a table as wide as the console allows: without the columns ``dropped`` names, group by group, until it fits.
+    """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left out one by one until it fits.
 
-    Below it stands which ones these are, and that ``elsewhere`` has them. What is too wide all the same goes on in a further
-    table with the first column once more: no number is ever cut.
+    A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If the rest is still too wide,
+    it continues in further tables that repeat the first column: no number is ever cut.
     """
     columns = {title: [title, *(row[place] for row in rows)] for place, title in enumerate(titles)}
     needed, kept = _width(columns.values()), dict(columns)
@@ -70,22 +70,24 @@ def fitting(
         if _width(kept.values()) <= console.width:
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}
-    missing = ", ".join(name for name in columns if name not in kept)
-    said = f"hidden at {console.width} columns: {missing}; COLUMNS={needed} shows them, or {elsewhere}"
-    return Group(*(_columns(some) for some in _stacked(kept, console.width)), *[Text(said, style="dim")] * bool(missing))
+    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, console.width)]
+    if hidden := ", ".join(name for name in columns if name not in kept):
+        note = f"hidden at {console.width} columns: {hidden}; COLUMNS={needed} shows them, or {elsewhere}"
+        stacked.append(Text(note, style="dim"))
+    return Group(*stacked)
 
 
 def _stacked(columns: Mapping[str, list[str]], width: int) -> Iterator[dict[str, list[str]]]:
-    """Yield the columns, as many at a time as fit, each time with the first. What may wrap needs room for its longest word."""
+    """Yield as many columns at a time as fit, always with the first. Columns that wrap need the width of their longest word."""
     first, *rest = columns
     while True:
-        taken = [first]
+        names = [first]
         while rest:
-            some = [columns[name] if name not in _WRAPPED else _split(columns[name]) for name in (*taken, rest[0])]
-            if len(taken) > 1 and _width(some) > width:
+            cells = [columns[name] if name not in _WRAPPED else _split(columns[name]) for name in (*names, rest[0])]
+            if len(names) > 1 and _width(cells) > width:
                 break
-            taken.append(rest.pop(0))
-        yield {name: columns[name] for name in taken}
+            names.append(rest.pop(0))
+        yield {name: columns[name] for name in names}
         if not rest:
             return
 
@@ -108,7 +110,7 @@ def _columns(columns: Mapping[str, Sequence[str]]) -> RichTable:
 
 
 def _hanging(mark: str, text: str) -> Padding | RichTable:
-    """Return a mark and a text whose further lines are indented."""
+    """Return a mark and a text with a hanging indent."""
     grid = RichTable.grid(padding=(0, 1))
     grid.add_column(justify="right", width=2)
     grid.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""Text from nodes, made harmless for a terminal: what would steer it is shown, not sent.
+"""Text from nodes, made safe for a terminal: control characters are shown as escapes, not sent.
 
 >>> visible("\\x1b[2Jgone \\u202egnp.exe")
 '\\\\x1b[2Jgone \\\\u202egnp.exe'
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["lines_of", "one_line", "visible"]
 
-# C0 but tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, halves of surrogate pairs, and the two
-# that are no characters, which XML 1.0 forbids like most of these.
+# C0 except tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, unpaired surrogates, and the two
+# noncharacters U+FFFE and U+FFFF, which XML 1.0 forbids like most of the others.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -20,18 +20,18 @@ _LONGEST = 1 << 20
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with every steering character written as its escape; newline and tab stay."""
+    """Return ``text`` with every control character replaced by its escape; newline and tab stay."""
     return _STEERING.sub(lambda match: _escape(match[0]), text)
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` for a place of one line, such as a table cell: newline and tab are escaped as well."""
+    """Return ``text`` as a single line, for example for a table cell: newline and tab are escaped as well."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a log that arrives in pieces, each when it is whole: what is split between two pieces, a character or
-    a value that must not be shown, is one again. Of a line without end come parts of a mebibyte.
+    """Yield the lines of a log that arrives in pieces, each when it is complete: a character or a secret that is split between
+    two pieces is joined again. A line without an end is yielded in parts of about 1 MiB.
     """
     held = b""
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Speeds over time as a picture: a line per spec, a point per bench with its 95 % interval."""
+"""Speeds over time as a chart: a line per spec, a point per bench with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def svg(cells: Sequence[PastCell]) -> bytes:
-    """Return one SVG document: samples/s against the time that benches were made, in UTC; equal cells give equal bytes."""
+    """Return one SVG document: samples/s over the time when benches were made, in UTC; equal cells give equal bytes."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Text stays text, which a browser can find; ids depend on nothing but the picture.
+    # Text stays text, so that a browser can search it; ids depend only on the chart.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False}):
         figure = Figure(figsize=(10, 6), layout="constrained")
         axes = figure.subplots()
@@ -30,7 +30,7 @@ def svg(cells: Sequence[PastCell]) -> bytes:
             high = [cell.interval.high - speed if cell.interval else 0.0 for cell, speed in line]
             name = one_line(f"{line[0][0].shape} {line[0][0].series}")
             ends = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
-            marker = "os^vDP*X"[number % 8]  # a picture in print has no colours
+            marker = "os^vDP*X"[number % 8]  # printed charts may have no colours
             axes.errorbar(times, speeds, yerr=ends, label=name, marker=marker, markersize=4, linewidth=1, capsize=3)
         axes.xaxis_date()
         axes.set_ylim(bottom=0)
@@ -46,12 +46,12 @@ def svg(cells: Sequence[PastCell]) -> bytes:
 
 
 def _lines(cells: Sequence[PastCell]) -> list[list[tuple[PastCell, float]]]:
-    """Return the cells that have a number and a time, by spec, each list oldest first."""
-    found: dict[str, list[tuple[PastCell, float]]] = {}
+    """Return the cells that have a number and a time, grouped by spec, each group oldest first."""
+    by_spec: dict[str, list[tuple[PastCell, float]]] = {}
     for cell in cells:
         if cell.median_speed is not None and _is_time(cell.created):
-            found.setdefault(cell.spec, []).append((cell, cell.median_speed))
-    return list(found.values())
+            by_spec.setdefault(cell.spec, []).append((cell, cell.median_speed))
+    return list(by_spec.values())
 
 
 def _days(text: str) -> float:

@@ -1,4 +1,4 @@
-"""What came of a tune: as lines for people, and as the two files that apply it, host variables and options."""
+"""The result of a tune: as lines for people, and as the two files that apply it, host variables and options."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def answer(tuned: Tuned) -> str:
     return one_line(
         {
             "faster": measured,
-            "default": f"nothing was found to be faster than the default: {measured or tuned.why}",
+            "default": f"no candidate was faster than the default: {measured or tuned.why}",
             "unconfirmed": (
-                f"nothing is claimed, the confirmation has too few pairs of runs: {measured or tuned.why}"
+                f"no result, because the confirmation has too few pairs of runs: {measured or tuned.why}"
                 if tuned.tried
-                else f"nothing is claimed: {tuned.why}"
+                else f"no result: {tuned.why}"
             ),
-            "unfinished": "the tune is not over",
+            "unfinished": "the tune is not finished",
         }[tuned.verdict]
     )
 
 
 def rungs(tuned: Tuned) -> list[str]:
-    """Return a line for each candidate of each rung, the fastest first, under a line for the rung."""
+    """Return a line for each round, followed by a line for each of its candidates, the fastest first."""
     lines = []
     for number in dict.fromkeys(tried.rung for tried in tuned.tried):
         rows = [tried for tried in tuned.tried if tried.rung == number]
-        kind = "confirmation" if rows[0].confirms else f"rung {number}"
+        kind = "confirmation" if rows[0].confirms else f"round {number}"
         lines.append(f"{kind}, {rows[0].steps} steps:")
         lines += [_line(row) for row in sorted(rows, key=_order)]
     return lines
@@ -51,13 +51,13 @@ def _order(tried: Tried) -> float:
 
 def _line(tried: Tried) -> str:
     speeds = " ".join(f"{speed:.1f}" for speed in tried.speeds) or "–"
-    beside = "" if tried.of_default is None else f"  {tried.of_default:.3f}"
+    of_default = "" if tried.of_default is None else f"  {tried.of_default:.3f}"
     failed = f"  {tried.failed} failed: {tried.failure}" if tried.failed else ""
-    return one_line(f"  {tried.settings}: {speeds}{beside}{failed}")
+    return one_line(f"  {tried.settings}: {speeds}{of_default}{failed}")
 
 
 def inventory_file(tuned: Tuned, base: str) -> str:
-    """Return the inventory that lays the variables over ``base``, seen from where it will lie; without one, over nothing."""
+    """Return an inventory that sets the variables on top of ``base``, a path relative to the new file; empty for no base."""
     lines = [*_evidence(tuned), "schema: 1"]
     lines += [f"base: {json.dumps(base, ensure_ascii=False)}"] if base else []
     lines += ["hosts:", f"  {json.dumps(fold(tuned.hosts))}:", "    env:"]
@@ -66,20 +66,20 @@ def inventory_file(tuned: Tuned, base: str) -> str:
 
 
 def options_file(tuned: Tuned) -> str:
-    """Return the run file, for ``--file``, that sets the options."""
+    """Return the run file for ``--file`` that sets the options."""
     lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.options.items()]
     return "\n".join([*_evidence(tuned), "options:", *lines]) + "\n"
 
 
 def _evidence(tuned: Tuned) -> Sequence[str]:
-    """Return comments that say for what this was found, and where the evidence is."""
+    """Return comment lines: for what spec and hosts the result holds, and where its evidence is."""
     spec = tuned.spec
     words = [spec["framework"], spec["model"], spec["dtype"], f"b{spec['batch_size']}", f"{spec['nodes']}n{spec['gpus']}g"]
     versions = ", ".join(f"{name} {version}" for name, version in tuned.versions.items())
     texts = [
         f"Written by orch tune, {tuned.created}, for {' '.join(words)} on {fold(tuned.hosts)}.",
         *([answer(tuned)] if tuned.verdict == FASTER else []),
-        f"Network: {', '.join(tuned.networks) or 'not told by NCCL'}. {versions}",
+        f"Network: {', '.join(tuned.networks) or 'not reported by NCCL'}. {versions}",
         f"Evidence: bench {tuned.bench_id}, runs {', '.join(tuned.evidence)}.",
     ]
     return [f"# {one_line(text).strip()}" for text in texts]

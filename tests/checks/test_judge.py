@@ -104,8 +104,8 @@ def test_every_check_is_documented() -> None:
         ("cuda", "v100-dgx1-418.xml", "warning", "the driver's CUDA is 10.1, the framework's 12.4"),
         ("ecc", "h100-hgx-550.xml", "warning", "GPU 1: 3 uncorrected errors since the driver was loaded"),
         ("ecc", "v100-dgx1-418.xml", "warning",
-         "GPU 1: 1 uncorrected errors since the driver was loaded, pages wait to be retired"),
-        ("ecc", "a100-dgx-525.xml", "warning", "GPU 1: rows wait to be remapped"),
+         "GPU 1: 1 uncorrected errors since the driver was loaded, page retirement pending"),
+        ("ecc", "a100-dgx-525.xml", "warning", "GPU 1: row remapping pending"),
         ("clocks", "h100-hgx-550.xml", "ok", "up to 1980 MHz, 700 W"),
         ("clocks", "v100-dgx1-418.xml", "warning", "GPU 1: power limited to 250 W of 300 W, clock set to 1215 MHz of 1290 MHz"),
         ("clocks", "a100-dgx-525.xml", "warning",
@@ -138,9 +138,11 @@ def test_an_old_consumer_card_has_no_checks_of_what_it_does_not_have() -> None:
 
 def test_who_uses_the_gpus_is_named() -> None:
     found = one("idle", healthy("v100s-460.xml"), replace(HOST, gpus=1))
-    assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of somebody (process 20999)")
+    assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of an unknown user (process 20999)")
     hidden = healthy("v100s-460.xml", gpu_processes=[])
-    assert one("idle", hidden, replace(HOST, gpus=1))[1] == "GPU 0: memory or time used by processes that are not shown"
+    assert (
+        one("idle", hidden, replace(HOST, gpus=1))[1] == "GPU 0: memory or time used by processes that nvidia-smi does not list"
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further
 @pytest.mark.parametrize(
     ("xids", "verdict", "found"),
     [
-        ([], "ok", "no Xid since the machine was started"),
+        ([], "ok", "no Xid since the machine started"),
         ("not readable: Operation not permitted", "ok", "kernel log not readable: Operation not permitted"),
         ([{"gpu": "3", "code": 31, "count": 1, "age_s": 300, "text": "Ch 0b"}], "ok", "GPU 3: Xid 31 (Ch 0b) 5 min ago"),
         ([{"gpu": "3", "code": 31, "count": 1, "age_s": 9, "text": "x"},
@@ -194,7 +196,7 @@ def test_a_pair_without_its_nvlink_is_named_where_a_switch_joins_all_others() ->
         ([port("a"), port("b", rate="100 Gb/sec (4X EDR)")], "warning", "b:1 at 100 Gb/s"),
         ([port("a"), port("b", rate="25 Gb/sec (1X EDR)", link_layer="Ethernet", gids=[[3, IPV4, "RoCE v2", "eth1"]])], "ok",
          "2 of 2 ports active, 1 InfiniBand at 400 Gb/s, 1 RoCE at 25 Gb/s, RoCE v2 for IPv4 at GID 3"),
-        ([port("a", link_layer="Ethernet", gids=[[0, IPV4, "IB/RoCE v1", "eth1"]])], "warning", "no GID of RoCE v2 on a:1"),
+        ([port("a", link_layer="Ethernet", gids=[[0, IPV4, "IB/RoCE v1", "eth1"]])], "warning", "no RoCE v2 GID on a:1"),
     ],
 )  # fmt: skip
 def test_infiniband_ports_are_judged(ports: list[dict[str, Any]], verdict: str, found: str) -> None:
@@ -222,10 +224,10 @@ def test_without_infiniband_nothing_is_asked_of_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "verdict", "found"),
     [
-        ({}, "ok", "to the master by eth0, MTU 1500, 25 Gb/s"),  # beside InfiniBand, ssh and rendezvous use another network
+        ({}, "ok", "to the master through eth0, MTU 1500, 25 Gb/s"),  # ssh and rendezvous use another network than InfiniBand
         ({"interface": {"state": "up", "mtu": 9000, "speed_mbit": None, "kind": "1"}}, "warning",
-         "to the master by eth0, MTU 1500, 25 Gb/s"),
-        ({"route": None}, "failed", "no way to the master's address"),
+         "to the master through eth0, MTU 1500, 25 Gb/s"),
+        ({"route": None}, "failed", "no route to the master's address"),
     ],
 )  # fmt: skip
 def test_the_way_to_the_master_is_judged(changes: dict[str, Any], verdict: str, found: str) -> None:

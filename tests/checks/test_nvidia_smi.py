@@ -197,7 +197,7 @@ def packed(value: Any) -> str:
         ({"code": None, "text": ""}, "nvidia-smi did not answer in 10 s"),
         ({"code": 9, "text": "NVIDIA-SMI has failed because …\n"}, "NVIDIA-SMI has failed because …"),
         ({"code": 6, "text": ""}, "nvidia-smi ended with 6"),
-        ({"code": 0, "text": "hello"}, "nvidia-smi -q -x wrote something else than expected: no <nvidia_smi_log>"),
+        ({"code": 0, "text": "hello"}, "nvidia-smi -q -x wrote unexpected output: no <nvidia_smi_log>"),
     ],
 )
 def test_gpus_that_nobody_can_tell_of_are_a_reason(smi: Any, gpus: Any) -> None:
@@ -206,7 +206,7 @@ def test_gpus_that_nobody_can_tell_of_are_a_reason(smi: Any, gpus: Any) -> None:
 
 @pytest.mark.parametrize("value", [None, "", "no", packed([1]), packed({})[:-8], packed({"a": "b" * (9 << 20)})])
 def test_what_is_not_packed_as_a_runner_does_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="facts that others told"):
+    with pytest.raises(ValueError, match="packed facts"):
         unpacked(value)
 
 

@@ -42,7 +42,7 @@ def test_a_bench_on_nodes_with_different_data_is_refused(controller: Controller)
     assert controller.orch(*SMALL, "-H", inventory, "-x", "node1,node[3-4]", "--seed", "1").code == 0
     refused = controller.orch("bench", *QUICK, "--nodes", "4", "-H", inventory)
     assert refused.code == 1
-    assert "node2: data: expected the same data set as on node1, found another" in refused.err
+    assert "node2: data: expected the same data set as on node1, found a different one" in refused.err
 
 
 def test_a_directory_with_something_else_is_left_alone(controller: Controller) -> None:

@@ -78,7 +78,7 @@ def test_way_limits_and_shared_memory_of_every_node_are_told(controller: Control
         assert (facts[name]["route"]["interface"], facts[name]["interface"]["mtu"]) == ("eth0", 1500)
         assert facts[name]["hostname_addresses"] == [f"10.11.0.{number}"]
         assert facts[name]["shm_bytes"] >= shm.f_frsize and facts[name]["limits"]["nofile"][1] >= 1024
-        assert found[name, "route"]["found"].startswith("to the master by eth0, MTU 1500")
+        assert found[name, "route"]["found"].startswith("to the master through eth0, MTU 1500")
         assert found[name, "limits"]["found"].startswith("memlock ")
         assert {found[name, check]["verdict"] for check in ("route", "hostname", "interface", "limits")} == {"ok"}
 

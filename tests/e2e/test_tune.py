@@ -109,7 +109,7 @@ def test_where_all_else_is_slower_the_default_stays_and_nothing_is_written(contr
     slower = folder(tmp_path / "slower", "tunes: [{env: [COMPUTE_MS], values: [90, 150]}]")
     done = controller.orch("tune", *WORDS, "--templates", str(slower), *QUIETLY, "--budget", f"{BUDGET_S:g}s", timeout_s=150)
     assert done.code == 0, done
-    assert "nothing was found to be faster than the default: the default came out first" in done.out
+    assert "no candidate was faster than the default: the default came out first" in done.out
     assert "to use it" not in done.out and not list(controller.bench.glob("tuned*.yaml"))
     assert len(controller.runs) <= 1 + 3 * 4, "nothing is left to confirm"
 
@@ -121,7 +121,7 @@ def test_a_tune_that_is_cut_short_leaves_nothing_behind_and_goes_on_where_it_was
     judge.wait_for(lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) >= 3, 30, "no rung was begun")
     os.kill(process.pid, signal.SIGINT)
     done = controller.end(process, 20)
-    assert done.code == 130 and "the tune is not over" in done.out and "to go on: orch resume" in done.out, done
+    assert done.code == 130 and "the tune is not finished" in done.out and "to go on: orch resume" in done.out, done
     assert judge.ours(controller.lab) == []
     finished = {run: (run / "manifest.json").read_bytes() for run in controller.runs}
     finished = {run: text for run, text in finished.items() if b'"state": "finished"' in text}
@@ -142,7 +142,7 @@ def test_a_budget_in_which_nothing_can_be_confirmed_is_refused_after_one_run(con
     # What goes on with it has its budget, so nothing says that this would help, and it ends in the same way.
     resumed = controller.orch("resume")
     for said in (done, resumed):
-        assert "nothing is claimed: no time was left to try a candidate" in said.out and "orch resume" not in said.out, said
+        assert "no result: no time was left to try a candidate" in said.out and "orch resume" not in said.out, said
         assert said.code == 1 and "or fewer --steps, to a new orch tune" in said.err, said
     assert len(controller.runs) == 1
 

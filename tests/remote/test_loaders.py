@@ -278,7 +278,7 @@ def test_nodes_with_other_data_than_the_first_are_named() -> None:
         "e": {},
     }
     assert [(error.host, error.message) for error in unfit(unlike(facts))] == [
-        ("b", "data: expected the same data set as on a, found another"),
-        ("c", "data: expected the same data set as on a, found another"),
+        ("b", "data: expected the same data set as on a, found a different one"),
+        ("c", "data: expected the same data set as on a, found a different one"),
     ]
     assert unlike({"a": facts["c"], "b": facts["c"], "e": {}}) == []

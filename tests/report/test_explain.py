@@ -55,18 +55,18 @@ TWO = replace(
 WIDE = """\
 pytorch resnet50 fp16 b256 synthetic: why it scales as it does
 ideal: a step of 1n1g, the median of 5 runs
-speeds in samples/s; parts of the gap in ms of a step, those under % in % of it
+speeds in samples/s; parts of the gap in ms per step and in % of the step
 case  measured  predicted  off by  step ms  gap ms  comm.  comm. %  input  input %  straggler  straggler %  contention  contention %  unexplained  unexplained %
 1n1g   6000.00    6000.00   +0.0%    42.00    0.00   0.00     0.0%   0.00     0.0%       0.00         0.0%        0.00          0.0%         0.00           0.0%
 1n2g  11500.00   11730.00   +2.0%    50.00    8.00   6.00    12.0%      –        –          –            –        3.00          6.0%        -1.00          -2.0%
 hidden at 164 columns: predicted 95%, ideal ms; COLUMNS=192 shows them, or --format html or json
-  1n1g start-up: 21.0 s of a run of 28.0 s, 75%, are over when the window begins
+  1n1g start-up: the window begins after 21.0 s of a run of 28.0 s, 75%
   1n2g communication: 5 buckets
   1n2g input, straggler: not told
   1n2g contention: solo steps
   1n2g predicted from baseline and all-reduces alone: 11900.00 samples/s
-  1n2g start-up: 21.0 s of a run of 28.0 s, 75%, are over when the window begins
-  1n2g lacks a measurement; this makes it: orch bench allreduce --shape 1n2g
+  1n2g start-up: the window begins after 21.0 s of a run of 28.0 s, 75%
+  1n2g a measurement is missing; take it with: orch bench allreduce --shape 1n2g
 """  # noqa: E501 - as wide as the terminal
 
 

@@ -1,1 +1,1 @@
-"""A bench against a prediction from separate measurements, and the gap to the ideal in parts."""
+"""Compare a bench with a prediction from separate measurements, and divide the gap to the ideal into parts."""

@@ -1,5 +1,5 @@
-"""A bench explained: what its runs tell of their steps, and the newest all-reduces that were measured on the same hosts with
-the same settings of NCCL."""
+"""Explain a bench: from the step parts that its runs report, and the newest all-reduces measured on the same hosts with the
+same NCCL settings."""
 
 from __future__ import annotations
 
@@ -18,75 +18,78 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["explain_bench"]
 
 _LEAST_BYTES = 1 << 20
-"""Below, the sizes of a bench of all-reduces, 1 KiB and up, are too few for a curve."""
+"""Least ``max_bytes`` of a bench of all-reduces: sizes start at 1 KiB, and a lower end leaves too few for a curve."""
 
 
 def explain_bench(
     bench: BenchDir, summary: Summary, results: Sequence[RunResult], account: BenchAccount
 ) -> tuple[Explanation, ...]:
-    """Return why each row that has a speed and a baseline is as fast as it is.
+    """Return an explanation of each row that has a speed and a baseline.
 
-    All-reduces are looked for in the benches beside this one.
+    All-reduces are searched for in the other benches of the same project directory.
     """
     good = {result.run_id: result for result in results if result.is_good}
-    found = []
+    explanations = []
     for row in summary.rows:
         baseline = summary.baseline.get(row.series)
-        runs, one = ([good[run_id] for run_id in each.run_ids if run_id in good] if each else [] for each in (row, baseline))
+        runs = [good[run_id] for run_id in row.run_ids if run_id in good]
         if baseline is None or not runs:
             continue
-        here = [_told(run) for run in runs]
-        largest = max(typical(here).buckets_bytes, default=0)
+        baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
+        parts = [_step_parts(run) for run in runs]
+        largest = max(typical(parts).buckets_bytes, default=0)
         collective = _collective(bench, row, runs[-1].run_id, largest)
-        found.append(
+        explanations.append(
             explanation(
                 row,
                 baseline,
-                here,
-                [_told(run) for run in one],
+                parts,
+                [_step_parts(run) for run in baseline_runs],
                 collective,
-                sockets=any(_speaks_sockets(run) for run in runs),
+                sockets=any(_uses_sockets(run) for run in runs),
                 startup=_startup(runs, account.runs),
                 missing=_missing(row, collective, largest),
             )
         )
-    return tuple(each for each in found if each)
+    return tuple(explained for explained in explanations if explained)
 
 
 def _collective(bench: BenchDir, row: Row, run_id: str, largest: int) -> Collective | None:
     if row.world_size == 1:
         return None
-    beside, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
-    found = newest_curve(beside, row.shape, settings, device=row.device, reaching=largest)
-    # One size is no curve: the command that is named then measures more.
-    if found is None or len(found.times_s) < 2:
+    benches, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
+    measured = newest_curve(benches, row.shape, settings, device=row.device, reaching=largest)
+    # A single size gives no curve: the command in `_missing` then measures more sizes.
+    if measured is None or len(measured.times_s) < 2:
         return None
-    over = f", as the sizes of {' and '.join(found.passed_over)} end too far below" if found.passed_over else ""
-    return Collective(Curve.of(found.times_s), found.bench_id + over, found.uncertain)
+    source = measured.bench_id
+    if measured.passed_over:
+        source += f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
+    return Collective(Curve.of(measured.times_s), source, measured.uncertain)
 
 
 def _missing(row: Row, collective: Collective | None, largest: int) -> list[str]:
-    """Return the command that measures what lacks: up to a power of two, at which its sizes end, that is no less than asked."""
+    """Return the command that measures what is missing, up to the first power of two (its last size) from ``largest``."""
     if row.world_size == 1 or (collective and collective.curve.reaches(largest)):
         return []
     sizes = f" --set max_bytes={1 << (max(largest, _LEAST_BYTES) - 1).bit_length()}" if largest else ""
     return [f"orch bench allreduce --shape {row.shape}{sizes}"]
 
 
-def _told(run: RunResult) -> StepParts:
+def _step_parts(run: RunResult) -> StepParts:
     spec = run.spec
-    assert spec is not None and run.throughput is not None  # it is of a row, and good
+    assert spec is not None and run.throughput is not None  # a good run of a row has both
     window = run.throughput.last_step - run.throughput.first_step + 1
     return told(run.observed, window, spec.options.get("bucket_cap_mb"))
 
 
-def _speaks_sockets(run: RunResult) -> bool:
+def _uses_sockets(run: RunResult) -> bool:
     networks = run.observed.get("networks", ())
     return run.spec is not None and run.spec.nodes > 1 and any(str(name).startswith("NET/Socket") for name in networks)
 
 
 def _startup(runs: Sequence[RunResult], accounts: Mapping[str, RunAccount]) -> Startup | None:
-    """Return how long runs took until their window began, and in all: medians of those that tell both."""
+    """Return how long runs took until their window began, and in total: medians over the runs that report both."""
     both = []
     for run in runs:
         account = accounts.get(run.run_id)

@@ -1,4 +1,4 @@
-"""What earlier benches know of the time of a collective on some hosts: the newest curve of time over size."""
+"""The time of a collective on given hosts, from earlier benches: the newest curve of time over size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.results.read import read_run
 __all__ = ["MeasuredCurve", "newest_curve", "settings_of"]
 
 Settings = Mapping[str, Mapping[str, str]]
-"""By host, the variables that NCCL is set with there."""
+"""By host, the environment variables that configure NCCL."""
 
 _SETTING = ("NCCL_", "TORCH_NCCL_")
 _TELLING = "NCCL_DEBUG"
@@ -30,10 +30,10 @@ _TELLING = "NCCL_DEBUG"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurve:
-    """The median over ``repeats`` runs of the time (s) of a call, by size in bytes, in order of size; in which bench and with
-    which type it was measured. A time depends on bytes, so that of one type stands for all. ``uncertain`` is how far a time
-    may be off, as a share: half of its 95 % interval, the median over sizes; 0 where there are no repeats to tell.
-    ``passed_over`` are newer benches whose sizes end too far below those that were asked for."""
+    """The median time (s) of a call over ``repeats`` runs, by size in bytes, in order of size, with bench and type of the
+    measurement. The time depends on the bytes, so a measurement with one type applies to all. ``uncertain`` is how far a time
+    may be off, as a share: half of its 95 % interval, median over sizes; 0 without repeats. ``passed_over`` are newer benches
+    whose sizes end too far below the requested one."""
 
     times_s: Mapping[int, float]
     bench_id: str
@@ -54,12 +54,12 @@ def newest_curve(
     in_place: bool = True,
     reaching: int = 0,
 ) -> MeasuredCurve | None:
-    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with NCCL set like this; None
-    where there is none. Those that tell of ``reaching`` bytes go before those that end too far below.
+    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with these NCCL settings;
+    None if there is no such measurement. Curves that cover ``reaching`` bytes are preferred to those that end too far below.
 
     ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. All-reduce is in place, as
-    DistributedDataParallel calls it. Of several types the one with most good repeats is taken, then fp32. A bench that cannot
-    be read is passed by: `orch summarize` tells what is wrong with it.
+    DistributedDataParallel calls it. Among several types the one with the most good repeats is taken, then fp32. A bench that
+    cannot be read is skipped: `orch summarize` reports what is wrong with it.
     """
     short: list[MeasuredCurve] = []
     for bench in benches(runs):
@@ -71,35 +71,35 @@ def newest_curve(
         best = max(fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None)
         times = medians([(run.repeat, run.readings) for run in best.good], in_place) if best else {}
         if best and times:
-            over = tuple(one.bench_id for one in short)
+            passed_over = tuple(curve.bench_id for curve in short)
             name, off = bench.path.name, _uncertain(best, in_place)
-            found = MeasuredCurve(times, name, best.spec.dtype, in_place, len(best.good), off, over)
+            curve = MeasuredCurve(times, name, best.spec.dtype, in_place, len(best.good), off, passed_over)
             if reaches(max(times), reaching):
-                return found
-            short.append(found)
+                return curve
+            short.append(curve)
     return short[0] if short else None
 
 
 def settings_of(run: RunDir) -> Settings:
-    """Return how a run sets NCCL on each of its hosts, but for what NCCL writes. Raises DataError where it cannot be read.
+    """Return the NCCL settings of a run on each of its hosts, except those of its log. Raise DataError if they are damaged.
 
-    A run on CPUs has hosts without settings: no NCCL is asked there.
+    In a run on CPUs all hosts are without settings, because NCCL is not used.
     """
     manifest = read_manifest(run)
-    found: dict[str, dict[str, str]] = {}
+    by_host: dict[str, dict[str, str]] = {}
     for host in manifest.hosts:
         text = rendered_texts(run, host).get("env.sh", "") if manifest.spec.device == "cuda" else ""
         try:
             words = shlex.split(text)
         except ValueError as error:
-            raise invalid(f"expected lines of a shell, got: {error}", host, "env.sh") from None
+            raise invalid(f"expected lines of shell, got: {error}", host, "env.sh") from None
         pairs = (word.partition("=")[::2] for word in words if word.startswith(_SETTING))
-        found[host] = {name: value for name, value in pairs if not name.startswith(_TELLING)}
-    return found
+        by_host[host] = {name: value for name, value in pairs if not name.startswith(_TELLING)}
+    return by_host
 
 
 def _is_of(run: RunDir, collective: str, settings: Settings) -> bool:
-    """Tell by what was planned alone whether a run is worth reading."""
+    """Return True if a run's manifest fits, before its logs are read."""
     manifest = read_manifest(run)
     measured = manifest.measure.name == "collectives" and manifest.spec.model == collective
     return measured and settings_of(run) == settings
@@ -113,5 +113,5 @@ def _uncertain(cell: Cell, in_place: bool) -> float:
     times: dict[int, list[float]] = {}
     for point in (point for run in cell.good for point in run.readings if point.in_place == in_place):
         times.setdefault(point.size_bytes, []).append(point.time_s)
-    found = [reach for some in times.values() if (reach := interval(some))]
-    return median([math.sqrt(reach.high / reach.low) - 1 for reach in found]) if found else 0.0
+    intervals = [ends for repeats in times.values() if (ends := interval(repeats))]
+    return median([math.sqrt(ends.high / ends.low) - 1 for ends in intervals]) if intervals else 0.0

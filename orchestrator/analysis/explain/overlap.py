@@ -1,8 +1,8 @@
-"""How long a step of data-parallel training takes when gradients are all-reduced while the backward pass still goes on.
+"""Model of a step of data-parallel training in which gradients are all-reduced while the backward pass is still running.
 
-It knows a device by its undisturbed step, the network by a measured curve, and the gradients by the buckets in which they are
-reduced: one after the other, each as soon as its gradients are there (S. Li et al., "PyTorch Distributed: Experiences on
-Accelerating Data Parallel Training", 2020). It knows nothing of runs and of what was measured of a whole step.
+A device is described by its undisturbed step, the network by a measured curve, and the gradients by the buckets in which they
+are reduced: one after the other, each as soon as its gradients are complete (S. Li et al., "PyTorch Distributed: Experiences on
+Accelerating Data Parallel Training", 2020). The module knows nothing of runs or of measured whole steps.
 
 >>> curve = Curve.of({1_000_000: 0.001, 2_000_000: 0.002})
 >>> f"{curve.time_s(1_500_000):.4f} {curve.time_s(4_000_000):.4f}"
@@ -42,31 +42,32 @@ BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
         *((parameters, 1) for parameters in (*[280_064] * 3, 379_392, 70_400, 70_400, 75_008, 9_536)),
     )
 }
-"""By model: parameters of its blocks in the order of the backward pass, and the share of time of each. The classifier of
-ResNet-50 takes next to no time, each of its 16 residual blocks and the stem about as long as any other (He et al., 2015:
-every stage halves the pixels and doubles the channels). Of other models parameters are taken for time."""
+"""By model: (parameters, relative time) of its blocks in the order of the backward pass. The classifier of ResNet-50 takes next
+to no time; its 16 residual blocks and the stem take about equally long (He et al., 2015: every stage halves the pixels and
+doubles the channels). For other models the time of a block is assumed proportional to its parameters."""
 
 REACH = 4
-"""How many times as large as the largest measured all-reduce one may be that is still told by it. Its time goes by the
-bandwidth of that, and is too long by at most as many times: where all that was measured is latency, as it is of small sizes."""
+"""Largest ratio of an all-reduce's size to the largest measured size up to which its time is extrapolated. The time is
+extrapolated with the bandwidth of the largest size, and is too long by at most this factor: if the measured sizes are so small
+that their time is all latency."""
 
 
 def reaches(largest_bytes: float, size_bytes: float) -> bool:
-    """Tell whether the largest measured size is near enough to another one to say what that takes."""
+    """Return True if the largest measured size is large enough to extrapolate the time of ``size_bytes``."""
     return size_bytes <= REACH * largest_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of an all-reduce by its size: ``points`` are (bytes, seconds), sizes ascending, seconds never falling."""
+    """Seconds of an all-reduce by size: ``points`` are (bytes, seconds), sizes ascending, seconds never decreasing."""
 
     points: tuple[tuple[int, float], ...]
 
     @classmethod
     def of(cls, times: Mapping[int, float]) -> Curve:
-        """Return the curve through measured times (s) by size (bytes). Raises DataError where they make none.
+        """Return the curve through measured times (s) by size (bytes). Raise DataError for fewer than two or invalid points.
 
-        A size that took longer than a larger one takes the larger one's time: it could have been padded.
+        A size that took longer than a larger one gets the larger one's time: the message could have been padded.
         """
         if len(times) < 2:
             raise _unfit(f"expected two sizes or more, got {len(times)}")
@@ -80,9 +81,9 @@ class Curve:
     def time_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce of any size.
 
-        Between two measured sizes it is a power of the size. Below the smallest it is a latency and a bandwidth, those of the
-        two smallest (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994); above the largest
-        it has the bandwidth of that.
+        Between two measured sizes it is a power of the size. Below the smallest it follows the latency and bandwidth of the two
+        smallest (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994); above the largest it has
+        the bandwidth of the largest.
         """
         (least, time_s), (second, later_s) = self.points[:2]
         if size_bytes < least:
@@ -97,7 +98,7 @@ class Curve:
         return shorter_s * math.exp(share * math.log(longer_s / shorter_s))
 
     def reaches(self, size_bytes: float) -> bool:
-        """Tell whether what was measured says what an all-reduce of this size takes."""
+        """Return True if the curve covers an all-reduce of this size."""
         return reaches(self.points[-1][0], size_bytes)
 
     def scaled(self, factor: float) -> Curve:
@@ -107,19 +108,19 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """A step of one device that waits for nobody: all of it, and the backward pass, the part that may hide an all-reduce."""
+    """Seconds of a step on one device without any wait: the whole step, and its backward pass, which can hide all-reduces."""
 
     step_s: float
     backward_s: float
 
     def scaled(self, factor: float) -> DeviceModel:
-        """Return the device when it takes ``factor`` times as long."""
+        """Return a device that takes ``factor`` times as long."""
         return DeviceModel(self.step_s * factor, self.backward_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that are reduced at once. ``ready`` is the share of the backward pass that is over when they are there."""
+    """Gradients that are reduced together. ``ready`` is the share of the backward pass after which they are complete."""
 
     size_bytes: int
     ready: float
@@ -127,7 +128,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What computing and reducing take from each other: the share of its speed, 0 to 1, that each loses while both go on."""
+    """How computing and reducing slow each other: the share of its speed, 0 to 1, that each loses while both run."""
 
     compute: float
     reduce: float
@@ -137,27 +138,28 @@ ALONE = Sharing(0.0, 0.0)
 
 
 def buckets_of(sizes_bytes: Sequence[int], model: str = "") -> tuple[Bucket, ...]:
-    """Return buckets of these sizes, in the order in which they are reduced, each ready when `BLOCKS` of the model say so."""
+    """Return buckets of these sizes in the order in which they are reduced, with ready times by the `BLOCKS` of the model."""
     blocks = BLOCKS.get(model, ((1, 1),))
     scale = sum(sizes_bytes) / sum(parameters for parameters, _ in blocks)
     all_time = sum(weight for _, weight in blocks)
-    found = []
+    shares = []
     for end in accumulate(sizes_bytes):
         begins, time = 0.0, 0.0
         for parameters, weight in blocks:
             time += weight * min(1.0, max(0.0, (end - begins) / (parameters * scale)))
             begins += parameters * scale
-        found.append(time / all_time)
-    found[-1:] = [1.0] * bool(found)  # not a rounding error less: the last gradients are the last work of the pass
-    return tuple(Bucket(size, share) for size, share in zip(sizes_bytes, found, strict=True))
+        shares.append(time / all_time)
+    if shares:
+        shares[-1] = 1.0  # without a rounding error: the last gradients are the last work of the pass
+    return tuple(Bucket(size, share) for size, share in zip(sizes_bytes, shares, strict=True))
 
 
 def step_s(device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
-    """Return the seconds of a step in which the buckets are reduced in turn beside the backward pass, and the rest after it."""
+    """Return the seconds of a step in which buckets are reduced one by one during the backward pass, the rest after it."""
     done_s = now_s = 0.0
     for bucket in buckets:
         wait_s = max(0.0, bucket.ready * device.backward_s - done_s)
-        # No more than all of the pass can be done, and no less than nothing be left: the sums are off by what is rounded.
+        # Rounding errors in the sums must not make the remaining time negative, nor the done time longer than the pass.
         left_s = max(0.0, device.backward_s - done_s - wait_s)
         took_s, computed_s = _reduced(curve.time_s(bucket.size_bytes), left_s, sharing)
         now_s, done_s = now_s + wait_s + took_s, min(device.backward_s, done_s + wait_s + computed_s)
@@ -165,19 +167,19 @@ def step_s(device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing
 
 
 def _reduced(reduce_s: float, backward_s: float, sharing: Sharing) -> tuple[float, float]:
-    """Return how long an all-reduce takes beside so much computing that is left, and how much of that is done meanwhile."""
+    """Return (seconds of an all-reduce during the remaining ``backward_s``, seconds of computing done meanwhile)."""
     computing = 1 - sharing.compute
-    reducing = (1 - sharing.reduce) or float(not computing)  # where each stands still for the other they take turns
+    reducing = (1 - sharing.reduce) or float(not computing)  # if each stops the other, they run one after the other
     if not reducing or backward_s * reducing < reduce_s * computing:
-        beside_s = backward_s / computing
-        return beside_s + reduce_s - beside_s * reducing, backward_s
+        overlap_s = backward_s / computing
+        return overlap_s + reduce_s - overlap_s * reducing, backward_s
     return reduce_s / reducing, reduce_s / reducing * computing
 
 
 def sharing_of(backward_s: float, reduce_s: float, backward_beside_s: float, reduce_beside_s: float) -> Sharing:
-    """Return what computing and reducing take from each other, from a backward pass and all-reduces that began at once.
+    """Return how computing and reducing slow each other, from a backward pass and all-reduces that began together.
 
-    The first two times are of each alone, the others until each was over when both had begun together; all in seconds.
+    The first two times are of each alone, the last two until each ended when both had begun together; all in seconds.
 
     >>> sharing_of(2.0, 1.0, 2.5, 1.0)
     Sharing(compute=0.5, reduce=0.0)

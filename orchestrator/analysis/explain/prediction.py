@@ -1,8 +1,8 @@
-"""Why a shape is as fast as it is: a step predicted from separate measurements, and the gap to the ideal divided into parts.
+"""Why a shape has its speed: a step predicted from separate measurements, and the gap to the ideal divided into parts.
 
-The ideal step is that of the baseline, 1n1g. Every part but the last is measured by something else than the step it is a part
-of; what they leave stands as ``unexplained``, with its size. What was not measured is not told: no part is ever made up. This
-module is handed everything, and knows no files.
+The ideal step is that of the baseline, 1n1g. Every part but the last comes from a measurement other than that of the step
+itself; the remainder is reported as ``unexplained``. A part that was not measured is None and never estimated. This module
+gets all its data as arguments and reads no files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["PARTS", "Collective", "Explanation", "Part", "Startup", "explanation
 
 PARTS = ("communication", "input", "straggler", "contention", "unexplained")
 BACKWARD = 2 / 3
-"""Of a step, where it was not measured: the backward pass makes two gradients, the forward pass one output."""
+"""Share of a step, if not measured: the backward pass computes two gradients, the forward pass one output."""
 SLOWED_BY_SOCKETS = 1.36
-"""How many times as long computing takes beside NCCL's sockets, where nothing of a shape was measured but its speed. It was
-found in one run of four nodes that share a host, and is taken for the others like it."""
+"""Factor by which computing takes longer while NCCL uses sockets, if only the speed of a shape was measured. It was measured in
+one run of four nodes that share a host, and is applied to similar runs."""
 _ALL_TAKEN = Sharing(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The measured all-reduce of a shape, and where it was measured. ``uncertain``: its times may be off by this share."""
+    """The measured all-reduces of a shape and their source. ``uncertain``: the times may be off by this share."""
 
     curve: Curve
     source: str
@@ -38,7 +38,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Seconds of a run from the start of its first node: until its warm-up is over, and until its last node has ended."""
+    """Seconds of a run from the start of its first node: until its warm-up ends, and until its last node ends."""
 
     until_window_s: float
     run_s: float
@@ -46,7 +46,7 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the gap, in seconds of a step, None where it cannot be told. ``behind``: the measurement, or what lacks."""
+    """A part of the gap in seconds per step, None if not measured. ``behind``: the measurement, or what is missing."""
 
     name: str
     seconds: float | None
@@ -55,12 +55,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One shape beside its baseline: seconds of a step, samples/s over all ranks.
+    """One shape compared with its baseline: seconds per step, samples/s over all ranks.
 
-    ``parts``, in the order of `PARTS`, add up to ``step_s - ideal_s``. ``predicted`` is None where a measurement lacks that it
-    needs; ``from_baseline`` is what the baseline and the all-reduces alone foretell, without anything that ran on this
-    shape. ``interval`` is of the prediction, None where the baseline has too few repeats for one. ``missing`` are commands
-    that would measure what lacks.
+    ``parts``, in the order of `PARTS`, add up to ``step_s - ideal_s``. ``predicted`` is None if a measurement that it needs is
+    missing; ``from_baseline`` is the prediction from the baseline and the all-reduces alone, without anything that ran on this
+    shape. ``interval`` is that of the prediction, None if the baseline has too few repeats. ``missing`` are commands that take
+    the missing measurements.
     """
 
     series: str
@@ -80,13 +80,13 @@ class Explanation:
 
     @property
     def off(self) -> float | None:
-        """How far the prediction is from what was measured, as a share of that."""
+        """Relative deviation of the prediction from the measured speed."""
         return None if self.predicted is None else self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What a prediction of more than one rank is made of."""
+    """The inputs of a prediction for more than one rank."""
 
     device: DeviceModel
     buckets: tuple[Bucket, ...]
@@ -108,23 +108,23 @@ def explanation(
     startup: Startup | None = None,
     missing: Sequence[str] = (),
 ) -> Explanation | None:
-    """Return why a row is as fast as it is, None where it or its baseline has no speed.
+    """Return the explanation of a row, None if the row or its baseline has no speed.
 
-    ``runs`` and ``baseline_runs`` are what the good runs of either tell; ``sockets``: NCCL spoke sockets in those of the row.
+    ``runs`` and ``baseline_runs`` are the step parts of their good runs; ``sockets``: NCCL used sockets in those of the row.
     """
     if not row.median_speed or not baseline.median_speed:
         return None
     samples = row.world_size * row.batch_size
     measured_s, ideal_s = samples / row.median_speed, baseline.world_size * baseline.batch_size / baseline.median_speed
-    here, there = typical(runs), typical(baseline_runs)
-    straggler, contention = _straggler(here), _contention(here, there)
+    shape, base = typical(runs), typical(baseline_runs)
+    straggler, contention = _straggler(shape), _contention(shape, base)
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))
-    model, behind = _model(row, here, busy_s, collective, sockets)
+    model, behind = _model(row, shape, busy_s, collective, sockets)
     predicted_s = busy_s if row.world_size == 1 else model.step_s() if model else None
     communication = Part("communication", None if predicted_s is None else predicted_s - busy_s, behind)
-    parts = [communication, _input(here, there), straggler, contention]
+    parts = [communication, _input(shape, base), straggler, contention]
     left_s = measured_s - ideal_s - math.fsum(part.seconds or 0.0 for part in parts)
-    alone = _model(row, replace(here, sharing=None, slowed=None), ideal_s, collective, sockets)[0]
+    alone = _model(row, replace(shape, sharing=None, slowed=None), ideal_s, collective, sockets)[0]
     alone_s = ideal_s if row.world_size == 1 else alone.step_s() if alone else None
     return Explanation(
         series=row.series,
@@ -136,9 +136,9 @@ def explanation(
         ideal_s=ideal_s,
         ideal=f"a step of {baseline.shape}, the median of {baseline.n} runs",
         predicted=samples / predicted_s if predicted_s else None,
-        interval=_interval(samples / predicted_s, model, here, baseline, collective) if predicted_s else None,
+        interval=_interval(samples / predicted_s, model, shape, baseline, collective) if predicted_s else None,
         from_baseline=samples / alone_s if alone_s else None,
-        parts=(*parts, Part("unexplained", left_s, "what the other parts leave of the gap")),
+        parts=(*parts, Part("unexplained", left_s, "the rest of the gap")),
         startup=startup,
         missing=tuple(missing),
     )
@@ -147,98 +147,105 @@ def explanation(
 # -- parts
 
 
-_NO_SOLO = "steps without communication were not measured, here or in the baseline"
+_NO_SOLO = "steps without communication were not measured, in this shape or in the baseline"
 
 
-def _straggler(here: StepParts) -> Part:
-    if here.solo_mean_s is None or here.solo_max_s is None:
+def _straggler(shape: StepParts) -> Part:
+    if shape.solo_mean_s is None or shape.solo_max_s is None:
         return Part("straggler", None, _NO_SOLO)
-    behind = f"steps without communication: {_ms(here.solo_max_s)} on the slowest rank, {_ms(here.solo_mean_s)} on the average"
-    return Part("straggler", here.solo_max_s - here.solo_mean_s, behind)
+    behind = f"steps without communication: {_ms(shape.solo_max_s)} on the slowest rank, {_ms(shape.solo_mean_s)} on average"
+    return Part("straggler", shape.solo_max_s - shape.solo_mean_s, behind)
 
 
-def _contention(here: StepParts, there: StepParts) -> Part:
-    if here.solo_mean_s is None or there.solo_mean_s is None:
+def _contention(shape: StepParts, base: StepParts) -> Part:
+    if shape.solo_mean_s is None or base.solo_mean_s is None:
         return Part("contention", None, _NO_SOLO)
-    one, all_ = _ms(there.solo_mean_s), _ms(here.solo_mean_s)
-    behind = f"steps without communication: {all_} with all ranks at once, {one} in the baseline"
-    return Part("contention", here.solo_mean_s - there.solo_mean_s, behind)
+    all_ranks, alone = _ms(shape.solo_mean_s), _ms(base.solo_mean_s)
+    behind = f"steps without communication: {all_ranks} with all ranks at once, {alone} in the baseline"
+    return Part("contention", shape.solo_mean_s - base.solo_mean_s, behind)
 
 
-def _input(here: StepParts, there: StepParts) -> Part:
-    if here.input_s is None or there.input_s is None:
-        return Part("input", None, "waits for data were not measured, here or in the baseline")
+def _input(shape: StepParts, base: StepParts) -> Part:
+    if shape.input_s is None or base.input_s is None:
+        return Part("input", None, "waits for data were not measured, in this shape or in the baseline")
     behind = (
-        f"wait for data in a step: {_ms(here.input_s)} on the rank that waited longest, {_ms(there.input_s)} in the baseline"
+        f"wait for data per step: {_ms(shape.input_s)} on the rank that waited longest, {_ms(base.input_s)} in the baseline"
     )
-    return Part("input", here.input_s - there.input_s, behind)
+    return Part("input", shape.input_s - base.input_s, behind)
 
 
-def _model(row: Row, here: StepParts, busy_s: float, collective: Collective | None, sockets: bool) -> tuple[_Model | None, str]:
-    """Return the model of a shape whose ranks compute for ``busy_s``, and what it rests on, or what it lacks."""
+def _model(
+    row: Row, shape: StepParts, busy_s: float, collective: Collective | None, sockets: bool
+) -> tuple[_Model | None, str]:
+    """Return the model of a shape whose ranks compute for ``busy_s``, None without one, and its inputs or what is missing."""
     if row.world_size == 1:
-        return None, "one rank reduces nothing"
-    if collective is None or not here.buckets_bytes:
+        return None, "a single rank has nothing to reduce"
+    if collective is None or not shape.buckets_bytes:
         return (
             None,
-            "all-reduces of this shape were not measured" if here.buckets_bytes else "the sizes of gradients are not told",
+            "all-reduces of this shape were not measured"
+            if shape.buckets_bytes
+            else "the sizes of gradients were not reported",
         )
-    largest = max(here.buckets_bytes)
+    largest = max(shape.buckets_bytes)
     if not collective.curve.reaches(largest):
         return None, _too_short(collective, largest)
-    assumed = sockets and here.slowed is None and here.solo_mean_s is None
-    slowed = SLOWED_BY_SOCKETS if assumed else here.slowed or 1.0
-    device = DeviceModel(busy_s, busy_s * (here.backward or BACKWARD)).scaled(slowed)
-    buckets = buckets_of(here.buckets_bytes, row.model)
-    if here.ready:
-        buckets = tuple(Bucket(one.size_bytes, share) for one, share in zip(buckets, here.ready, strict=True))
-    model = _Model(device, buckets, collective.curve, here.sharing or ALONE)
+    assumed = sockets and shape.slowed is None and shape.solo_mean_s is None
+    slowed = SLOWED_BY_SOCKETS if assumed else shape.slowed or 1.0
+    device = DeviceModel(busy_s, busy_s * (shape.backward or BACKWARD)).scaled(slowed)
+    buckets = buckets_of(shape.buckets_bytes, row.model)
+    if shape.ready:
+        buckets = tuple(Bucket(bucket.size_bytes, share) for bucket, share in zip(buckets, shape.ready, strict=True))
+    model = _Model(device, buckets, collective.curve, shape.sharing or ALONE)
     reduce_s = math.fsum(collective.curve.time_s(bucket.size_bytes) for bucket in buckets)
     backward, megabytes = device.backward_s / device.step_s, sum(bucket.size_bytes for bucket in buckets) / 1e6
-    ready = "ready as measured" if here.ready else "ready as assumed"
-    own = f" ({_ms(here.reduce_s)} in these runs)" if here.reduce_s else ""
-    told = [
-        f"{len(buckets)} bucket{'s' * (len(buckets) > 1)} of {megabytes:.1f} MB {ready}{', sizes assumed' * here.is_cut_here}",
-        f"all-reduced in {_ms(reduce_s)} by {collective.source}{own}",
-        f"beside a backward pass of {backward:.0%} of a step{' by assumption' * (here.backward is None)}",
-        _taken(here, slowed, assumed),
+    count = f"{len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'} of {megabytes:.1f} MB"
+    sizes = ", sizes assumed" if shape.is_cut_here else ""
+    in_runs = f" ({_ms(shape.reduce_s)} in these runs)" if shape.reduce_s else ""
+    inputs = [
+        f"{count} ready at {'measured' if shape.ready else 'assumed'} times{sizes}",
+        f"all-reduced in {_ms(reduce_s)} according to {collective.source}{in_runs}",
+        f"during a backward pass of {backward:.0%} of a step{' (assumed)' if shape.backward is None else ''}",
+        _slowdown(shape, slowed, assumed),
     ]
-    return model, ", ".join(told)
+    return model, ", ".join(inputs)
 
 
 def _too_short(collective: Collective, largest_bytes: int) -> str:
     ends_bytes = collective.curve.points[-1][0]
     return (
         f"the all-reduces of {collective.source} end at {ends_bytes} bytes, and the largest bucket has {largest_bytes}, "
-        f"{largest_bytes / ends_bytes:.0f} times as many: no time is made up from so far below, more than {REACH} times"
+        f"{largest_bytes / ends_bytes:.0f} times as many: times are not extrapolated by more than a factor of {REACH}"
     )
 
 
-def _taken(here: StepParts, slowed: float, assumed: bool) -> str:
-    if here.sharing:
-        words = f"computing loses {here.sharing.compute:.0%} meanwhile and reducing {here.sharing.reduce:.0%}, as measured"
-        return words + f"; all of the step {slowed - 1:.1%} slower" * (slowed > 1.0005)
+def _slowdown(shape: StepParts, slowed: float, assumed: bool) -> str:
+    if shape.sharing:
+        lost = f"{shape.sharing.compute:.0%} of its speed and reducing {shape.sharing.reduce:.0%}"
+        text = f"during which computing loses {lost} (measured)"
+        return f"{text}; the whole step {slowed - 1:.1%} slower" if slowed > 1.0005 else text
     if assumed:
-        return f"computing {slowed:g} times as slow beside sockets by assumption"
-    return "neither slowing the other by assumption"
+        return f"computing {slowed:g} times as slow with sockets (assumed)"
+    return "neither slowing the other (assumed)"
 
 
 # -- how certain it is
 
 
 def _interval(
-    predicted: float, model: _Model | None, here: StepParts, baseline: Row, collective: Collective | None
+    predicted: float, model: _Model | None, shape: StepParts, baseline: Row, collective: Collective | None
 ) -> Interval | None:
-    """Return where the prediction lies when each thing it rests on is off as far as it may be, added up as squares."""
+    """Return the interval of the prediction: the effects of the uncertainty of each input, added as squares."""
     if baseline.speed_interval is None or not baseline.median_speed:
         return None
     low, high = (math.log(end / baseline.median_speed) for end in (baseline.speed_interval.low, baseline.speed_interval.high))
     below, above = [min(low, 0.0)], [max(high, 0.0)]
     if model and collective:
         usual = model.step_s()
-        others = [replace(model, curve=model.curve.scaled((1 + collective.uncertain) ** sign)) for sign in (1, -1)]
-        others += [] if here.sharing else [replace(model, sharing=_ALL_TAKEN)]
-        changes = [math.log(usual / other.step_s()) for other in others]
+        variants = [replace(model, curve=model.curve.scaled((1 + collective.uncertain) ** sign)) for sign in (1, -1)]
+        if not shape.sharing:
+            variants.append(replace(model, sharing=_ALL_TAKEN))
+        changes = [math.log(usual / variant.step_s()) for variant in variants]
         below += [change for change in changes if change < 0]
         above += [change for change in changes if change > 0]
     down, up = (math.exp(sign * math.hypot(*ends)) for sign, ends in ((-1, below), (1, above)))

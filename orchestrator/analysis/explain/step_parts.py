@@ -1,6 +1,6 @@
-"""What a training program tells of the parts of its steps in its last line, and what several runs of a cell tell together.
+"""The parts of a step that a training program reports in its last line, and their typical values over several runs.
 
-A line comes from a node: what is no number where one should stand is as if it had not been said, and what was not said is None.
+The line comes from a node: a value that is not a valid number is treated as missing, and missing values are None.
 
 >>> parts = told({"solo_step_s": [0.042, 0.044], "input_wait_s": [0.1, 0.2], "gradient_bytes": 30_000_000}, window_steps=100)
 >>> parts.solo_mean_s, parts.solo_max_s, parts.input_s, parts.buckets_bytes
@@ -21,24 +21,24 @@ __all__ = ["StepParts", "told", "typical"]
 
 _MIB = 1 << 20
 _ABSURD = 1e13
-"""Neither bytes of gradients nor seconds."""
+"""Above any number of bytes of gradients or of seconds."""
 _MOST_BUCKETS = 10_000
 _BUCKET_CAP_MIB = 25
-"""What DistributedDataParallel takes where it is not told."""
+"""The default of DistributedDataParallel."""
 _ALONE_AND_BESIDE = ("solo_backward_s", "solo_reduce_s", "beside_backward_s", "beside_reduce_s")
 
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """What is known of the parts of a step, in seconds of one step; empty or None where nothing is.
+    """The measured parts of a step, in seconds per step; empty or None if not known.
 
-    ``buckets_bytes`` stand in the order in which they are reduced; ``is_cut_here`` where only their sum was told; ``ready`` are
-    the shares of the backward pass after which each is complete.
-    ``solo_mean_s`` and ``solo_max_s`` are over the ranks, of steps without communication that all of them take at once.
-    ``reduce_s`` is how long all buckets take to reduce, one after the other, while nothing is computed.
+    ``buckets_bytes`` are in the order in which they are reduced; ``is_cut_here`` if the program reported only their sum;
+    ``ready`` are the shares of the backward pass after which each bucket is complete.
+    ``solo_mean_s`` and ``solo_max_s`` are mean and maximum over the ranks, for steps without communication that all ranks run
+    at the same time. ``reduce_s`` is the time to reduce all buckets one after the other while nothing is computed.
     ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
-    pass takes; ``sharing`` is what it and all-reduces beside it take from each other, and ``slowed`` how many times as long
-    the forward pass of such a step takes.
+    pass takes. ``sharing`` is how the backward pass and simultaneous all-reduces slow each other, ``slowed`` the factor by
+    which the forward pass of such a step takes longer.
     """
 
     buckets_bytes: tuple[int, ...] = ()
@@ -54,9 +54,9 @@ class StepParts:
 
 
 def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
-    """Return what a program's last line tells; ``window_steps`` are the steps over which it added up its waits for data.
+    """Return the step parts in a program's last line; ``window_steps`` is the number of steps over which it summed its waits.
 
-    Where it tells the bytes of its gradients but not the buckets, these are cut in pieces of ``bucket_cap_mb``.
+    If it reports the bytes of its gradients but not the buckets, they are cut into pieces of ``bucket_cap_mb`` MiB.
     """
     buckets = _numbers(observed.get("gradient_buckets_bytes"))
     cut = () if buckets else _cut(observed, bucket_cap_mb)
@@ -69,7 +69,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
     return StepParts(
         buckets_bytes=tuple(int(size) for size in buckets) or cut,
         is_cut_here=bool(cut),
-        ready=tuple(min(1.0, each_s / backward[0]) for each_s in ready),
+        ready=tuple(min(1.0, ready_s / backward[0]) for ready_s in ready),
         solo_mean_s=mean(solo) if solo else None,
         solo_max_s=max(solo, default=None),
         reduce_s=median(reduce) if reduce else None,
@@ -81,7 +81,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
 
 
 def typical(runs: Sequence[StepParts]) -> StepParts:
-    """Return what several runs tell: of each number the median over the runs that tell it; the buckets of one."""
+    """Return typical values of several runs: the median of each number over the runs that report it, the buckets of one."""
     first = max(runs, key=lambda run: (bool(run.buckets_bytes), bool(run.ready)), default=StepParts())
     compute = _median(runs, lambda run: run.sharing.compute if run.sharing else None)
     reduce = _median(runs, lambda run: run.sharing.reduce if run.sharing else None)
@@ -103,28 +103,30 @@ def _cut(observed: Mapping[str, Any], bucket_cap_mb: Any) -> tuple[int, ...]:
     total = sum(_numbers(observed.get("gradient_bytes"))[:1])
     cap = int(next(iter(_numbers(bucket_cap_mb)), _BUCKET_CAP_MIB)) * _MIB
     whole, rest = divmod(int(total), cap)
-    return (*[cap] * whole, *[rest] * bool(rest)) if whole < _MOST_BUCKETS else ()
+    if whole >= _MOST_BUCKETS:
+        return ()
+    return (*[cap] * whole, rest) if rest else (cap,) * whole
 
 
 def _probed(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | None]:
-    """Return what steps with all-reduces beside them tell: how much slower a forward pass is, and what is taken in a backward
-    pass that is no slower by itself than that."""
-    forward, beside = _numbers(observed.get("solo_forward_s")), _numbers(observed.get("beside_forward_s"))
+    """Return the results of steps during all-reduces: the factor by which the forward pass is slower, and how a backward pass
+    slower by the same factor and the all-reduces slow each other."""
+    forward, overlapped = _numbers(observed.get("solo_forward_s")), _numbers(observed.get("beside_forward_s"))
     times = [_numbers(observed.get(name)) for name in _ALONE_AND_BESIDE]
-    if not forward or len({len(forward), len(beside), *map(len, times)}) != 1:
+    if not forward or len({len(forward), len(overlapped), *map(len, times)}) != 1:
         return None, None
-    slowed = max(1.0, median(beside) / median(forward))
-    shared = [sharing_of(alone * slowed, *others) for alone, *others in zip(*times, strict=True)]
-    return slowed, Sharing(median([one.compute for one in shared]), median([one.reduce for one in shared]))
+    slowed = max(1.0, median(overlapped) / median(forward))
+    probes = [sharing_of(alone * slowed, *others) for alone, *others in zip(*times, strict=True)]
+    return slowed, Sharing(median([probe.compute for probe in probes]), median([probe.reduce for probe in probes]))
 
 
 def _median(runs: Sequence[StepParts], value: Callable[[StepParts], float | None]) -> float | None:
-    found = [one for run in runs if (one := value(run)) is not None]
-    return median(found) if found else None
+    values = [number for run in runs if (number := value(run)) is not None]
+    return median(values) if values else None
 
 
 def _numbers(value: Any, least: float = math.ulp(0.0)) -> tuple[float, ...]:
-    """Return a number, or a list of them, as floats; nothing where any of it is none, or out of bounds."""
+    """Return a number or a list of numbers as floats; empty if any of them is not a number or out of bounds."""
     values = value if isinstance(value, list) else [value]
-    good = all(type(one) in (int, float) and least <= one < _ABSURD for one in values)
-    return tuple(float(one) for one in values) if good else ()
+    good = all(type(number) in (int, float) and least <= number < _ABSURD for number in values)
+    return tuple(float(number) for number in values) if good else ()

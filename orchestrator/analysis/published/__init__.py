@@ -1,1 +1,1 @@
-"""A bench against published tables, and those tables recomputed from their own logs."""
+"""Compare a bench with published tables, and recompute those tables from their own logs."""

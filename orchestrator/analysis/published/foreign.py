@@ -1,9 +1,9 @@
-"""Numbers of others: published tables in framework folders, log trees that this tool did not write, and the published rules
-applied to runs of our own.
+"""Third-party numbers: published tables in framework folders, log trees that orch did not write, and the published rules
+applied to orch's own runs.
 
-A tree has no manifest, so case, batch size and type come from names, in the one documented form
-``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; whatever is called otherwise is named and left out.
-The order of the files has no influence on any number.
+A tree has no manifest, so case, batch size and type come from file names, in the documented form
+``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; files with other names are listed and left out.
+The order of the files does not affect any number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOG = re.compile(r"(?P<model>[A-Za-z0-9.+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<d
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """One log of a tree, as its name says; ``folder`` is what stands above the folder of the case."""
+    """One log of a tree, with the facts of its name; ``folder`` is the path above the folder of the case."""
 
     path: Path
     name: str
@@ -55,7 +55,7 @@ class _Log:
 
 
 def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
-    """Return the published tables of every framework folder that has some, by framework."""
+    """Return the published tables of every framework folder that has any, by framework."""
     folders = frameworks(extra)
     return {
         name: open_published(name, folders[name]) for name in sorted(folders) if (folders[name] / "published.json").exists()
@@ -63,7 +63,7 @@ def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
 
 
 def open_published(framework: str, folder: Path) -> PublishedFile:
-    """Read ``published.json`` of a framework folder. Raises ConfigError where there is none, DataError where it is damaged."""
+    """Read ``published.json`` of a framework folder. Raise ConfigError if the file is missing, DataError if it is damaged."""
     from orchestrator.analysis.published import schema
 
     path = folder / "published.json"
@@ -77,14 +77,14 @@ def open_published(framework: str, folder: Path) -> PublishedFile:
 
 
 def rule_of(framework: Framework) -> Rule:
-    """Return the published rule that a framework folder names. Raises ConfigError where it names none, or one unknown."""
+    """Return the published rule that a framework folder names. Raise ConfigError if it names none, or an unknown one."""
     where = f"{framework.folder}/framework.yaml: published.rule"
     name = framework.published.get("rule")
     if name is None:
         raise ConfigError(
-            f"{framework.name} is no published system: there is no rule to apply",
+            f"{framework.name} has no published tables, and so no rule to apply",
             where="--rule dlperf",
-            hint="without --rule the window of the run itself is measured",
+            hint="without --rule the run's own window is measured",
         )
     if name not in RULES:
         raise ConfigError(f"expected one of {', '.join(RULES)}, got {name!r}", where=where)
@@ -94,8 +94,8 @@ def rule_of(framework: Framework) -> Rule:
 def summary_of_tree(root: Path, framework: Framework, images: int | None = None) -> Summary:
     """Return the scaling table of a log tree by the framework's published rule.
 
-    ``images`` is the size of the data set: None for that of the published runs, 0 where the length of epochs proves nothing.
-    Raises ConfigError where there is no such log at all.
+    ``images`` is the size of the data set: None for that of the published runs, 0 to skip the check of the epoch length.
+    Raise ConfigError if the tree has no such log.
     """
     rule = rule_of(framework)
     if images is None:
@@ -103,35 +103,37 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
         images = open_published(framework.name, tables.parent).images if tables.exists() else 0
     if not root.is_dir():
         raise ConfigError("expected a folder of logs", where=str(root))
-    logs, strangers = _tree(root, images)
+    logs, misnamed = _tree(root, images)
     if not logs:
         raise ConfigError(
             "expected logs such as 4n8g/rn50_b128_fp32_1.log, found none",
             where=str(root),
-            hint=f"{len(strangers)} other .log files are there" if strangers else "",
+            hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
     summary = summarize(results)
-    notes = ["case, batch size and type come from the names of folders and files: such a tree has no manifest"]
-    notes += [_rule_note(framework, rule), *copies, *_strangers(strangers), *_run_counts(framework, summary)]
-    # The command that gives a baseline is for runs of our own.
+    notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
+    notes += [_rule_note(framework, rule), *copies, *_misnamed_note(misnamed), *_run_counts(framework, summary)]
+    # The command that measures a baseline applies to orch's own runs only.
     notes += [note.partition("; orch ")[0] for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 
 def by_rule(bench: BenchDir, results: Sequence[RunResult], extra: Path | None = None) -> Summary:
-    """Return the scaling table of a bench by the published rules. A run that has no number by our own has none here either."""
-    found = {
+    """Return the scaling table of a bench by the published rules. A run without a number by orch's own rule gets none."""
+    by_name = {
         name: open_framework(name, extra).framework for name in sorted({run.spec.framework for run in results if run.spec})
     }
-    rules = {name: rule_of(framework) for name, framework in found.items()}
-    summary = summarize([_again(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results])
-    notes = [_rule_note(framework, rules[name]) for name, framework in found.items()]
+    rules = {name: rule_of(framework) for name, framework in by_name.items()}
+    summary = summarize(
+        [_by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results]
+    )
+    notes = [_rule_note(framework, rules[name]) for name, framework in by_name.items()]
     return replace(summary, notes=(*notes, *summary.notes))
 
 
-def _again(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
-    """Return a good run with the speed that the rule finds in the log of its first node."""
+def _by_rule(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
+    """Return a good run with the speed that the rule reads from the log of its first node."""
     spec = result.spec
     if spec is None or result.error or result.throughput is None:
         return result
@@ -152,44 +154,44 @@ def _first_node_logs(run: RunDir) -> Iterable[bytes]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that puts rank-2 before rank-10."""
+    """Return a sort key that puts rank-2 before rank-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split("([0-9]+)", name)]
 
 
 def _measured(result: RunResult, spec: RunSpec, rule: Rule, log: bytes, images: int = 0) -> RunResult:
     try:
-        found = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
+        speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:
         error.run_id = result.run_id
         return replace(result, state="failed", error=error, throughput=None)
     samples = (rule.last - rule.first + 1) * spec.global_batch
-    throughput = Throughput(found.samples_per_s, samples, samples / found.samples_per_s, rule.first, rule.last)
-    doubts = tuple(dict.fromkeys((*result.qualifications, *found.warnings)))
-    return replace(result, state="finished", throughput=throughput, qualifications=doubts)
+    throughput = Throughput(speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last)
+    qualifications = tuple(dict.fromkeys((*result.qualifications, *speed.warnings)))
+    return replace(result, state="finished", throughput=throughput, qualifications=qualifications)
 
 
 def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
-    """Return the logs below ``root`` in order of name, and the names of those that are called otherwise."""
-    logs, strangers = [], []
+    """Return the logs below ``root`` in order of name, and the paths of .log files whose names have another form."""
+    logs, misnamed = [], []
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(name for name in names if name.endswith(".log")):
             path = Path(folder) / name
-            case, called = _CASE.fullmatch(path.parent.name), _LOG.fullmatch(name)
-            if not case or not called:
-                strangers.append(path.relative_to(root).as_posix())
+            case, parts = _CASE.fullmatch(path.parent.name), _LOG.fullmatch(name)
+            if not case or not parts:
+                misnamed.append(path.relative_to(root).as_posix())
                 continue
-            size = Case(int(case[1]), int(case[2]), int(called["batch"]), images)
+            size = Case(int(case[1]), int(case[2]), int(parts["batch"]), images)
             above = path.parent.parent
             base = above.relative_to(root).as_posix() if above.is_relative_to(root) else "."
             relative = path.relative_to(root).as_posix()
-            logs.append(_Log(path, relative, base, called["model"], called["dtype"], size, int(called["id"])))
-    return logs, strangers
+            logs.append(_Log(path, relative, base, parts["model"], parts["dtype"], size, int(parts["id"])))
+    return logs, misnamed
 
 
 def _results(logs: Sequence[_Log], framework: Framework, rule: Rule) -> tuple[list[RunResult], list[str]]:
-    """Return one result per log, and a note for each log that has the bytes of another one: that is no second run."""
-    twice = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
+    """Return one result per log, and a note for each log that is a byte-for-byte copy of another: it is not a second run."""
+    uses = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
     first: dict[str, str] = {}
     results, notes = [], []
     for log in logs:
@@ -204,8 +206,8 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule) -> tuple[li
         if original != log.name:
             notes.append(f"{log.name} has the same bytes as {original} and is left out")
             continue
-        if twice[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
-            result = replace(result, qualifications=(f"run id {log.run_id} is there more than once, with other content",))
+        if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
+            result = replace(result, qualifications=(f"run id {log.run_id} occurs more than once, with different content",))
         results.append(_measured(result, spec, rule, data, log.case.images))
     return results, notes
 
@@ -235,16 +237,14 @@ def _rule_note(framework: Framework, rule: Rule) -> str:
     )
 
 
-def _strangers(names: Sequence[str]) -> list[str]:
+def _misnamed_note(names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return [
-        f"not read, as they are not called <case>/<model>_b<batch size>_<dtype>_<id>.log: {', '.join(names[:_NAMED])}{more}"
-    ]
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return [f"not read, because not named <case>/<model>_b<batch size>_<dtype>_<id>.log: {', '.join(names[:_NAMED])}{rest}"]
 
 
 def _run_counts(framework: Framework, summary: Summary) -> list[str]:
-    wanted = framework.published["runs"]
-    odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != wanted]
-    return [f"the published procedure has {wanted} runs of each case; {', '.join(odd)}"] if odd else []
+    published_runs = framework.published["runs"]
+    odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != published_runs]
+    return [f"the published procedure has {published_runs} runs of each case; {', '.join(odd)}"] if odd else []

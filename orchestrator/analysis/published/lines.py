@@ -1,9 +1,9 @@
-"""Finding the lines that a published rule needs: in cut, glued, coloured and restarted logs.
+"""Find the lines that a published rule needs, in truncated, concatenated, coloured and restarted logs.
 
-Where the step goes back the log holds several runs; the last whole one counts, and that is said.
+If the step goes back, the log holds several runs: the last complete one counts, with a warning.
 
 >>> last_attempt([(20, "a"), (40, "b"), (20, "c"), (120, "d")], slack=0, last=120)
-([(20, 'c'), (120, 'd')], ('the step goes back in the log, 1 times: the last run that is whole counts',))
+([(20, 'c'), (120, 'd')], ('the step goes back in the log, 1 times: the last complete run counts',))
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 
 def lines_in(log: bytes, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-    """Return all matches, several in one line too. An unterminated last line is left out: a number may be cut in it."""
+    """Return all matches, also several in one line. A last line without a line end is left out: a number in it may be cut."""
     end = max(log.rfind(b"\n"), log.rfind(b"\r")) + 1
     if b"\x1b" in log:
         return pattern.finditer(_ESCAPES.sub(b"", log[:end]))
@@ -30,23 +30,23 @@ def lines_in(log: bytes, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]
 
 
 def before(match: re.Match[bytes], pattern: re.Pattern[bytes]) -> bytes | None:
-    """Return what ``pattern`` finds shortly before a match, in its own line and entry: the nearest, None without any.
+    """Return the nearest match of ``pattern`` shortly before a match, in the same line and log entry; None without one.
 
-    A line is found by its fixed words first, as searching all of a log for a clock takes ten times as long.
+    Lines are found by their fixed words first: searching a whole log for timestamps takes ten times as long.
     """
     head: bytes = match.string[max(0, match.start() - _REACH) : match.start()]
-    found = pattern.findall(head, max(head.rfind(mark) for mark in (b"\n", b"\r", b"[")) + 1)
-    return found[-1] if found else None
+    matches = pattern.findall(head, max(head.rfind(mark) for mark in (b"\n", b"\r", b"[")) + 1)
+    return matches[-1] if matches else None
 
 
 def whole_attempt(
-    found: Sequence[tuple[int, _Item]], need: Sequence[int], what: str
+    items: Sequence[tuple[int, _Item]], need: Sequence[int], what: str
 ) -> tuple[dict[int, _Item], tuple[str, ...]]:
-    """Return the lines of the last complete attempt by their step; of a step that is told twice the first line.
+    """Return the lines of the last complete attempt by step; the first line of a step that is logged twice.
 
-    Raises DataError (result_invalid) where a step of ``need`` is missing, saying how many there are.
+    Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present.
     """
-    attempt, warnings = last_attempt(found, slack=0, last=need[-1])
+    attempt, warnings = last_attempt(items, slack=0, last=need[-1])
     lines: dict[int, _Item] = {}
     for step, item in attempt:
         lines.setdefault(step, item)
@@ -57,11 +57,11 @@ def whole_attempt(
     return lines, warnings
 
 
-def last_attempt(found: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[str, ...]]:
-    """Split where the step goes back by more than ``slack``; return the last part that reaches ``last``, or the longest."""
+def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[str, ...]]:
+    """Split where the step decreases by more than ``slack``; return the last part that reaches ``last``, else the longest."""
     attempts: list[list[tuple[int, _Item]]] = [[]]
     highest = -1
-    for step, item in found:
+    for step, item in items:
         if step < highest - slack:
             attempts.append([])
             highest = step
@@ -70,15 +70,15 @@ def last_attempt(found: Sequence[tuple[int, _Item]], slack: int, last: int) -> t
     whole = [attempt for attempt in attempts if any(step >= last for step, _ in attempt)]
     chosen = whole[-1] if whole else max(attempts, key=len)
     again = len(attempts) - 1
-    warning = f"the step goes back in the log, {again} times: the last run that is whole counts"
-    return chosen, (warning,) * (again > 0)
+    warning = f"the step goes back in the log, {again} times: the last complete run counts"
+    return chosen, (warning,) if again else ()
 
 
 def steps_said(steps: Sequence[int]) -> str:
-    """Return in words which steps a log has."""
-    return f"the log goes from {min(steps)} to {max(steps)}" if steps else "the log has no such line at all"
+    """Return as text which steps a log has."""
+    return f"the log goes from {min(steps)} to {max(steps)}" if steps else "the log has no such line"
 
 
 def refused(expected: str, got: str, hint: str = "") -> DataError:
-    """Return the error of a log that gives no number."""
+    """Return the error for a log that yields no number."""
     return DataError(f"{expected}, {got}", kind="result_invalid", hint=hint, phase="summarize")

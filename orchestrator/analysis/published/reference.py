@@ -1,4 +1,4 @@
-"""Our rows beside published ones: the same model, type and batch size per device, and never without both kinds of hardware."""
+"""Measured rows and published ones of the same model, type and batch size per device, always with the hardware of both."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["Beside", "Match", "beside"]
+__all__ = ["Match", "ReferenceTable", "reference_tables"]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One case; speeds in samples/s, None where one side did not measure it. ``ratio`` is our speed over the published one."""
+    """One case. Speeds in samples/s, None if that side did not measure it; ``ratio`` is ``ours`` over ``published``."""
 
     case: str
     ours: float | None
@@ -24,8 +24,8 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """One series of ours beside one published table."""
+class ReferenceTable:
+    """One series compared with one published table. ``ours`` and ``our_…`` are of the series."""
 
     series: str
     source: str
@@ -36,35 +36,37 @@ class Beside:
     notes: tuple[str, ...]
 
 
-def beside(summary: Summary, files: Iterable[PublishedFile]) -> tuple[tuple[Beside, ...], tuple[str, ...]]:
-    """Return each series beside each published table that fits it, and a note for each series that none fits."""
+def reference_tables(summary: Summary, files: Iterable[PublishedFile]) -> tuple[tuple[ReferenceTable, ...], tuple[str, ...]]:
+    """Return a comparison of each series with each published table that fits it, and a note for each series that none fits."""
     files = tuple(files)
-    found, notes = [], []
+    compared, notes = [], []
     for series, rows in summary.by_series().items():
         row = rows[0]
         related = [file for file in files if row.framework == file.framework or row.framework in file.like]
         fitting = [(file, table) for file in related for table in file.tables if _fits(row, file, table)]
-        found += [_beside(series, rows, file, table) for file, table in fitting]
+        compared += [_compared(series, rows, file, table) for file, table in fitting]
         if not fitting:
-            notes.append(f"{series}: nothing published fits; {_offer(related)}")
-    return tuple(found), tuple(notes)
+            notes.append(f"{series}: no published table fits; {_offer(related)}")
+    return tuple(compared), tuple(notes)
 
 
 def _fits(row: Row, file: PublishedFile, table: PublishedTable) -> bool:
-    wanted = (file.models.get(row.model, row.model), row.dtype, row.batch_size)
-    return wanted == (table.model, table.dtype, table.batch_size)
+    measured = (file.models.get(row.model, row.model), row.dtype, row.batch_size)
+    return measured == (table.model, table.dtype, table.batch_size)
 
 
-def _beside(series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable) -> Beside:
-    # Of several lengths of a case the last, longest one stands for it.
+def _compared(series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable) -> ReferenceTable:
+    # Of several run lengths of a case, the last and longest represents it.
     ours = {row.shape: row for row in rows}
     theirs = {cell.case: cell for cell in table.cells}
     cases = sorted({*ours, *theirs}, key=_size)
     hardware = dict.fromkeys(row.hardware for row in rows if row.hardware)
-    notes = [f"loader {rows[0].loader} beside {table.loader}, version {table.version}"]
-    notes += ["ours is simulated: no speed of any hardware"] * any(row.simulated for row in rows)
-    notes += ["ours ran on CPUs"] * any(row.device == "cpu" for row in rows)
-    return Beside(
+    notes = [f"loader {rows[0].loader}, published with {table.loader}, version {table.version}"]
+    if any(row.simulated for row in rows):
+        notes.append("ours is simulated: not a speed of any hardware")
+    if any(row.device == "cpu" for row in rows):
+        notes.append("ours ran on CPUs")
+    return ReferenceTable(
         series=series,
         source=file.source,
         title=table.title,
@@ -94,4 +96,4 @@ def _size(case: str) -> tuple[int, int]:
 
 def _offer(files: Iterable[PublishedFile]) -> str:
     offers = sorted({f"{table.model} {table.dtype} b{table.batch_size}" for file in files for table in file.tables})
-    return f"there is {', '.join(offers)}" if offers else "its framework has no published tables"
+    return f"the published tables have {', '.join(offers)}" if offers else "its framework has no published tables"

@@ -1,9 +1,9 @@
-"""The published way from one log to one speed: each system's own window, divisor and rounding, as a small function by name.
+"""How each published system computed a speed from a log: its own window, divisor and rounding, as a small function by name.
 
-`orchestrator.results.numbers` is how this tool measures. These rules exist so that a published table can be made again from
-its logs, and a new one be made the same way. They look for their own lines in the bytes of a log, because two of them count
-lines rather than steps. Where a published script passed over a fault in silence (too few lines, a second run in the file, a
-world of another size), the rule refuses; wherever the script gave a right number, the rule gives the same.
+`orchestrator.results.numbers` is how orch itself measures. These rules exist to recompute a published table from its logs, and
+to compute a new one in the same way. They search the bytes of a log for their own lines, because two of them count lines rather
+than steps. Where a published script silently accepted a fault (too few lines, a second run in the file, a different world
+size), the rule raises an error; wherever the script gave a correct number, the rule gives the same number.
 
 >>> log = b"".join(b"train: epoch 0, iter %d, loss: 1.0, samples/s: 9.9 %.1f\\n" % (i, 1.6e9 + i / 10) for i in (20, 120))
 >>> RULES["oneflow_20_120"].speed(log, Case(nodes=2, gpus=8, batch_size=128)).samples_per_s
@@ -54,7 +54,7 @@ _TF_CNN = re.compile(rb"total images/sec: (?P<speed>\d+\.\d\d)(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The size of one run; ``batch_size`` counts samples per device. ``images`` in the data set, 0 where nobody knows."""
+    """The size of one run. ``batch_size`` is samples per device; ``images`` is the size of the data set, 0 if not known."""
 
     nodes: int
     gpus: int
@@ -77,7 +77,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class RunSpeed:
-    """Speed of one run as its publisher would have rounded it, and what there is to say about the log."""
+    """Speed of one run, rounded as its publisher did, and warnings about the log."""
 
     samples_per_s: float
     warnings: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class RunSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One published rule. ``window`` says in words what is measured, ``first`` and ``last`` are the steps of it."""
+    """One published rule. ``window`` describes what is measured, ``first`` and ``last`` are its first and last step."""
 
     window: str
     first: int
@@ -93,11 +93,11 @@ class Rule:
     read: Callable[[bytes, Case], RunSpeed]
 
     def speed(self, log: bytes, case: Case) -> RunSpeed:
-        """Return the run's speed. Raises DataError (result_invalid) for a log that does not hold the window: never 0."""
-        found = self.read(log, case)
-        if not 0 < found.samples_per_s < math.inf:
-            raise refused("expected a speed above 0", f"found {found.samples_per_s:g} samples/s")
-        return found
+        """Return the run's speed, never 0. Raise DataError (result_invalid) if the log does not contain the window."""
+        speed = self.read(log, case)
+        if not 0 < speed.samples_per_s < math.inf:
+            raise refused("expected a speed above 0", f"found {speed.samples_per_s:g} samples/s")
+        return speed
 
 
 def tf_timehistory_1_6(log: bytes, case: Case) -> RunSpeed:
@@ -117,20 +117,20 @@ def tf_timehistory_clock(log: bytes, case: Case) -> RunSpeed:
 def paddle_lines_20_119(log: bytes, case: Case) -> RunSpeed:
     """Return the speed of the 99 batches after batch 20, by the clock of the lines of batches 20 and 119.
 
-    Logs without a clock lose nothing: the ``elapse`` of a batch is the time since the batch before it ended.
+    Logs without timestamps need no correction: ``elapse`` is the time since the end of the previous batch.
     """
     lines, warnings = _paddle(log, need=range(20, 120))
     start, end = (_clock(before(lines[batch], _PADDLE_CLOCK)) for batch in (20, 119))
     if start is None or end is None:
         seconds = math.fsum(float(lines[batch]["elapse"]) for batch in range(21, 120))
-        warnings += ("the lines have no clock: the elapse of batches 21-119 was summed instead",)
+        warnings += ("the lines have no timestamp: the elapse of batches 21-119 was summed instead",)
     else:
         seconds = (end - start).total_seconds()
     return RunSpeed(_per_second(case.global_batch, 99, seconds), warnings)
 
 
 def paddle_elapse_20_120(log: bytes, case: Case) -> RunSpeed:
-    """Return the mean of the speeds of batches 20-119, each from its elapse: what the script did from a later version on."""
+    """Return the mean of the speeds of batches 20-119, each from its elapse, as later versions of the script do."""
     lines, warnings = _paddle(log, need=range(20, 120))
     speeds = [_per_second(case.global_batch, 1, float(lines[batch]["elapse"]), places=4) for batch in range(20, 120)]
     return RunSpeed(published(mean(speeds)), warnings)
@@ -142,8 +142,8 @@ def oneflow_20_120(log: bytes, case: Case) -> RunSpeed:
         planned = {"num_nodes": case.nodes, "gpu_num_per_node": case.gpus, "batch_size_per_device": case.batch_size}[name]
         if value != planned:
             raise refused(f"expected {name} {planned}", f"the log says {value}")
-    found = [(int(match["step"]), match) for match in lines_in(log, _ONEFLOW)]
-    lines, warnings = whole_attempt(found, need=(20, 120), what="lines of iterations 20 and 120")
+    items = [(int(match["step"]), match) for match in lines_in(log, _ONEFLOW)]
+    lines, warnings = whole_attempt(items, need=(20, 120), what="lines of iterations 20 and 120")
     if any(lines[step]["clock"] is None for step in (20, 120)):
         raise refused("expected a unix time at the end of each line", "this version of the program prints none")
     seconds = float(lines[120]["clock"]) - float(lines[20]["clock"])
@@ -151,9 +151,9 @@ def oneflow_20_120(log: bytes, case: Case) -> RunSpeed:
 
 
 def pytorch_lines_drop20_take100(log: bytes, case: Case) -> RunSpeed:
-    """Return the speed by the mean ``Time`` of lines 21-120, counted over all ranks as they stand in the file.
+    """Return the speed by the mean ``Time`` of lines 21-120, counted over all ranks in the order of the file.
 
-    Only lines with an iteration above 5 count. The ranks of a node write to one stream without saying who they are.
+    Only lines with an iteration above 5 count. The ranks of a node write to one stream without naming themselves.
     """
     lines = list(lines_in(log, _PYTORCH))
     lengths = sorted({int(line["of"]) for line in lines})
@@ -162,8 +162,8 @@ def pytorch_lines_drop20_take100(log: bytes, case: Case) -> RunSpeed:
     if lines and case.images:
         check_epoch_length(lengths[0], case)
     kept = [line for line in lines if int(line["step"]) > 5]
-    voices = Counter((line["epoch"], line["step"]) for line in kept)
-    (_, step), most = max(voices.items(), key=lambda item: item[1], default=((b"", b""), 0))
+    counts = Counter((line["epoch"], line["step"]) for line in kept)
+    (_, step), most = max(counts.items(), key=lambda item: item[1], default=((b"", b""), 0))
     if most > case.gpus:
         raise refused(
             f"expected iteration {int(step)} at most {case.gpus} times, once from each rank of a node",
@@ -177,8 +177,8 @@ def pytorch_lines_drop20_take100(log: bytes, case: Case) -> RunSpeed:
 
 def fleetx_20_120(log: bytes, case: Case) -> RunSpeed:
     """Return 100 global batches over the growth of the total time cost from step 20 to step 120."""
-    found = [(int(match["step"]), match) for match in lines_in(log, _FLEETX)]
-    attempt, warnings = last_attempt(found, slack=1, last=120)
+    items = [(int(match["step"]), match) for match in lines_in(log, _FLEETX)]
+    attempt, warnings = last_attempt(items, slack=1, last=120)
     ends = [[float(match["total"]) for step, match in attempt if step == end] for end in (20, 120)]
     counts = {len(totals) for totals in ends}
     if 0 in counts:
@@ -186,39 +186,39 @@ def fleetx_20_120(log: bytes, case: Case) -> RunSpeed:
     if counts not in ({1}, {case.gpus}):
         raise refused(f"expected steps 20 and 120 once, or from each of {case.gpus} trainers", f"found {sorted(counts)} lines")
     if counts != {1}:
-        warnings += (f"{case.gpus} trainers speak in one log without a name: the mean of their clocks is taken",)
+        warnings += (f"{case.gpus} unnamed trainers write to one log: the mean of their clocks is taken",)
     seconds = mean(ends[1]) - mean(ends[0])
     return RunSpeed(_per_second(case.global_batch, 100, seconds, places=None), warnings)
 
 
 def tensorpack_epochs(log: bytes, case: Case) -> RunSpeed:
-    """Return the speed of epochs 2-10, combined by time. The first epoch builds the graph and is no measurement."""
-    found: list[tuple[int, float | None]] = []
+    """Return the speed of epochs 2-10, combined by time. The first epoch builds the graph and is not measured."""
+    epochs: list[tuple[int, float | None]] = []
     for match in lines_in(log, _TENSORPACK):
         if match["epoch"] is not None:
-            found.append((int(match["epoch"]), None))
-        elif found and found[-1][1] is None:
-            found[-1] = found[-1][0], float(match["speed"])
-    told = [(epoch, speed) for epoch, speed in found if speed is not None]
-    lines, warnings = whole_attempt(told, need=range(2, 11), what="the throughput of epochs 2-10")
+            epochs.append((int(match["epoch"]), None))
+        elif epochs and epochs[-1][1] is None:
+            epochs[-1] = epochs[-1][0], float(match["speed"])
+    speeds = [(epoch, speed) for epoch, speed in epochs if speed is not None]
+    lines, warnings = whole_attempt(speeds, need=range(2, 11), what="the throughput of epochs 2-10")
     return RunSpeed(9 / math.fsum(1 / (lines[epoch] or math.nan) for epoch in range(2, 11)), warnings)
 
 
 def tf_cnn_total(log: bytes, case: Case) -> RunSpeed:
-    """Return the total. Under Horovod every rank prints it, multiplied by the number of ranks already: one is taken."""
+    """Return the total. With Horovod every rank prints the total over all ranks: one of them is taken."""
     totals = [float(match["speed"]) for match in lines_in(log, _TF_CNN)]
     if not totals:
-        raise refused("expected a line with the total", "found none: the run did not end")
+        raise refused("expected a line with the total", "found none: the run did not finish")
     if len(totals) > case.ranks or max(totals) > min(totals) * 1.01:
         raise refused(f"expected the same total from at most {case.ranks} ranks", f"found {len(totals)} totals: several runs?")
-    warnings = (f"{len(totals)} ranks print the total; one is taken, not the sum",) * (len(totals) > 1)
-    return RunSpeed(totals[0], warnings)
+    warning = f"{len(totals)} ranks print the total; one is taken, not the sum"
+    return RunSpeed(totals[0], (warning,) if len(totals) > 1 else ())
 
 
 def check_epoch_length(iterations: int, case: Case) -> None:
-    """Check the iterations of an epoch against data set and ranks. Raises DataError (result_invalid), naming who was there.
+    """Check the iterations of an epoch against data set and ranks. Raise DataError (result_invalid) with the implied ranks.
 
-    A loader either drops the last, smaller batch or keeps it. The check needs ``case.images``.
+    A loader either drops the last, smaller batch or keeps it. ``case.images`` must be above 0.
     """
 
     def full(ranks: int) -> int:
@@ -230,8 +230,8 @@ def check_epoch_length(iterations: int, case: Case) -> None:
     fits = full(ranks) <= iterations <= full(ranks) + 1
     raise refused(
         f"expected {full(case.ranks)} iterations in an epoch of {case.images} images, {case}",
-        f"the log has {iterations}, which implies {f'{ranks} ranks, not {case.ranks}' if fits else 'another data set'}",
-        hint="a part of the nodes ran alone, or the data set is another (--images)",
+        f"the log has {iterations}, which implies {f'{ranks} ranks, not {case.ranks}' if fits else 'a different data set'}",
+        hint="some of the nodes ran on their own, or the data set is a different one (--images)",
     )
 
 
@@ -258,24 +258,24 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 def _time_history(log: bytes) -> tuple[list[re.Match[bytes]], tuple[str, ...]]:
     """Return the lines of steps 0-100, 100-200 … 500-600."""
-    found = [(int(match["last"]), match) for match in lines_in(log, _TIME_HISTORY)]
-    wanted = range(100, 700, 100)
-    lines, warnings = whole_attempt(found, need=wanted, what="6 TimeHistory lines for steps 0-600")
-    odd = [int(lines[last]["first"]) for last in wanted if int(lines[last]["first"]) != last - 100]
+    items = [(int(match["last"]), match) for match in lines_in(log, _TIME_HISTORY)]
+    ends = range(100, 700, 100)
+    lines, warnings = whole_attempt(items, need=ends, what="6 TimeHistory lines for steps 0-600")
+    odd = [int(lines[last]["first"]) for last in ends if int(lines[last]["first"]) != last - 100]
     if odd:
         raise refused("expected TimeHistory lines of 100 steps each", f"one begins with step {odd[0]}")
-    return [lines[last] for last in wanted], warnings
+    return [lines[last] for last in ends], warnings
 
 
 def _paddle(log: bytes, need: Sequence[int]) -> tuple[dict[int, re.Match[bytes]], tuple[str, ...]]:
-    found = list(lines_in(log, _PADDLE))
-    first = min((int(match["epoch"]) for match in found), default=0)
-    told = [(int(match["step"]), match) for match in found if int(match["epoch"]) == first]
-    return whole_attempt(told, need, what="lines of batches 20-119")
+    matches = list(lines_in(log, _PADDLE))
+    first = min((int(match["epoch"]) for match in matches), default=0)
+    items = [(int(match["step"]), match) for match in matches if int(match["epoch"]) == first]
+    return whole_attempt(items, need, what="lines of batches 20-119")
 
 
 def _per_second(batch: int, steps: int, seconds: float, places: int | None = 2) -> float:
-    """Return samples per second, computed and rounded as the scripts do. Raises DataError for a time that is not above 0."""
+    """Return samples/s, computed and rounded as the scripts do. Raise DataError if the time is not above 0."""
     if not 0 < seconds < math.inf:
         raise refused("expected a time above 0 s in the window", f"found {seconds:g} s")
     speed = batch / (seconds / steps)
@@ -284,7 +284,7 @@ def _per_second(batch: int, steps: int, seconds: float, places: int | None = 2) 
 
 def _seconds_of_day(clock: bytes | None) -> float:
     if clock is None:
-        raise refused("expected a clock before TimeHistory", "the line has none")
+        raise refused("expected a timestamp before TimeHistory", "the line has none")
     hours, minutes, seconds = clock.split(b":")
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
 

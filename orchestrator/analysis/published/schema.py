@@ -1,7 +1,7 @@
-"""The schema of ``published.json``, the published tables that lie in a framework folder.
+"""The schema of ``published.json``, the file with published tables in a framework folder.
 
-A case holds the printed ``speed``, and where they were printed ``speedup``, ``average``, ``median`` and ``runs``, the latter as
-pairs of run id and speed in the order in which they were read. Speeds are samples/s.
+A case has the printed ``speed`` and, if they were printed, ``speedup``, ``average``, ``median`` and ``runs``; the runs are
+pairs of run id and speed in the order in which they were read. Speeds are in samples/s.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _File(_Strict):
 
 
 def parse(value: Any, framework: str, where: str) -> PublishedFile:
-    """Return the tables of one file. Raises DataError (state_damaged) naming the key and what is wrong with it."""
+    """Return the tables of one file. Raise DataError (state_damaged) with the key and what is wrong with it."""
     try:
         file = _File.model_validate(value)
     except ValidationError as error:

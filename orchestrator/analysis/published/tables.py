@@ -1,7 +1,7 @@
-"""Published tables as values, and the arithmetic that makes their averages, medians and speedups again from the printed runs.
+"""Published tables as values, and the arithmetic that recomputes their averages, medians and speedups from the printed runs.
 
-A table keeps what was printed, how its speedups were divided, and what is known to be wrong with it. `recompute` does not
-repair anything: it sets what follows from the runs beside what was printed.
+A table keeps what was printed, how its speedups were computed, and its known errors. `recompute` does not repair anything: it
+compares what was printed with what follows from the runs.
 
 >>> runs = {"1n1g": (2.0, 4.0), "1n2g": (5.0, 7.0)}
 >>> speedups(runs, "median/median"), speedups(runs, "mean/latch", order=("1n2g", "1n1g"))
@@ -35,14 +35,15 @@ class PublishedCell:
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """The runs, or the printed speed where no runs were printed."""
+        """Speeds of the runs, or the printed speed if no runs were printed."""
         return tuple(speed for _, speed in self.runs) or (self.speed,)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One published table. ``divisor`` says how its speedups were made: median/median, mean/mean, mean/latch, value/value,
-    or none where none are printed. ``order`` is the order in which the cases were read, ``runs`` how many were promised."""
+    """One published table. ``divisor`` is how its speedups were computed: median/median, mean/mean, mean/latch, value/value,
+    or none if none are printed. ``order`` is the order in which the cases were read, ``runs`` the stated number of runs per
+    case, ``known`` its known errors as texts."""
 
     name: str
     title: str
@@ -64,8 +65,8 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """The tables of one document. ``like`` names the frameworks whose runs may be set beside them, ``models`` the words by
-    which log files call our models; ``images`` is the size of the data set, 0 where it is not known."""
+    """The tables of one document. ``like`` names further frameworks whose runs may be compared with them, ``models`` maps
+    orch's model names to those of the log files; ``images`` is the size of the data set, 0 if not known."""
 
     framework: str
     source: str
@@ -78,7 +79,7 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class NumberCheck:
-    """One printed number beside the one that follows from what else was printed."""
+    """One printed number, and the number that follows from the other printed ones."""
 
     case: str
     what: str
@@ -92,8 +93,8 @@ class NumberCheck:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """A table made again. ``ours`` are the speedups by median/median; ``odd`` disagrees and is known, ``undeclared`` is not
-    known, ``unseen`` is said to be wrong and is not."""
+    """A recomputed table. ``ours`` are the speedups by median/median. ``odd`` are disagreements that are known, ``undeclared``
+    those that are not; ``unseen`` are known errors that were not found."""
 
     table: PublishedTable
     checks: tuple[NumberCheck, ...]
@@ -103,20 +104,20 @@ class TableCheck:
     unseen: tuple[str, ...] = ()
 
     def of(self, case: str, what: str) -> NumberCheck | None:
-        """Return the check of one printed number, None where it was not printed or nothing it follows from was."""
+        """Return the check of one printed number, None if it was not printed or cannot be recomputed."""
         return next((check for check in self.checks if (check.case, check.what) == (case, what)), None)
 
 
 def agrees(printed: float, exact: float, places: int = 2, slack: float = 0.0) -> bool:
-    """Tell whether ``exact`` rounds to ``printed``, to either side at a tie: the sources were not rounded in one way."""
+    """Return True if ``exact`` rounds to ``printed``, to either side at a tie: the sources do not all round in the same way."""
     return abs(printed - exact) <= 0.5 * 10.0**-places + slack + _EPSILON * max(1.0, abs(exact))
 
 
 def speedups(runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[str] = ()) -> dict[str, float]:
-    """Return the unrounded speedup of each case over 1n1g, nothing where there is no 1n1g.
+    """Return the unrounded speedup of each case over 1n1g; empty without 1n1g.
 
     ``mean/latch`` is what one published script did: it went through the cases in reading ``order`` and divided each mean by
-    the cell of 1n1g, which held that case's last run until its own turn came. All other divisors need no order.
+    the entry of 1n1g, which held the last run of 1n1g until 1n1g itself was processed. Only this divisor needs ``order``.
     """
     if BASELINE not in runs or divisor == "none":
         return {}
@@ -128,7 +129,7 @@ def speedups(runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[
 
 
 def recompute(table: PublishedTable) -> TableCheck:
-    """Return every printed number of a table beside the one that follows from its runs, or from its speeds without runs."""
+    """Return every printed number of a table with the one that follows from its runs, or from its speeds if it has no runs."""
     checks = [check for cell in table.cells for check in _cell_checks(cell, table.statistic)]
     exact = speedups({cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order)
     base = next((cell for cell in table.cells if cell.case == BASELINE), None)
@@ -158,17 +159,17 @@ def _cell_checks(cell: PublishedCell, statistic: str) -> list[NumberCheck]:
     if not cell.runs:
         return []
     centre = mean if statistic == "mean" else median
-    wanted = (("speed", cell.speed, centre), ("average", cell.average, mean), ("median", cell.median, median))
-    found = []
-    for what, printed, of_runs in wanted:
+    numbers = (("speed", cell.speed, centre), ("average", cell.average, mean), ("median", cell.median, median))
+    checks = []
+    for what, printed, of_runs in numbers:
         if printed is not None:
             exact = of_runs(cell.speeds)
-            found.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact)))
-    return found
+            checks.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact)))
+    return checks
 
 
 def _slack(cell: PublishedCell, base: PublishedCell | None) -> float:
-    """Return how far a quotient of two printed speeds may be off, as both were rounded to two places."""
+    """Return how far a quotient of two printed speeds may be off, since both were rounded to two places."""
     if base is None or cell.runs or cell is base:
         return 0.0
     return cell.speed / base.speed * (0.005 / cell.speed + 0.005 / base.speed)
@@ -180,10 +181,10 @@ def _centre(divisor: str) -> Callable[[Sequence[float]], float]:
 
 def _latched(runs: Mapping[str, Sequence[float]], order: Sequence[str]) -> dict[str, float]:
     cell = runs[BASELINE][-1]
-    found = {}
+    ratios = {}
     for case in order:
         average = mean(runs[case])
         if case == BASELINE:
             cell = average
-        found[case] = average / cell
-    return found
+        ratios[case] = average / cell
+    return ratios

@@ -1,1 +1,1 @@
-"""A bench in the formats of other programs, one module each."""
+"""A bench in the formats of other programs, one module for each format."""

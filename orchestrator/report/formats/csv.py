@@ -1,4 +1,5 @@
-"""A summary as CSV for spreadsheets: one line per cell, numbers as in the tables, no text that a spreadsheet would run."""
+"""A summary as CSV for spreadsheets: one line per configuration, numbers as in the tables, and no text that a spreadsheet would
+execute as a formula."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ _FIELDS = (
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
-_FACTS = tuple(name for name in _FIELDS if name in {each.name for each in fields(Entry)}.difference(_TEXTS))
-"""What a line of a sheet begins with; it ends with what is said of the whole, and the texts of a row."""
+_FACTS = tuple(name for name in _FIELDS if name in {field.name for field in fields(Entry)}.difference(_TEXTS))
+"""The first columns of a line of a sheet; the last ones are ``said`` and the texts of a row."""
 
 
 def render(summary: Summary) -> str:
-    """Return a header and one line per row. Speeds are samples/s, an empty field is a number that does not exist.
+    """Return a header and one line per row. Speeds are in samples/s; an empty field is a number that does not exist.
 
-    Rows of sheets, whose numbers are unrounded, stand below a header of their own, after an empty line.
+    Rows of sheets follow after an empty line, below their own header; their numbers are unrounded.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -38,7 +39,8 @@ def render(summary: Summary) -> str:
         writer.writerow(_FIELDS)
         writer.writerows([_field(row, name) for name in _FIELDS] for row in summary.rows)
     for columns in dict.fromkeys(grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]):
-        out.write("\n" * bool(out.tell()))
+        if out.tell():
+            out.write("\n")
         writer.writerow([*_FACTS, "table", *map(_text, columns), "said", *_TEXTS])
         writer.writerows(line for sheet in summary.sheets for line in _sheet(sheet, columns))
     return out.getvalue()
@@ -77,6 +79,6 @@ def _field(row: Entry, name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: a leading apostrophe makes it text, and is not shown."""
+    """Return a text that no spreadsheet treats as a formula: a leading apostrophe, which is not shown, makes it text."""
     shown = one_line(text)
     return f"'{shown}" if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else shown

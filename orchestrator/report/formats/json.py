@@ -1,6 +1,7 @@
-"""A summary as JSON for programs: numbers unrounded, null where there is none, a schema number that grows with any change.
+"""A summary as JSON for programs: numbers unrounded, null for numbers that do not exist, and a schema number that
+increases with every change.
 
-``summary.schema.json`` beside this module is its JSON Schema, draft 2020-12.
+``summary.schema.json`` in the same folder is its JSON Schema, draft 2020-12.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SCHEMA = 3
 
 
 def render(summary: Summary) -> str:
-    """Return one JSON document, ASCII only. ``baselines`` names the runs that each series is compared with."""
+    """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is compared with."""
     document = {
         "schema": SCHEMA,
         "unit": "samples/s",

@@ -1,6 +1,6 @@
-"""A summary as JUnit's XML, as CI servers read it: a suite per series, a case per cell, failed runs as its failures.
+"""A summary as JUnit XML for CI servers: one suite per series, one case per configuration, failed runs as failures.
 
-Format: the elements that the schema of the Jenkins xUnit plugin (``junit-10.xsd``) has.
+Format: the elements in the schema of the Jenkins xUnit plugin (``junit-10.xsd``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["render"]
 
 
 def render(summary: Summary) -> str:
-    """Return one XML document. A cell with a failed run fails; its output is the numbers, and what qualifies them."""
+    """Return one XML document. A configuration with a failed run fails; its output is the numbers and their qualifications."""
     root = Xml.Element("testsuites", name="orch")
     for series, rows in summary.by_series().items():
         failed = sum(row.failed > 0 for row in rows)

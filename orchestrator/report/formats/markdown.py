@@ -1,4 +1,4 @@
-"""A summary as Markdown. Text from nodes is inert: neither markup nor HTML nor a link."""
+"""A summary as Markdown. Text from nodes is escaped, so that it cannot become markup, HTML or a link."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def _inert(text: str) -> str:
-    """Escape markup, then HTML, then what viewers turn into links and mentions by themselves."""
+    """Escape markup, then HTML, then text that viewers turn into links and mentions automatically."""
     inert = escape(_MARKUP.sub(r"\\\g<0>", text), quote=False)
     for plain, entity in _LINKS.items():
         inert = inert.replace(plain, entity)

@@ -1,8 +1,9 @@
-"""A summary as lines of MLPerf's training logs, for tools that read those: a point in time per cell. No submission to MLPerf.
+"""A summary as lines of MLPerf training logs, for tools that read these: a point in time per configuration. This is not an
+MLPerf submission.
 
 Format: https://github.com/mlcommons/logging, ``mllog/mllog.py``, and the parser of its compliance checker since 0.7.0.
-The keys ``global_batch_size`` and ``status`` are of its list of constants. ``tracked_stats`` is not, and the checker passes it:
-it is where implementations log numbers of their own, throughput among them.
+The keys ``global_batch_size`` and ``status`` are in its list of constants. ``tracked_stats`` is not, but the checker accepts
+it: implementations use it for their own numbers, such as throughput.
 """
 
 from __future__ import annotations
@@ -42,5 +43,5 @@ def _lines(row: Row, now_ms: int) -> tuple[str, str]:
 def _line(namespace: str, time_ms: int, key: str, value: Any, metadata: dict[str, Any]) -> str:
     event = {"namespace": namespace, "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key}
     text = json.dumps({**event, "value": value, "metadata": metadata}, allow_nan=False)
-    # Readers look for the last token of a line: one in a text that a log told, written otherwise, is none.
+    # Readers search for the last token of a line: a token inside a text from a log must be written differently.
     return _TOKEN + text.replace(_TOKEN.strip(), _TOKEN.strip().replace(":", "\\u003a"))

@@ -1,4 +1,4 @@
-"""A summary as a text file for Prometheus' node exporter: a gauge per number, a sample per cell.
+"""A summary as a text file for Prometheus' node exporter: one gauge per number, one sample per configuration.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based format 0.0.4.
 """
@@ -12,20 +12,20 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["render"]
 
 _GAUGES = {
-    "median_speed": ("orch_speed_samples_per_second", "Median throughput of the good repeats of a cell."),
+    "median_speed": ("orch_speed_samples_per_second", "Median throughput of the good repeats of a configuration."),
     "speed_interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
     "speedup": ("orch_speedup_ratio", "Median throughput over that of the baseline."),
     "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
     "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
     "n": ("orch_good_repeats", "Repeats with a number."),
     "failed": ("orch_failed_repeats", "Repeats without a number."),
-    "world_size": ("orch_world_size_ranks", "Ranks of a cell."),
+    "world_size": ("orch_world_size_ranks", "Ranks of a configuration."),
 }
 _ENDS = {"low": "Lower", "high": "Upper"}
 
 
 def render(summary: Summary) -> str:
-    """Return every number unrounded; one that does not exist has no sample."""
+    """Return every number unrounded; a number that does not exist has no sample."""
     labelled = [(row, _labels(row)) for row in summary.rows]
     lines: list[str] = []
     for field, (name, text) in _GAUGES.items():
@@ -42,7 +42,7 @@ def _number(row: Row, field: str, end: str) -> float | None:
 
 
 def _labels(row: Row) -> str:
-    """Return what tells a cell from every other of a summary."""
+    """Return labels that identify a configuration among all of a summary."""
     labels = {"series": row.series, "case": case(row), "framework": row.framework, "model": row.model}
     labels |= {"dtype": row.dtype, "nodes": str(row.nodes), "gpus": str(row.gpus), "simulated": str(row.simulated).lower()}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"

@@ -1,4 +1,4 @@
-"""A bench as one HTML page: `page` fills the template, `charts` draws, `svg` makes a drawing part of the page."""
+"""A bench as one HTML page: `page` fills the template, `charts` draws, `svg` embeds a drawing in the page."""
 
 from orchestrator.report.html.page import render
 

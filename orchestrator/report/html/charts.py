@@ -1,6 +1,6 @@
-"""The pictures of a bench, each as text of an SVG element. They only draw; every number comes from below.
+"""The charts of a bench, each as the text of an SVG element. They only draw; every number is computed elsewhere.
 
-A picture is as wide as a narrow screen, so that a page may set several side by side and none must shrink.
+A chart is as wide as a narrow screen, so that a page can place several side by side and none has to shrink.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.analysis.explain.prediction import Explanation
-from orchestrator.analysis.published.reference import Beside
+from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.results.account import RunAccount
@@ -27,12 +27,12 @@ __all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "
 
 WIDTH, HEIGHT = 360, 236
 PUBLISHED = ("two", "three", "four", "five")
-"""Colours of published tables, in turn."""
+"""Colours of published tables, in this order."""
 PARTS = {"communication": "one", "input": "three", "straggler": "four", "contention": "two", "unexplained": "wait"}
 """Colours of the parts of a gap."""
 _MARKERS = ("s", "^", "D", "v")
 _LOGARITHMIC = 16
-"""World sizes further apart than this share a chart better on logarithmic axes."""
+"""From this ratio of world sizes on, axes are logarithmic."""
 _THIN = 24
 _ROWS_HEIGHT = 400
 _PHASES = (
@@ -45,7 +45,7 @@ _PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A run, and the how manieth of the bench it was."""
+    """A run and its position in the bench, counted from 1."""
 
     order: int
     result: RunResult
@@ -53,20 +53,20 @@ class Turn:
 
     @property
     def speed(self) -> float | None:
-        """Samples/s, None for a run without a number."""
+        """Samples/s, None if the run has no number."""
         return self.result.throughput.samples_per_s if self.result.throughput and not self.result.error else None
 
 
-def scaling(rows: Sequence[Row], published: Sequence[Beside], quantity: str, prefix: str) -> str:
-    """Draw ``median_speed`` or ``speedup`` of a series against its ranks, with intervals, the ideal line and failures."""
+def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
+    """Draw ``median_speed`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
     figure, axes = _axes()
     speedup = quantity == "speedup"
     sizes = sorted({row.world_size for row in rows})
     if speed := ideal_of_one(rows, speedup):
         ends = [min(1, *sizes), max(sizes)]
         axes.plot(ends, [speed * size for size in ends], color=COLOURS["muted"], linestyle=(0, (4, 3)), linewidth=1.2)
-    for number, beside in enumerate(published):
-        pairs = [(_ranks(pair.case), pair.published_speedup if speedup else pair.published) for pair in beside.pairs]
+    for number, reference in enumerate(published):
+        pairs = [(_ranks(pair.case), pair.published_speedup if speedup else pair.published) for pair in reference.pairs]
         points = sorted((size, value) for size, value in pairs if value is not None)
         sizes = sorted({*sizes, *(size for size, _ in points)})
         colour, marker = COLOURS[PUBLISHED[number % 4]], _MARKERS[number % 4]
@@ -79,10 +79,15 @@ def scaling(rows: Sequence[Row], published: Sequence[Beside], quantity: str, pre
         value = getattr(row, quantity)
         if value is not None and sum(size == row.world_size for size, _ in points) > 1:
             axes.annotate(case(row), (row.world_size, value), (7, -4), textcoords="offset points", fontsize=9)
-        found: Interval | None = row.speedup_interval if speedup else row.speed_interval
-        if found:
+        interval: Interval | None = row.speedup_interval if speedup else row.speed_interval
+        if interval:
             axes.plot(
-                [row.world_size] * 2, [found.low, found.high], color=COLOURS["one"], marker="_", markersize=9, linewidth=1.4
+                [row.world_size] * 2,
+                [interval.low, interval.high],
+                color=COLOURS["one"],
+                marker="_",
+                markersize=9,
+                linewidth=1.4,
             )
     failed = [row.world_size for row in rows if row.median_speed is None]
     _scale(axes, sizes)
@@ -93,7 +98,7 @@ def scaling(rows: Sequence[Row], published: Sequence[Beside], quantity: str, pre
         "speedup over the baseline" if speedup else "throughput, samples/s",
         below="GPUs" if rows[0].device == "cuda" else "ranks",
     )
-    return inline(figure, f"{'Speedup' if speedup else 'Throughput'} against the number of ranks", prefix)
+    return inline(figure, f"{'Speedup' if speedup else 'Throughput'} over the number of ranks", prefix)
 
 
 _CROSS: dict[str, Any] = {
@@ -107,13 +112,13 @@ _CROSS: dict[str, Any] = {
 
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
-    """Return what each rank would add if the series scaled without loss: the baseline's speed, 1 of a speedup, else None."""
+    """Return what each rank adds in a series that scales ideally: the baseline's speed, 1 for speedups; None without it."""
     base = next((row.median_speed for row in rows if row.world_size == 1 and row.speedup == 1), None)
     return base and (1.0 if speedup else base)
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
-    """Draw the speed of every run of a cell in execution order, its median and its interval."""
+    """Draw the speed of every run of a configuration in execution order, with median and interval."""
     figure, axes = _axes()
     if row.speed_interval:
         axes.axhspan(row.speed_interval.low, row.speed_interval.high, color=COLOURS["band"], linewidth=0)
@@ -130,12 +135,12 @@ def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     if not points:
         axes.set_yticks([])
     _whole(axes)
-    _words(figure, "repeats, samples/s", below="place in the order of execution")
-    return inline(figure, f"Speed of each of {len(turns)} repeats in the order of execution", prefix)
+    _words(figure, "repeats, samples/s", below="position in execution order")
+    return inline(figure, f"Speed of {len(turns)} repeats in execution order", prefix)
 
 
 def tempo(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw how fast each run of a cell was from step to step; warm-up is shaded and left of 0."""
+    """Draw the speed of each run of a configuration over time. Warm-up is shaded and left of 0."""
     figure, axes = _axes()
     runs = [turn.result.tempo.points for turn in turns if turn.result.tempo]
     begins = min((points[0][0] for points in runs), default=0.0)
@@ -147,44 +152,46 @@ def tempo(turns: Sequence[Turn], prefix: str) -> str:
         axes.plot(*_columns(points[::stride]), color=COLOURS["one"], linewidth=1.1 if stride == 1 else 0.6, alpha=0.75)
     axes.margins(x=0.01)
     axes.set_ylim(0, 1.08 * max((speed for points in runs for _, speed in points), default=1.0))
-    _words(figure, "speed from step to step, samples/s", below="seconds from the start of the window")
+    _words(figure, "speed of each step, samples/s", below="seconds from the start of the window")
     return inline(figure, f"Samples per second over time in {len(runs)} runs, warm-up and window", prefix)
 
 
 def ranks(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw the step times of every rank that logs them: of the middle repeat median, and tenth to ninetieth percentile."""
+    """Draw the step times of every rank that logs them: median and 10th to 90th percentile, each the median over repeats."""
     figure, axes = _axes()
     logs = list(dict.fromkeys(name for turn in turns for name in turn.result.by_rank))
     for place, name in enumerate(logs):
-        found = [turn.result.by_rank[name] for turn in turns if name in turn.result.by_rank]
-        low, middle, high = (1e3 * sorted(values)[len(values) // 2] for values in zip(*found, strict=True))
+        percentiles = [turn.result.by_rank[name] for turn in turns if name in turn.result.by_rank]
+        low, middle, high = (1e3 * sorted(values)[len(values) // 2] for values in zip(*percentiles, strict=True))
         axes.plot([place, place], [low, high], color=COLOURS["one"], linewidth=1.2, alpha=0.6)
         axes.plot([place], [middle], color=COLOURS["one"], marker="o", markersize=5 if len(logs) <= _THIN else 2.5)
     shown = logs if len(logs) <= 8 else []
     axes.set_xticks(range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown])
     axes.margins(x=0.08)
-    _words(figure, "time of a step by rank, ms", below="" if shown else f"{len(logs)} logs, in order of node and rank")
+    _words(figure, "step time by rank, ms", below="" if shown else f"{len(logs)} logs, by node and rank")
     return inline(figure, f"Step time of {len(logs)} ranks", prefix)
 
 
 def bandwidth(grid: Grid, prefix: str) -> str:
-    """Draw the bus bandwidth of a collective over its size, a line for each form that was measured, with intervals."""
+    """Draw the bus bandwidth of a collective over its size, one line for out of place and one for in place, with intervals."""
     figure, axes = _axes()
     for colour, form in (("two", "out"), ("one", "in")):
         if f"busbw {form}" not in grid.columns:
             continue
         low, high, middle = (grid.columns.index(f"busbw {name}{form}") for name in ("low ", "high ", ""))
-        found = [[float(row[place] or 0.0) for place in (0, low, middle, high)] for row in grid.rows if row[middle] is not None]
-        for size, least, _, most in found:
-            axes.plot([size] * 2, [least or most, most], color=COLOURS[colour], linewidth=1.2, alpha=0.6)
-        points = [(size, value) for size, _, value, _ in found]
+        bandwidths = [
+            [float(row[place] or 0.0) for place in (0, low, middle, high)] for row in grid.rows if row[middle] is not None
+        ]
+        for size, bottom, _, top in bandwidths:
+            axes.plot([size] * 2, [bottom or top, top], color=COLOURS[colour], linewidth=1.2, alpha=0.6)
+        points = [(size, value) for size, _, value, _ in bandwidths]
         axes.plot(*_columns(points), color=COLOURS[colour], marker="o", markersize=4, linewidth=1.4)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _binary(size)))
     axes.minorticks_off()
     axes.set_ylim(0, None)
     _words(figure, "bus bandwidth, GB/s", below="bytes")
-    return inline(figure, "Bus bandwidth against the size of the collective", prefix)
+    return inline(figure, "Bus bandwidth over the size of the collective", prefix)
 
 
 def _binary(size: float) -> str:
@@ -193,26 +200,26 @@ def _binary(size: float) -> str:
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:
-    """Draw how far apart the nodes of each run started, in milliseconds, with the error bound of that."""
+    """Draw the start skew between the nodes of each run in ms, with its error bound."""
     figure, axes = _axes()
-    known = [
+    skews = [
         (turn.order, 1e3 * turn.account.skew_s, 1e3 * (turn.account.bound_s or 0.0))
         for turn in turns
         if turn.account.skew_s is not None
     ]
-    bounds = [point for x, y, bound in known for point in ((x, max(0.0, y - bound)), (x, y + bound), (x, float("nan")))]
+    bounds = [point for x, y, bound in skews for point in ((x, max(0.0, y - bound)), (x, y + bound), (x, float("nan")))]
     axes.plot(*_columns(bounds), color=COLOURS["one"], linewidth=1, alpha=0.5)
-    axes.plot(*_columns((x, y) for x, y, _ in known), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
+    axes.plot(*_columns((x, y) for x, y, _ in skews), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
     _whole(axes)
     axes.set_ylim(bottom=0)
-    _words(figure, "start skew between nodes, ms", below="place in the order of execution")
+    _words(figure, "start skew between nodes, ms", below="position in execution order")
     return inline(figure, "Start skew of each run with its error bound", prefix)
 
 
 def timeline(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw the phases of every run of a cell, a row a run, and in it a bar a node from its start to its first step and end."""
-    most = max((len(turn.account.nodes) for turn in turns), default=1)
-    row = min(11.0 + 2.5 * min(most, 8), _ROWS_HEIGHT / len(turns))
+    """Draw the phases of every run of a configuration, one row per run, with a bar per node: to its first step and its end."""
+    nodes = max((len(turn.account.nodes) for turn in turns), default=1)
+    row = min(11.0 + 2.5 * min(nodes, 8), _ROWS_HEIGHT / len(turns))
     figure, axes = _axes(height=round(len(turns) * row) + 66)
     failed = [(place, turn) for place, turn in enumerate(turns) if turn.speed is None]
     bars: dict[str, list[tuple[float, float, float]]] = {}
@@ -222,7 +229,7 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
             if first in phases and last in phases:
                 bars.setdefault(name, []).append((phases[first], phases[last], place))
         _nodes(turn.account, place, bars)
-    _draw_bars(axes, bars, row, most)
+    _draw_bars(axes, bars, row, nodes)
     ends = {place: max((node.began_s + node.took_s for node in turn.account.nodes), default=0.0) for place, turn in failed}
     axes.plot(list(ends.values()), list(ends), **_CROSS)
     axes.set_ylim(len(turns) - 0.5, -0.5)
@@ -230,27 +237,27 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda place, _: _order(turns, place)))
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
-    _words(figure, "timeline of each run, by its place", below="seconds from go")
-    return inline(figure, f"Phases of {len(turns)} runs, and of each node in them", prefix)
+    _words(figure, "timeline of each run, by position", below="seconds from the start signal")
+    return inline(figure, f"Phases of {len(turns)} runs and of their nodes", prefix)
 
 
 def gap(explanations: Sequence[Explanation], prefix: str) -> str:
-    """Draw what a step of each shape takes beyond the ideal, part after part; parts below zero to the left."""
+    """Draw the time that a step of each shape takes beyond the ideal, part after part; negative parts extend to the left."""
     figure, axes = _axes(height=24 * len(explanations) + 66)
-    for place, each in enumerate(explanations):
+    for place, explanation in enumerate(explanations):
         ends = {True: 0.0, False: 0.0}
-        for part in each.parts:
+        for part in explanation.parts:
             begin = ends[(part.seconds or 0.0) > 0]
             end = ends[(part.seconds or 0.0) > 0] = begin + 1e3 * (part.seconds or 0.0)
             colour = COLOURS[PARTS[part.name]]
             axes.plot([begin, end], [place, place], color=colour, linewidth=14, solid_capstyle="butt")
-        axes.plot([1e3 * (each.step_s - each.ideal_s)], [place], color=COLOURS["ink"], marker="|", markersize=16)
-    axes.set_yticks(range(len(explanations)), [each.case for each in explanations])
+        axes.plot([1e3 * (explanation.step_s - explanation.ideal_s)], [place], color=COLOURS["ink"], marker="|", markersize=16)
+    axes.set_yticks(range(len(explanations)), [explanation.case for explanation in explanations])
     axes.set_ylim(len(explanations) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     _words(figure, "beyond the ideal step", below="ms of a step")
-    return inline(figure, f"What a step takes beyond the ideal in {len(explanations)} shapes, by part", prefix)
+    return inline(figure, f"Step time beyond the ideal of {len(explanations)} shapes, by part", prefix)
 
 
 def _order(turns: Sequence[Turn], place: float) -> str:
@@ -258,7 +265,7 @@ def _order(turns: Sequence[Turn], place: float) -> str:
 
 
 def _nodes(run: RunAccount, place: int, bars: dict[str, list[tuple[float, float, float]]]) -> None:
-    """Add the bars of a run's nodes, one above the other within its row: until the first step, and from it to the end."""
+    """Add the bars of a run's nodes, one above the other within its row: until the first step, and from there to the end."""
     for index, node in enumerate(run.nodes):
         at = place + 0.72 * ((index + 0.5) / len(run.nodes) - 0.5)
         first = max(node.began_s, run.first_step_s or 0.0)
@@ -267,7 +274,7 @@ def _nodes(run: RunAccount, place: int, bars: dict[str, list[tuple[float, float,
 
 
 def _draw_bars(axes: Axes, bars: Mapping[str, Sequence[tuple[float, float, float]]], row: float, nodes: int) -> None:
-    """Draw all bars of a kind as one broken line: hundreds of them are one element of the page."""
+    """Draw all bars of a kind as one broken line, so that hundreds of bars are one element of the page."""
     for name, spans in bars.items():
         kind = name.split()
         broken = [point for begin, end, at in spans for point in ((begin, at), (end, at), (float("nan"), at))]
@@ -280,21 +287,21 @@ def _axes(height: int = HEIGHT) -> tuple[Figure, Axes]:
     box = (58 / WIDTH, 40 / height, (WIDTH - 58 - 10) / WIDTH, (height - 40 - 26) / height)
     axes = figure.add_axes(box, facecolor="none")
     axes.tick_params(length=3, width=0.8)
-    axes.set_title("", y=1)  # of a given place, it is not laid out by the ticks either
+    axes.set_title("", y=1)  # with a fixed position matplotlib need not lay it out around the ticks, which is slow
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     return figure, axes
 
 
 def _words(figure: Figure, title: str, below: str) -> None:
-    """Say what is shown above a chart, and of what below it. Labels of an axis are laid out by its ticks, which is slow."""
+    """Write the title above a chart and the x label below it. Axis labels would be laid out around the ticks, which is slow."""
     height = 72 * figure.get_figheight()
     figure.text(0, 1 - 5 / height, title, va="top", fontsize=12)
     figure.text((58 + WIDTH - 10) / 2 / WIDTH, 5 / height, below, ha="center", color=COLOURS["muted"])
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:
-    """Mark the sizes that were measured; where they are far apart, both axes are logarithmic, so the ideal line is straight."""
+    """Mark the measured sizes. If they are far apart, both axes are logarithmic, so that the ideal line is straight."""
     if sizes[-1] >= _LOGARITHMIC * sizes[0]:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

@@ -1,7 +1,7 @@
-"""A bench as one page of HTML: no script, nothing fetched, and nothing of a node's text can become markup.
+"""A bench as one HTML page without scripts or external resources, in which text from nodes cannot become markup.
 
-The template escapes every value; texts from nodes are made harmless before that. The page depends on the evidence alone, so the
-same bench gives the same bytes.
+Control characters in texts from nodes are escaped first, then the template escapes every value. The page depends only on the
+evidence, so the same bench gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from orchestrator.analysis.explain.prediction import Explanation
-from orchestrator.analysis.published.reference import Beside
+from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory.hostset import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
@@ -35,13 +35,13 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["render"]
 
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
-"""A function of `charts`, and what to call it with."""
+"""A function of `charts` and its arguments."""
 _MANY_CHARTS = 150
-"""A chart takes 25 ms; a process that draws some, a second to begin."""
+"""From this number on, charts are drawn in processes: a chart takes 25 ms, the start of a process 1 s."""
 _PROCESSES = 2
-"""Each takes 80 MiB."""
+"""Each process needs 80 MiB."""
 _VARIANTS = 8
-"""Of a rendered file; further hosts are named, and what they differ in is of the same kind."""
+"""Variants of a rendered file that are shown; further hosts are only named, their differences are of the same kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,20 @@ class _Series:
     cells: tuple[_Cell, ...]
     charts: tuple[str, ...]
     is_ideal: bool
-    beside: tuple[Beside, ...]
+    references: tuple[ReferenceTable, ...]
 
 
 def render(
     summary: Summary,
     results: Sequence[RunResult],
     account: BenchAccount,
-    beside: Sequence[Beside] = (),
-    beside_notes: Sequence[str] = (),
+    references: Sequence[ReferenceTable] = (),
+    reference_notes: Sequence[str] = (),
     explained: Sequence[Explanation] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order, ``beside`` and ``explained`` what to show as well."""
+    """Return the page. ``results`` are all runs in execution order; ``references`` and ``explained`` are shown if given."""
     turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
-    series = tuple(_series(summary, turns, beside))
+    series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return (
         _environment()
@@ -83,7 +83,7 @@ def render(
             columns=COLUMNS,
             series=series,
             sheets=tuple(_sheets(summary)),
-            notes=(*summary.notes, *account.notes, *beside_notes),
+            notes=(*summary.notes, *account.notes, *reference_notes),
             failed=_failed(turns.values()),
             count=len(turns),
             simulated=any(result.simulated for result in results),
@@ -105,11 +105,12 @@ def _sheets(summary: Summary) -> Iterator[tuple[tuple[Table, ...], tuple[str, ..
 
 
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
-    """Return the first run without a number of each cause, and all runs that have the same."""
-    found: dict[tuple[str, str], tuple[RunResult, list[str]]] = {}
+    """Return the first run without a number for each cause, and the ids of all runs with the same cause."""
+    by_cause: dict[tuple[str, str], tuple[RunResult, list[str]]] = {}
     for result in (turn.result for turn in turns if not turn.result.is_good):
-        found.setdefault((result.state, repr(result.error and result.error.as_dict())), (result, []))[1].append(result.run_id)
-    return list(found.values())
+        cause = result.state, repr(result.error and result.error.as_dict())
+        by_cause.setdefault(cause, (result, []))[1].append(result.run_id)
+    return list(by_cause.values())
 
 
 def _environment() -> Environment:
@@ -126,58 +127,61 @@ def _environment() -> Environment:
     return environment
 
 
-def _series(summary: Summary, turns: Mapping[str, Turn], beside: Sequence[Beside]) -> Iterator[_Series]:
+def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
     parts = []
     for number, (table, (name, rows)) in enumerate(zip(tables(summary), summary.by_series().items(), strict=True), start=1):
-        near = tuple(each for each in beside if each.series == name)
-        of_cells = [_of_cell(row, [turns[one] for one in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
-        of_all = _of_series(rows, near, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")
-        parts.append((table, rows, near, of_cells, of_all))
-    jobs = [job for *_, of_cells, of_all in parts for some in (*of_cells, of_all) for job in some]
+        matching = tuple(reference for reference in references if reference.series == name)
+        of_cells = [_of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
+        of_all = _of_series(rows, matching, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")
+        parts.append((table, rows, matching, of_cells, of_all))
+    jobs = [job for *_, of_cells, of_all in parts for jobs_of_part in (*of_cells, of_all) for job in jobs_of_part]
     drawn = (chart for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES) for chart in share)
-    for table, rows, near, of_cells, of_all in parts:
+    for table, rows, matching, of_cells, of_all in parts:
         cells = tuple(
-            _Cell(row, case(row), cells_by_name(row), tuple(islice(drawn, len(some))))
-            for row, some in zip(rows, of_cells, strict=True)
+            _Cell(row, case(row), cells_by_name(row), tuple(islice(drawn, len(jobs_of_cell))))
+            for row, jobs_of_cell in zip(rows, of_cells, strict=True)
         )
-        yield _Series(table, cells, tuple(islice(drawn, len(of_all))), charts.ideal_of_one(rows, False) is not None, near)
+        is_ideal = charts.ideal_of_one(rows, False) is not None
+        yield _Series(table, cells, tuple(islice(drawn, len(of_all))), is_ideal, matching)
 
 
-def _of_series(rows: Sequence[Row], near: Sequence[Beside], turns: Sequence[Turn], prefix: str) -> list[_Job]:
-    """Return the charts of a series, to be drawn."""
-    several = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
-    wanted: list[tuple[bool, _Job]] = [
-        (True, (charts.scaling, (rows, near, "median_speed", f"{prefix}a-"))),
-        (any(row.speedup is not None for row in rows), (charts.scaling, (rows, near, "speedup", f"{prefix}b-"))),
-        (bool(several), (charts.skew, (several, f"{prefix}d-"))),
+def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns: Sequence[Turn], prefix: str) -> list[_Job]:
+    """Return the charts to draw of a series."""
+    with_skew = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
+    candidates: list[tuple[bool, _Job]] = [
+        (True, (charts.scaling, (rows, references, "median_speed", f"{prefix}a-"))),
+        (any(row.speedup is not None for row in rows), (charts.scaling, (rows, references, "speedup", f"{prefix}b-"))),
+        (bool(with_skew), (charts.skew, (with_skew, f"{prefix}d-"))),
     ]
-    return [job for is_wanted, job in wanted if is_wanted]
+    return [job for applies, job in candidates if applies]
 
 
 def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
-    """Return the charts of a cell, to be drawn."""
+    """Return the charts to draw of a configuration."""
     turns = sorted(turns, key=lambda turn: turn.order)
-    wanted: list[tuple[bool, _Job]] = [
+    candidates: list[tuple[bool, _Job]] = [
         (True, (charts.repeats, (turns, row, f"{prefix}a-"))),
         (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, f"{prefix}b-"))),
         (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
         (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),
     ]
-    return [job for is_wanted, job in wanted if is_wanted]
+    return [job for applies, job in candidates if applies]
 
 
 def _drawn(jobs: Sequence[_Job]) -> list[str]:
     with drawing():
-        return [draw(*about) for draw, about in jobs]
+        return [draw(*arguments) for draw, arguments in jobs]
 
 
-def _explained(found: Sequence[Explanation]) -> list[tuple[Table, str]]:
-    """Return the table of each series that is explained, and the picture of it."""
-    series = [[each for each in found if each.series == name] for name in dict.fromkeys(each.series for each in found)]
-    drawn = _drawn([(charts.gap, (some, f"e{number}-")) for number, some in enumerate(series, start=1)])
-    return list(zip(explanations.tables(found), drawn, strict=True))
+def _explained(explained: Sequence[Explanation]) -> list[tuple[Table, str]]:
+    """Return the table and the chart of each explained series."""
+    by_series: dict[str, list[Explanation]] = {}
+    for explanation in explained:
+        by_series.setdefault(explanation.series, []).append(explanation)
+    drawn = _drawn([(charts.gap, (rows, f"e{number}-")) for number, rows in enumerate(by_series.values(), start=1)])
+    return list(zip(explanations.tables(explained), drawn, strict=True))
 
 
 def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:
-    """Return each distinct placement with the shape, and its hosts folded."""
-    return [(each.shape, each, fold(host for host, *_ in each.slots)) for each in placed]
+    """Return each distinct placement with its shape and its hosts, folded."""
+    return [(placement.shape, placement, fold(host for host, *_ in placement.slots)) for placement in placed]

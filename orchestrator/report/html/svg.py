@@ -1,8 +1,8 @@
-"""A matplotlib figure as SVG inside an HTML page: colours are the page's variables, so that charts turn dark with it.
+"""A matplotlib figure as SVG inside an HTML page: colours are the page's variables, so that charts follow its dark mode.
 
-Matplotlib writes a document of its own: a header, metadata, inline styles and ids. Of these only the drawing stays: styles
-become attributes, which a page that forbids inline styles allows, colours become ``var(--…)``, and numbers keep one decimal.
-The same figure always gives the same text.
+Matplotlib writes a complete document with a header, metadata, inline styles and ids. Only the drawing is kept: styles become
+attributes, because the page forbids inline styles; colours become ``var(--…)``; numbers keep one decimal. The same figure
+always gives the same text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLOURS = {
         ("ink", "muted", "grid", "one", "two", "three", "four", "five", "bad", "wait", "band"), start=1
     )
 }
-"""By name of the page's variable, the colour that stands for it while it is drawn."""
+"""By name of the page's variable: the placeholder colour that is used in the drawing."""
 _NAMES = {colour: name for name, colour in COLOURS.items()}
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -62,13 +62,13 @@ _DROPPED = {"font", "font-family", "stroke-linejoin", "stroke-miterlimit"}
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Figures that are made within look as those of the page do; settings of the user's own have no part in them."""
+    """Draw figures in the style of the page, whatever the user's matplotlib settings are."""
     with rc_context(_STYLE):
         yield
 
 
 def inline(figure: Figure, label: str, prefix: str) -> str:
-    """Return a figure as an ``<svg>`` element, ``label`` for those who do not see it, its ids beginning with ``prefix``."""
+    """Return a figure as an ``<svg>`` element with ``label`` as text for screen readers and ``prefix`` before all ids."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = buffer.getvalue()
@@ -76,7 +76,7 @@ def inline(figure: Figure, label: str, prefix: str) -> str:
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = _TAG.sub(lambda tag: _tag(tag[0]), body)
     used = set(_USED.findall(body))
-    body = _ID.sub(lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", body)
+    body = _ID.sub(lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", body)
     body = re.sub(r"\s*\n\s*", " ", re.sub(r'(href="|url\()#', rf"\1#{prefix}", body))
     width, height = (round(72 * inches) for inches in figure.get_size_inches())
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -89,13 +89,13 @@ def _tag(text: str) -> str:
 
 
 def _attributes(style: str) -> str:
-    """Return declarations of a style as attributes of their own, without what the page decides."""
-    found = []
-    for name, _, value in (each.strip().partition(": ") for each in style.split(";")):
+    """Return the declarations of a style as attributes, without those that the page sets."""
+    attributes = []
+    for name, _, value in (declaration.strip().partition(": ") for declaration in style.split(";")):
         if name == "font":
             size = re.search(r"[\d.]+(?=px)", value)
-            found.append(f' font-size="{size[0]}"' if size else "")
+            attributes.append(f' font-size="{size[0]}"' if size else "")
         elif name and name not in _DROPPED:
             colour = _NAMES.get(value)
-            found.append(f' {name}="{f"var(--{colour})" if colour else value}"')
-    return "".join(found)
+            attributes.append(f' {name}="{f"var(--{colour})" if colour else value}"')
+    return "".join(attributes)

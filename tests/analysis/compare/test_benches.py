@@ -55,7 +55,7 @@ def test_two_benches_alike_do_not_differ_and_a_copy_is_no_comparison(project: Pr
     made("b", 0.5005)
     done = project.orch("compare", "a", "b")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "no difference" in done.stdout and "nothing known differs but the speeds" in done.stdout
+    assert "no difference" in done.stdout and "no recorded difference other than the speeds" in done.stdout
     shutil.copytree(one.path, project.path / "copy")
     copy = project.orch("compare", "a", "copy", "--json")
     (pair,) = json.loads(copy.stdout)["pairs"]
@@ -100,7 +100,9 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Proje
     made("b", 0.5, repeats=0)
     for words in (("a", "b"), ("a", "b", "--by", "dtype=fp16,bf16")):
         done = project.orch("compare", *words)
-        assert done.returncode == 0 and "no cell is in both" in done.stdout and "differs" not in done.stdout
+        assert (
+            done.returncode == 0 and "no configuration is in both benches" in done.stdout and "differences" not in done.stdout
+        )
 
 
 def test_lines_of_rendered_files_that_differ_are_shown_harmless(project: Project, made: Made) -> None:

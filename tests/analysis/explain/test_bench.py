@@ -40,7 +40,7 @@ def test_a_bench_is_explained_by_its_logs_and_the_all_reduces_of_another(tmp_pat
     assert (four.step_s, four.ideal_s) == (pytest.approx(0.5), pytest.approx(0.4)) and STEPS - WARMUP == 10
     assert seconds == {name: pytest.approx(value) for name, value in expected.items()}
     assert four.predicted == pytest.approx(BATCH * WORLD / 0.470) and four.case == f"{NODES}n{GPUS}g"
-    assert "all-reduced in 20.00 ms by b0" in four.parts[0].behind and four.missing == ()
+    assert "all-reduced in 20.00 ms according to b0" in four.parts[0].behind and four.missing == ()
     # Step 0 at 900 s of a clock by which the node started at 898 s, two steps of warm-up, and the end at 908 s.
     assert four.startup and (four.startup.until_window_s, four.startup.run_s) == (pytest.approx(3.0), pytest.approx(10.0))
 
@@ -71,7 +71,7 @@ def test_all_reduces_that_end_far_below_the_buckets_foretell_nothing_and_say_wha
     build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", all_reduces)
     _, four = explained(bench)
     assert four.predicted == pytest.approx(BATCH * WORLD / 0.470) and four.missing == ()
-    assert "all-reduced in 20.00 ms by b0, as the sizes of b2 end too far below, beside" in four.parts[0].behind
+    assert "all-reduced in 20.00 ms according to b0, because the sizes in b2 end too far below, during" in four.parts[0].behind
 
 
 def test_repeats_of_all_reduces_tell_how_far_their_times_may_be_off(tmp_path: Path) -> None:
@@ -127,7 +127,9 @@ def test_table_page_and_json_tell_the_same(tmp_path: Path) -> None:
     assert f"{predicted:.2f}" in orch(bench, "--explain") and "why it scales as it does" in orch(bench, "--explain")
     page = orch(bench, "--explain", "--format", "html")
     assert (
-        f"<td>{predicted:.2f}</td>" in page and "Why it scales as it does" in page and "all-reduced in 20.00 ms by b0" in page
+        f"<td>{predicted:.2f}</td>" in page
+        and "Why it scales as it does" in page
+        and "all-reduced in 20.00 ms according to b0" in page
     )
     for form in ("table", "html", "json"):
         assert "explained" not in orch(bench, "--format", form) and "Why it scales" not in orch(bench, "--format", form)

@@ -104,12 +104,12 @@ def test_each_part_is_what_its_own_measurement_says_and_the_rest_is_unexplained(
     # Foretold are 42 + 1 + 3 + 1.5 ms, and 43.5 by the baseline and the all-reduce alone.
     assert found.predicted == pytest.approx(512 / 0.0475) and found.from_baseline == pytest.approx(512 / 0.0435)
     behind = {part.name: part.behind for part in found.parts}
-    assert behind["straggler"] == "steps without communication: 45.00 ms on the slowest rank, 44.00 ms on the average"
+    assert behind["straggler"] == "steps without communication: 45.00 ms on the slowest rank, 44.00 ms on average"
     assert behind["contention"] == "steps without communication: 44.00 ms with all ranks at once, 41.00 ms in the baseline"
-    assert behind["input"] == "wait for data in a step: 1.00 ms on the rank that waited longest, 0.20 ms in the baseline"
+    assert behind["input"] == "wait for data per step: 1.00 ms on the rank that waited longest, 0.20 ms in the baseline"
     assert behind["communication"] == (
-        "1 bucket of 2.1 MB ready as assumed, all-reduced in 1.50 ms by a bench (1.60 ms in these runs), "
-        "beside a backward pass of 50% of a step, computing loses 0% meanwhile and reducing 0%, as measured"
+        "1 bucket of 2.1 MB ready at assumed times, all-reduced in 1.50 ms according to a bench (1.60 ms in these runs), "
+        "during a backward pass of 50% of a step, during which computing loses 0% of its speed and reducing 0% (measured)"
     )
 
 
@@ -119,7 +119,7 @@ def test_what_was_not_measured_is_not_told_and_stays_in_the_rest() -> None:
     assert found.parts[-1].seconds == pytest.approx(0.008)
     assert (found.predicted, found.interval, found.from_baseline, found.off) == (None, None, None, None)
     assert found.parts[0].behind == "all-reduces of this shape were not measured" and found.missing == ("orch bench allreduce",)
-    assert explained("1n2g", 10.0, 6.0, StepParts(), TWO).parts[0].behind == "the sizes of gradients are not told"
+    assert explained("1n2g", 10.0, 6.0, StepParts(), TWO).parts[0].behind == "the sizes of gradients were not reported"
 
 
 def test_one_gpu_is_its_own_ideal() -> None:
@@ -139,7 +139,7 @@ def test_measured_moments_stand_in_place_of_assumed_ones() -> None:
     late = replace(early, ready=(1.0, 1.0))
     parts = [explained("1n2g", 10_000, 6_000, each, TWO, there=THERE).parts[0] for each in (early, late)]
     assert [part.seconds for part in parts] == [pytest.approx(0.0, abs=1e-12), pytest.approx(0.002)]
-    assert "ready as measured" in parts[0].behind
+    assert "ready at measured times" in parts[0].behind
 
 
 def test_no_coefficient_is_assumed_where_something_of_the_shape_was_measured() -> None:
@@ -149,7 +149,7 @@ def test_no_coefficient_is_assumed_where_something_of_the_shape_was_measured() -
     solo = replace(RESNET50, solo_mean_s=256 / 6000, solo_max_s=256 / 6000)
     alone = explained("4n2g", 30_000, 6_000, solo, TUNED, sockets=True, there=replace(THERE, solo_mean_s=256 / 6000))
     assert assumed.predicted and plain.predicted and alone.predicted == pytest.approx(plain.predicted)
-    assert assumed.predicted < 0.8 * plain.predicted and "by assumption" in assumed.parts[0].behind
+    assert assumed.predicted < 0.8 * plain.predicted and "(assumed)" in assumed.parts[0].behind
 
 
 numbers = st.none() | st.floats(1e-6, 10)

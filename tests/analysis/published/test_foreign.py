@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
-from orchestrator.analysis.published.reference import beside
+from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.analysis.published.rules import RULES, Case, check_epoch_length
 from orchestrator.analysis.published.tables import PublishedTable
 from orchestrator.cli.main import program
@@ -90,7 +90,7 @@ def test_a_second_run_in_the_file_is_told_and_the_last_whole_one_counts(name: st
     slower = systemlogs.WRITERS[name](SPEED[name] / 2 if name != "paddle_models" else 1352.04, C8)
     found = rule_of(FRAMEWORKS[name]).speed(slower + written(name), C8)
     assert found.samples_per_s == pytest.approx(SPEED[name], abs=0.005)
-    assert found.warnings == ("the step goes back in the log, 1 times: the last run that is whole counts",)
+    assert found.warnings == ("the step goes back in the log, 1 times: the last complete run counts",)
     broken_off = written(name) + slower[: len(slower) * 2 // 3]
     assert rule(name)(broken_off, C8) == pytest.approx(SPEED[name], abs=0.005)
 
@@ -132,7 +132,7 @@ def test_the_clock_of_timehistory_may_pass_midnight() -> None:
 
 def test_a_clock_is_taken_from_its_own_line_alone() -> None:
     bare = re.sub(rb"I\d{4} [0-9:.]+ \d+ [a-z_.:0-9]+\] ", b"", written("tensorflow_official"))
-    with pytest.raises(DataError, match="expected a clock before TimeHistory, the line has none"):
+    with pytest.raises(DataError, match="expected a timestamp before TimeHistory, the line has none"):
         RULES["tf_timehistory_clock"].speed(b"15:04:05.123 restored\n" + bare, C8)
 
 
@@ -155,7 +155,7 @@ def test_batch_20_is_not_batch_200() -> None:
 def test_paddle_without_a_clock_is_measured_by_its_elapse(prefix: str) -> None:
     found = RULES["paddle_lines_20_119"].speed(systemlogs.paddle(2617.84, C8, prefix), C8)
     assert found.samples_per_s == 2617.84
-    assert found.warnings == ("the lines have no clock: the elapse of batches 21-119 was summed instead",)
+    assert found.warnings == ("the lines have no timestamp: the elapse of batches 21-119 was summed instead",)
 
 
 def test_the_later_paddle_rule_is_a_mean_of_rates() -> None:
@@ -212,7 +212,7 @@ def test_trainers_that_speak_at_once_are_averaged_and_that_is_said() -> None:
     together = lines[0] + b"".join(line * 8 for line in lines[1:])
     found = rule_of(FRAMEWORKS["fleetx"]).speed(together, C8)
     assert found.samples_per_s == pytest.approx(1888.2, abs=0.005)
-    assert found.warnings == ("8 trainers speak in one log without a name: the mean of their clocks is taken",)
+    assert found.warnings == ("8 unnamed trainers write to one log: the mean of their clocks is taken",)
     assert "expected steps 20 and 120 once, or from each of 8" in refused(
         "fleetx", lines[0] + b"".join(x * 3 for x in lines[1:])
     )
@@ -298,7 +298,7 @@ def test_the_data_set_of_the_published_runs_is_the_measure_unless_another_is_nam
     plant(tmp_path, "pytorch_examples", table_of("pytorch_examples", "pytorch_rn50_dali_j8"))
     found = rows(summary_of_tree(tmp_path, FRAMEWORKS["pytorch_examples"]))
     assert all(row.n == 0 and row.failed for row in found.values())
-    assert "images, 1n1g, the log has 10009, which implies another data set" in found["1n1g"].failures[0]
+    assert "images, 1n1g, the log has 10009, which implies a different data set" in found["1n1g"].failures[0]
 
 
 def put(path: Path, framework: str = "tensorflow_official", speed: float = 2458.74, case: Case = C8, end: str = "") -> None:
@@ -326,7 +326,7 @@ def test_types_sizes_and_folders_do_not_overwrite_each_other(tmp_path: Path) -> 
 def test_the_table_says_that_it_came_from_names_and_by_which_rule(tmp_path: Path) -> None:
     put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log")
     notes = summary_of_tree(tmp_path, FRAMEWORKS[TF]).notes
-    assert "case, batch size and type come from the names of folders and files: such a tree has no manifest" in notes
+    assert "case, batch size and type are taken from the names of folders and files: a log tree has no manifest" in notes
     assert (
         "rule tf_timehistory_1_6: mean of the 5 rates printed for steps 100-600; the median of 5 runs was published; "
         "speedup is median over median of 1n1g"
@@ -346,7 +346,7 @@ def test_a_run_id_that_is_there_twice_is_told(tmp_path: Path) -> None:
     put(tmp_path / "1n8g" / "rn50_b128_fp32_1.log", speed=2458.74)
     put(tmp_path / "1n8g" / "rn50_b128_fp32_01.log", speed=2441.07)
     (row,) = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
-    assert row.n == 2 and "run id 1 is there more than once, with other content" in row.qualifications
+    assert row.n == 2 and "run id 1 occurs more than once, with different content" in row.qualifications
 
 
 def test_strange_names_are_named_and_not_guessed(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_an_empty_tree_and_a_missing_one_are_refused(tmp_path: Path) -> None:
 
 def test_a_framework_without_a_rule_reads_no_tree(tmp_path: Path) -> None:
     own: Framework = open_framework("pytorch").framework
-    with pytest.raises(ConfigError, match="pytorch is no published system"):
+    with pytest.raises(ConfigError, match="pytorch has no published tables"):
         summary_of_tree(tmp_path, own)
 
 
@@ -427,7 +427,7 @@ def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rul
 def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) -> None:
     bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]})
     build(bench, "r1")
-    with pytest.raises(ConfigError, match="pytorch is no published system"):
+    with pytest.raises(ConfigError, match="pytorch has no published tables"):
         by_rule(bench, read_bench(bench))
 
 
@@ -454,7 +454,7 @@ def test_the_command_prints_the_table_and_the_result_in_dlperfs_shape(tree: Path
     interval = r"\d+\.\d\d to \d+\.\d\d"
     row = rf"4n8g +5 +9412\.91 +9418\.44 +{interval} +9369\.06 +9454\.31 +29\.27 +{interval} +91\.5%"
     assert re.search(row, output)
-    assert "come from the names of folders and files" in output
+    assert "are taken from the names of folders and files" in output
     result = json.loads(output[output.index("\n{") :])
     assert result["rn50"]["4n8g"] == RESULT
     assert list(result["rn50"]) == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
@@ -484,7 +484,7 @@ def test_against_published_sets_both_and_both_kinds_of_hardware(tree: Path) -> N
 def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree: Path) -> None:
     summary = summary_of_tree(tree, FRAMEWORKS[TF])
     own = tuple(replace(row, framework="pytorch", model="resnet50", hardware="8 × H200", series="own") for row in summary.rows)
-    found, notes = beside(replace(summary, rows=own), FILES.values())
+    found, notes = reference_tables(replace(summary, rows=own), FILES.values())
     assert [each.title.partition(",")[2].partition("(")[0].strip() for each in found] == [
         "native DataLoader, --workers 8 per node",
         "native DataLoader, --workers 48 per node",
@@ -503,9 +503,7 @@ def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree:
 def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path) -> None:
     put(tmp_path / "1n8g" / "rn50_b64_fp32_1.log")
     output = orch("--from-logs", str(tmp_path), "-f", TF, "--against", "published")
-    assert (
-        "nothing published fits; there is resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16 b320, resnet50 fp32" in output
-    )
+    assert "no published table fits; the published tables have resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16" in output
 
 
 @pytest.mark.parametrize(

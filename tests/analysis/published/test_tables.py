@@ -129,7 +129,7 @@ def test_every_folder_with_published_tables_names_its_rule() -> None:
 
 def test_an_unpublished_framework_and_an_unknown_rule_are_refused() -> None:
     framework = open_framework("pytorch").framework
-    with pytest.raises(ConfigError, match="pytorch is no published system"):
+    with pytest.raises(ConfigError, match="pytorch has no published tables"):
         rule_of(framework)
     with pytest.raises(ConfigError, match="expected one of tf_timehistory_1_6, .* got 'dlperf_2031'"):
         rule_of(replace(framework, published={"rule": "dlperf_2031", "runs": 5, "statistic": "median"}))
@@ -173,7 +173,7 @@ def run(*words: str, width: int = 200) -> str:
 
 def test_the_command_lists_all_tables() -> None:
     output = run()
-    assert output.endswith("39 tables: 98 of 98 printed numbers follow from what else is printed\n")
+    assert output.endswith("39 tables: 98 of 98 printed numbers follow from the other printed numbers\n")
     assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6 +36 +6/6 +6/6 +– +6/6 +–", output)
 
 

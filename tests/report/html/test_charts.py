@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.analysis.published.foreign import published_files
-from orchestrator.analysis.published.reference import beside
+from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
 from orchestrator.results.grids import Grid
 from orchestrator.results.summary import Summary, summarize
@@ -24,7 +24,7 @@ def _drawing() -> object:
 
 
 def scaling(summary: Summary, quantity: str = "median_speed", against: bool = False) -> ET.Element:
-    near = beside(summary, published_files(None).values())[0] if against else ()
+    near = reference_tables(summary, published_files(None).values())[0] if against else ()
     return ET.fromstring(charts.scaling(summary.rows, near, quantity, "x-"))
 
 

@@ -177,7 +177,7 @@ def test_people_see_the_matrix_of_up_to_16_nodes_and_programs_that_of_any(nodes:
     summary = summary_of(nodes, {(1, 3, "both"): 4.0})
     shown = markdown.render(summary)
     assert ("### pairs pairs fp32 cpu 17n1g: every pair" not in shown) and ("16n1g: every pair" in shown) == drawn
-    told = "every pair, GB/s each way at once: 18 columns, in --format csv and json only"
+    told = "every pair, GB/s each way at once: 18 columns, only in --format csv and json"
     assert (told in shown) != drawn and "link node2 to node4: 4.0x slower" in shown
     assert shown.count("cpu: measured on CPUs") == 1  # below the last table that is drawn
     lines = list(csv.reader(io.StringIO(delimited.render(summary))))
