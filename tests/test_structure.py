@@ -41,6 +41,29 @@ MAY_USE = {
     "lab": "inventory",
     "cli": "inventory logs plan checks record transport nodes results analysis controller report lab",
 }
+# What another package may import besides the names that a package hands on: its doors. Of `analysis` and `results` these are
+# modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
+DOORS = {
+    "analysis": (
+        "compare/causes compare/cells explain/prediction history published/doubts published/foreign published/reference "
+        "published/tables tune/answer tune/candidates tune/halving tune/state"
+    ),
+    "checks": "among check differences facts gpus judge",
+    "cli": "process",
+    "controller": "controller earlier events peer resume stopping",
+    "inventory": "secrets values versions",
+    "logs": "failure_table failures nccl parse steps",
+    "nodes": "cluster collect conversation deploy fanout headroom node preflight",
+    "plan": "bench folders framework measures placement render request spec words",
+    "record": (
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project rundir sealed state_file"
+    ),
+    "report": "cells checks compare explain formats/json history published terminal text trend tune",
+    "results": (
+        "account bench entries grids links/collectives numbers/intervals numbers/peaks numbers/physics numbers/throughput "
+        "read summary tally"
+    ),
+}
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
 READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py"}
@@ -210,6 +233,40 @@ def test_modules_import_each_other_in_no_circle() -> None:
 
 def test_a_circle_would_be_seen() -> None:
     assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) == [("a", "a"), ("a", "b"), ("b", "b")]
+
+
+def handed_on(package: str) -> set[str]:
+    """Return the names in ``__all__`` of a package's face."""
+    for node in tree(PACKAGE / package / "__init__.py").body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+@pytest.mark.parametrize("path", modules(), ids=label)
+def test_another_package_is_entered_by_its_face_or_a_door(path: Path) -> None:
+    wrong = []
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("orchestrator."):
+            continue
+        below = str(node.module).split(".")[1:]
+        if below[0] == package_of(label(path)) or below[0] not in MAY_USE:
+            continue
+        for alias in node.names:
+            is_face = (PACKAGE / "/".join(below) / "__init__.py").exists()
+            module = "/".join(below[1:]) if not is_face else "/".join([*below[1:], alias.name])
+            entered = is_face and alias.name in handed_on("/".join(below)) or module in DOORS.get(below[0], "").split()
+            if not entered or alias.name.startswith("_"):
+                wrong.append(f"{path}:{node.lineno}: {node.module} {alias.name}")
+    assert wrong == []
+
+
+def test_every_door_is_used() -> None:
+    used: set[str] = set()
+    for file, targets in arrows().items():
+        used |= {target for target in targets if package_of(target) != package_of(file)}
+    listed = {f"{package}/{module}" for package, row in DOORS.items() for module in row.split()}
+    assert listed - used == set()
 
 
 @pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) in PURE], ids=label)

@@ -18,10 +18,11 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
-from orchestrator.record.rundir import BenchDir, bench_folders
+from orchestrator.record import BenchDir
+from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
-from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results import Interval
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 

@@ -10,7 +10,7 @@ from orchestrator.checks.check import Check, failed, warning
 from orchestrator.checks.network import training_interface
 from orchestrator.checks.nvidia_smi import gpu_states, pairs
 from orchestrator.errors import OrchError, RunError
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 
 __all__ = ["alike", "characteristics", "same_machine", "unlike"]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 
 __all__ = ["Difference", "by_value", "differences", "folded", "sentences"]
 

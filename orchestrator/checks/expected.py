@@ -13,8 +13,7 @@ from typing import Any
 from orchestrator.checks.check import Check, failed, ok
 from orchestrator.checks.network import training_interface
 from orchestrator.checks.nvidia_smi import gpu_states, pairs
-from orchestrator.inventory.hosts import Host
-from orchestrator.inventory.versions import meets
+from orchestrator.inventory import Host, meets
 
 __all__ = ["expected_checks"]
 

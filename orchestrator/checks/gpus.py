@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.nvidia_smi import gpu_states, pairs
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
 __all__ = ["conditions", "count_check", "gpu_checks"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
-from orchestrator.plan.framework import Framework
+from orchestrator.plan import Framework
 
 __all__ = ["host_checks", "slots_check"]
 

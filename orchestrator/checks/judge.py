@@ -16,8 +16,8 @@ from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.host import host_checks, slots_check
 from orchestrator.checks.network import network_checks
 from orchestrator.errors import OrchError, RunError
-from orchestrator.inventory.hosts import Host
-from orchestrator.plan.framework import Framework
+from orchestrator.inventory import Host
+from orchestrator.plan import Framework
 
 __all__ = ["among", "judge", "same_machine", "unfit"]
 

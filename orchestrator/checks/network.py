@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
 __all__ = ["network_checks", "training_interface"]

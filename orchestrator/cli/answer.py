@@ -14,9 +14,9 @@ from orchestrator.cli.options import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.analysis.tune.answer import Tuned
-    from orchestrator.record.rundir import BenchDir
-    from orchestrator.results.run import RunResult
+    from orchestrator.analysis.tune import Tuned
+    from orchestrator.record import BenchDir
+    from orchestrator.results import RunResult
 
 __all__ = ["options_path", "show", "table"]
 
@@ -25,7 +25,7 @@ def show(bench: BenchDir, as_json: bool) -> None:
     """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
     import json
 
-    from orchestrator.analysis.tune.answer import tuned
+    from orchestrator.analysis.tune import tuned
     from orchestrator.files import write_atomic
     from orchestrator.report.tune import answer, rungs
 

@@ -11,8 +11,8 @@ import typer
 from orchestrator.cli.options import Bench, Json, find_bench, print_json
 
 if TYPE_CHECKING:
+    from orchestrator.record import BenchDir
     from orchestrator.record.archive import Archive
-    from orchestrator.record.rundir import BenchDir
 
 
 def add_to(app: typer.Typer) -> None:

@@ -29,9 +29,8 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.plan.bench import Bench
-    from orchestrator.plan.spec import RunSpec
-    from orchestrator.record.rundir import RunDir
+    from orchestrator.plan import Bench, RunSpec
+    from orchestrator.record import RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -82,8 +81,7 @@ def bench(
     Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
     """
     from orchestrator import yamlfile
-    from orchestrator.plan.folders import framework_for, open_framework
-    from orchestrator.plan.limits import Limits
+    from orchestrator.plan import Limits, framework_for, open_framework
     from orchestrator.plan.request import check_measures, planned, request_of, without
 
     request = request_of(
@@ -142,8 +140,9 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
 
     from orchestrator.controller.earlier import earlier_times
     from orchestrator.controller.stopping import plan_words
-    from orchestrator.inventory.hostset import fold
-    from orchestrator.plan.bench import PORTS, plan_run
+    from orchestrator.inventory import fold
+    from orchestrator.plan import plan_run
+    from orchestrator.plan.bench import PORTS
     from orchestrator.plan.render import folded, without_secrets
     from orchestrator.record.manifest import manifest_of
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import OrchError
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import Collected
-    from orchestrator.record.rundir import RunDir
+    from orchestrator.record import RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,11 +33,11 @@ def collect(
     """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
     from orchestrator.cli.transfer import transfer
     from orchestrator.errors import DataError, Faults
-    from orchestrator.inventory.read import open_inventory
+    from orchestrator.inventory import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete, settle
     from orchestrator.nodes.fanout import each
-    from orchestrator.record.project import Project
+    from orchestrator.record import Project
     from orchestrator.transport.ssh import Trust
 
     directory = find_bench(bench)

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.options import Bench, Json, find_bench
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.compare.benches import Comparison
+    from orchestrator.analysis.compare import Comparison
     from orchestrator.errors import OrchError
 
 
@@ -30,7 +30,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Tell whether bench B is faster or slower than A, how sure that is, and what else differs, the likeliest cause first."""
-    from orchestrator.analysis.compare.benches import compare as compared
+    from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
 
     if not (after or by):
@@ -47,7 +47,7 @@ def gate(
     as_json: Json = False,
 ) -> None:
     """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
-    from orchestrator.analysis.compare.benches import compare as compared
+    from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import share
     from orchestrator.report.compare import change

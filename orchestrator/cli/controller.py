@@ -23,21 +23,18 @@ from orchestrator.controller.peer import Interrupt
 from orchestrator.errors import Faults, RunError, recorded_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.headroom import disk_room
-from orchestrator.plan.bench import Bench
-from orchestrator.plan.limits import Limits
+from orchestrator.plan import Bench, Limits
 from orchestrator.plan.placement import taken
+from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.journal import Event, last_controller
-from orchestrator.record.ownership import holder
-from orchestrator.record.project import Project
-from orchestrator.record.rundir import BenchDir
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
 from orchestrator.transport.ssh import Trust
 
 if TYPE_CHECKING:
-    from orchestrator.record.rundir import RunDir
+    from orchestrator.record import RunDir
 
 __all__ = ["conduct", "follow", "go_on"]
 

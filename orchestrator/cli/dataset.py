@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, print_json, select
 
 if TYPE_CHECKING:
-    from orchestrator.inventory.hosts import Host
+    from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
 
 app = typer.Typer(help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None)
@@ -92,7 +92,7 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
 
 def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[str, Any]]) -> None:
     """Print one line for hosts that say the same."""
-    from orchestrator.inventory.hostset import fold
+    from orchestrator.inventory import fold
 
     lines: dict[str, list[str]] = {}
     for host in hosts:

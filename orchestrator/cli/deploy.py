@@ -14,10 +14,10 @@ from orchestrator.plan.words import words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.checks.check import Check
-    from orchestrator.inventory.hosts import Host
+    from orchestrator.checks import Check
+    from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
-    from orchestrator.plan.folders import FrameworkFolder
+    from orchestrator.plan import FrameworkFolder
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
 
@@ -41,11 +41,11 @@ def deploy(
     Safe to repeat: files are named by their content, and what is already there is not sent again. A node on which nothing has
     changed since the last deploy is only looked at.
     """
-    from orchestrator.inventory.hostset import fold
+    from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
-    from orchestrator.plan.folders import open_framework
+    from orchestrator.plan import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
@@ -90,7 +90,7 @@ def check(
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
-    from orchestrator.plan.folders import open_framework
+    from orchestrator.plan import open_framework
 
     named = _named(only)
     folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []
@@ -118,7 +118,7 @@ def _named(only: str) -> set[str]:
     """Return the names of the checks that are asked for; none stands for all."""
     from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory.hostset import nearest
+    from orchestrator.inventory import nearest
 
     names = ("reach", *NAMES)
     for name in words(only) if only else ():
@@ -140,7 +140,7 @@ def _reach(cluster: Cluster, name: str) -> None:
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
     """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
-    from orchestrator.checks.among import same_machine
+    from orchestrator.checks import same_machine
     from orchestrator.errors import Faults
     from orchestrator.nodes.preflight import capture
 
@@ -156,7 +156,7 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
     """Return every check of every host and among them, each once."""
 
-    from orchestrator.checks.judge import among, judge
+    from orchestrator.checks import among, judge
 
     checks: list[Check] = []
     for folder in folders:

@@ -36,7 +36,7 @@ def history(
     from orchestrator.analysis.history import chosen, history
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.files import write_atomic
-    from orchestrator.record.project import Project
+    from orchestrator.record import Project
 
     if plot and plot.suffix != ".svg":
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")

@@ -23,7 +23,7 @@ Directory = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Wh
 
 
 def _directory(given: Path | None) -> Path:
-    from orchestrator.record.project import Project
+    from orchestrator.record import Project
 
     return given or Project.here(os.environ).lab
 

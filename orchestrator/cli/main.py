@@ -88,7 +88,7 @@ def main() -> None:
 
 def report(error: OrchError) -> None:
     """Print an error: each distinct message once, with the hosts that say it folded."""
-    from orchestrator.inventory.hostset import fold
+    from orchestrator.inventory import fold
     from orchestrator.report.text import visible
 
     errors = error.errors if isinstance(error, Faults) else (error,)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.inventory.hosts import Host, Inventory
-    from orchestrator.record.project import Project
-    from orchestrator.record.rundir import BenchDir
+    from orchestrator.inventory import Host, Inventory
+    from orchestrator.record import BenchDir, Project
     from orchestrator.transport.ssh import Trust
 
 # A node's timers hold no more, and a clock counts to no infinity.
@@ -78,9 +77,8 @@ def select(hosts: str, exclude: str = "") -> Selection:
     ``hosts`` is a file, or an expression over the project's inventory, or else addresses that no inventory knows.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory.hostset import expand
-    from orchestrator.inventory.read import open_inventory
-    from orchestrator.record.project import Project
+    from orchestrator.inventory import expand, open_inventory
+    from orchestrator.record import Project
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
@@ -135,8 +133,7 @@ def print_json(value: Any) -> None:
 def find_bench(name: str) -> BenchDir:
     """Return the bench of that name or directory, or the latest of the project. Raises ConfigError."""
     from orchestrator.errors import ConfigError
-    from orchestrator.record.project import Project
-    from orchestrator.record.rundir import BenchDir, latest
+    from orchestrator.record import BenchDir, Project, latest
 
     runs = Project.here(os.environ).runs
     if name:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.record.rundir import BenchDir
+    from orchestrator.record import BenchDir
 
 __all__ = ["show"]
 
@@ -21,9 +21,8 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
 
     Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
     """
-    from orchestrator.analysis.explain.bench import explain_bench
-    from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import reference_tables
+    from orchestrator.analysis.explain import explain_bench
+    from orchestrator.analysis.published import published_files, reference_tables
     from orchestrator.errors import DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.report.html import render

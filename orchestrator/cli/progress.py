@@ -32,13 +32,13 @@ from orchestrator.controller.events import (
     TakingOver,
 )
 from orchestrator.controller.stopping import block_words
-from orchestrator.inventory.hostset import fold
-from orchestrator.logs.parse import parse
-from orchestrator.plan.bench import PlannedRun
+from orchestrator.inventory import fold
+from orchestrator.logs import parse
+from orchestrator.plan import PlannedRun
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
+from orchestrator.results import RunResult
 from orchestrator.results.numbers.throughput import Terms
-from orchestrator.results.run import RunResult
 
 __all__ = ["progress"]
 

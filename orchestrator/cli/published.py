@@ -21,9 +21,8 @@ def add_to(app: typer.Typer) -> None:
 
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
     """Make published tables again from their printed runs, and report what does not follow from them."""
+    from orchestrator.analysis.published import published_files, recompute
     from orchestrator.analysis.published.doubts import doubts
-    from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.tables import recompute
     from orchestrator.report.published import check_document
 
     files = published_files(templates)
@@ -39,7 +38,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
 
 def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory.hostset import nearest
+    from orchestrator.inventory import nearest
 
     if name not in files:
         hint = f"there are {', '.join(files)}{nearest(name, files)}"

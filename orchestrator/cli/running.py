@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from orchestrator.errors import OrchError
-    from orchestrator.inventory.secrets import Redaction
+    from orchestrator.inventory import Redaction
     from orchestrator.nodes.cluster import Cluster
-    from orchestrator.record.rundir import BenchDir, RunDir
+    from orchestrator.record import BenchDir, RunDir
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,12 +30,12 @@ def add_to(app: typer.Typer) -> None:
 
 def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
     """Show what of ours runs now on which nodes, and the benches of this project."""
-    from orchestrator.inventory.hostset import fold
+    from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
-    from orchestrator.record.ownership import holder
-    from orchestrator.record.rundir import BenchDir as Benches
+    from orchestrator.record import BenchDir as Benches
+    from orchestrator.record import holder
     from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import visible
 
@@ -106,11 +106,11 @@ def logs(
     import sys
 
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory.read import open_inventory
+    from orchestrator.inventory import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
+    from orchestrator.record import Project
     from orchestrator.record.manifest import read_manifest
-    from orchestrator.record.project import Project
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport.ssh import Trust
 
@@ -153,9 +153,7 @@ def logs(
 def _secrets(bench: BenchDir) -> Redaction:
     """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory.hosts import secret_values
-    from orchestrator.inventory.read import open_inventory
-    from orchestrator.inventory.secrets import redaction
+    from orchestrator.inventory import open_inventory, redaction, secret_values
 
     try:
         inventory = open_inventory(bench.record().inventory)
@@ -178,7 +176,7 @@ def _stop_controller(bench: BenchDir) -> None:
     import signal
     import time
 
-    from orchestrator.record.ownership import holder
+    from orchestrator.record import holder
 
     who = holder(bench)
     if who is None or not who.signal(signal.SIGTERM):
@@ -199,7 +197,7 @@ def cancel(
 ) -> None:
     """Stop everything of ours on every node, or one bench and its controller, and prove that nothing is left."""
     from orchestrator.errors import Faults, RunError
-    from orchestrator.inventory.hostset import fold
+    from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
     from orchestrator.report.text import visible

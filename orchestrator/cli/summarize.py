@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from orchestrator.analysis.explain.prediction import Explanation
+    from orchestrator.analysis.explain import Explanation
     from orchestrator.errors import ConfigError, DataError
-    from orchestrator.record.rundir import BenchDir
-    from orchestrator.results.run import RunResult
+    from orchestrator.record import BenchDir
+    from orchestrator.results import RunResult
     from orchestrator.results.summary import Summary
 
 _RENDERED = (
@@ -140,7 +140,7 @@ def _summary(
     """
     if from_logs:
         from orchestrator.analysis.published.foreign import summary_of_tree
-        from orchestrator.plan.folders import open_framework
+        from orchestrator.plan import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
     from orchestrator.errors import DataError
@@ -151,7 +151,7 @@ def _summary(
     results = read_bench(directory)
     damaged = [result.error for result in results if isinstance(result.error, DataError)]
     if rule:
-        from orchestrator.analysis.published.foreign import by_rule
+        from orchestrator.analysis.published import by_rule
 
         for result in results:
             if not result.measure.has_speed:
@@ -164,7 +164,8 @@ def _summary(
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
     """Return those runs of a tune that matter, what came of it, and where the others are."""
-    from orchestrator.analysis.tune.answer import compared, tuned
+    from orchestrator.analysis.tune import tuned
+    from orchestrator.analysis.tune.answer import compared
     from orchestrator.report.tune import answer
 
     told, others = compared(bench, results)
@@ -175,7 +176,7 @@ def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult]
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.measures import MEASURES
+    from orchestrator.plan import MEASURES
 
     return ConfigError(f"this bench has measured {MEASURES[measures].noun}, no speed of training", where=where, hint=hint)
 
@@ -187,8 +188,7 @@ def _print_result(summary: Summary) -> None:
 
 
 def _print_reference(summary: Summary, templates: Path | None, console: Console) -> None:
-    from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import reference_tables
+    from orchestrator.analysis.published import published_files, reference_tables
     from orchestrator.report import published
 
     published.reference_tables(*reference_tables(summary, published_files(templates).values()), console)
@@ -198,15 +198,14 @@ def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
     """Return the comparison of a summary with published tables, for its JSON."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.published.foreign import published_files
-    from orchestrator.analysis.published.reference import reference_tables
+    from orchestrator.analysis.published import published_files, reference_tables
 
     references, notes = reference_tables(summary, published_files(templates).values())
     return {"published": [asdict(reference) for reference in references], "published_notes": list(notes)}
 
 
 def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:
-    from orchestrator.analysis.explain.bench import explain_bench
+    from orchestrator.analysis.explain import explain_bench
     from orchestrator.results.account import account_of
 
     directory = find_bench(bench)

@@ -28,8 +28,7 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.plan.framework import Knob
-    from orchestrator.plan.spec import RunSpec
+    from orchestrator.plan import Knob, RunSpec
 
 
 def add_to(app: typer.Typer) -> None:
@@ -71,8 +70,7 @@ def tune(
     The best is run against the default at the end, in turns; only what that shows is claimed, and written as an inventory.
     """
     from orchestrator.analysis.tune.state import tune_record
-    from orchestrator.plan.folders import open_framework
-    from orchestrator.plan.limits import Limits
+    from orchestrator.plan import Limits, open_framework
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
 

@@ -7,25 +7,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.checks.among import same_machine
-from orchestrator.checks.judge import among, judge, unfit
+from orchestrator.checks import among, judge, same_machine, unfit
 from orchestrator.controller.blame import with_cause
 from orchestrator.controller.events import Checked, LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.reattach import find
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
-from orchestrator.inventory.hosts import Host, secret_values
-from orchestrator.inventory.secrets import redaction
+from orchestrator.inventory import Host, redaction, secret_values
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.preflight import capture
-from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
-from orchestrator.plan.render import Plan, without_secrets
+from orchestrator.plan import Plan, PlannedRun, plan_run
+from orchestrator.plan.bench import PORTS
+from orchestrator.plan.render import without_secrets
+from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
 from orchestrator.record.project import owner
-from orchestrator.record.rundir import BenchDir, RunDir
 
 __all__ = ["Campaign", "ports"]
 

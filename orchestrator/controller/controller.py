@@ -25,17 +25,15 @@ from orchestrator.controller.search import Search
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.stopping import plan_words
 from orchestrator.errors import DataError, Faults, OrchError, RunError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.plan.bench import Bench, PlannedRun
-from orchestrator.plan.limits import Limits
+from orchestrator.plan import Bench, Limits, PlannedRun
+from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event
 from orchestrator.record.owed import reopen
-from orchestrator.record.ownership import Ownership, take
-from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
-from orchestrator.results.run import RunResult
 from orchestrator.results.tally import Tally
 
 __all__ = ["PROGRESS_LOG", "Controller", "Scheduler", "Show"]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import OrchError
-from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import Bench
-from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.spec import RunSpec
+from orchestrator.inventory import Host
+from orchestrator.plan import Bench, FrameworkFolder, RunSpec
+from orchestrator.record import RunDir
 from orchestrator.record.manifest import Manifest, read_manifest
-from orchestrator.record.rundir import RunDir, benches
+from orchestrator.record.rundir import benches
 from orchestrator.results.read import read_run
 from orchestrator.results.tally import longest
 

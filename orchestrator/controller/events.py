@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.checks.check import Check
+from orchestrator.checks import Check
 from orchestrator.controller.stopping import Width
 from orchestrator.errors import OrchError
-from orchestrator.plan.bench import PlannedRun
-from orchestrator.plan.schedule import Schedule
-from orchestrator.results.run import RunResult
+from orchestrator.plan import PlannedRun, Schedule
+from orchestrator.results import RunResult
 
 __all__ = [
     "BlockOver",

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from orchestrator.analysis.tune import State, state_of
 from orchestrator.analysis.tune.candidates import applied, written
 from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
-from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import DataError, OrchError, RunError
-from orchestrator.plan.bench import Bench, PlannedRun, ordered
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import Bench, PlannedRun, RunSpec
+from orchestrator.plan.bench import ordered
+from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.owed import add_rung, end_tune, leave_out
-from orchestrator.record.rundir import BenchDir
-from orchestrator.results.run import RunResult
+from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, durations
 
 __all__ = ["TOO_SHORT", "Search"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.plan.limits import Limits
+from orchestrator.plan import Limits
 
 __all__ = ["Stage"]
 

@@ -17,11 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.plan.bench import Bench
-from orchestrator.plan.schedule import Schedule
-from orchestrator.plan.spec import RunSpec
-from orchestrator.results.numbers.intervals import Interval
-from orchestrator.results.run import RunResult
+from orchestrator.plan import Bench, RunSpec, Schedule
+from orchestrator.results import Interval, RunResult
 from orchestrator.results.summary import summarize
 
 __all__ = [

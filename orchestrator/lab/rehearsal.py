@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 
 __all__ = ["Paths", "fallbacks", "networks", "transport"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from orchestrator.errors import OrchError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
 from orchestrator.nodes.node import Node

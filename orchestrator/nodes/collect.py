@@ -15,9 +15,9 @@ from typing import IO
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
 from orchestrator.nodes.node import Node
+from orchestrator.record import RunDir
 from orchestrator.record.manifest import Clean, RecordedOutcome, read_manifest, write_outcome
 from orchestrator.record.node_record import ExitRecord, exit_record
-from orchestrator.record.rundir import RunDir
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.strictjson import strict_json
 from orchestrator.transport.ssh import Channel
 

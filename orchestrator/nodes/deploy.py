@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checks.among import same_machine
+from orchestrator.checks import same_machine
 from orchestrator.errors import Faults, OrchError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each_or_raise
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.nodes.preflight import capture
-from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan import FrameworkFolder
 from orchestrator.plan.framework import payload_path
 from orchestrator.record.project import keep
 

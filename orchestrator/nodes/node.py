@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.nodes.conversation import Call, KeeperLine, Reader
 from orchestrator.transport.ssh import Transport
 

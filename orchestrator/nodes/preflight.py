@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.checks.facts import told_facts, unpacked
+from orchestrator.checks import told_facts
+from orchestrator.checks.facts import unpacked
 from orchestrator.errors import OrchError, RunError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import owner_words
 from orchestrator.nodes.fanout import each
-from orchestrator.plan.framework import Framework
+from orchestrator.plan import Framework
 
 __all__ = ["capture"]
 

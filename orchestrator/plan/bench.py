@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render

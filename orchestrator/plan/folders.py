@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory import nearest
 from orchestrator.plan.bundle import bundle
 from orchestrator.plan.framework import Framework, payload_digest
 
@@ -76,7 +76,7 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
     from orchestrator import yamlfile
-    from orchestrator.logs.parse import parse
+    from orchestrator.logs import parse
     from orchestrator.plan import schema
 
     known = frameworks(extra)

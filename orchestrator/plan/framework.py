@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hostset import nearest
-from orchestrator.logs.grammar import LogGrammar
+from orchestrator.inventory import nearest
+from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 
 __all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "payload_path"]

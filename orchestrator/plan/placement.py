@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Host
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import Host, fold
 from orchestrator.plan.spec import RunSpec
 
 __all__ = ["Placement", "Slot", "ladder", "place", "taken"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Host, secret_values
+from orchestrator.inventory import Host, secret_values
 from orchestrator.plan.framework import Framework, payload_digest, payload_path
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.sandbox import HostVariables, rendered

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Host
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import Host, fold
 from orchestrator.plan.bench import PORTS, Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob

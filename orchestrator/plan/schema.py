@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.values import PLACED
-from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs import LogGrammar
 from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
 from orchestrator.plan.measures import MEASURES, TRAINING
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
 
 __all__ = ["RunSpec", "as_written", "cells", "resolve"]

@@ -2,3 +2,9 @@
 
 May use `inventory`, `logs` and `plan`.
 """
+
+from orchestrator.record.ownership import Ownership, holder, take
+from orchestrator.record.project import Project
+from orchestrator.record.rundir import BenchDir, RunDir, latest
+
+__all__ = ["BenchDir", "Ownership", "Project", "RunDir", "holder", "latest", "take"]

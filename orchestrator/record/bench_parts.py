@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.inventory.secrets import SHOWN
-from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.framework import Knob
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import FrameworkFolder, Knob, RunSpec
 from orchestrator.record.recorded_spec import spec_of
 
 __all__ = [

@@ -11,11 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.inventory.hosts import Host, Inventory
-from orchestrator.inventory.read import open_inventory
-from orchestrator.plan.bench import Bench, PlannedRun
-from orchestrator.plan.folders import open_framework
-from orchestrator.plan.limits import Limits
+from orchestrator.inventory import Host, Inventory, open_inventory
+from orchestrator.plan import Bench, Limits, PlannedRun, open_framework
 from orchestrator.record.bench_parts import PlannedWith, RungRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import RunSpec
 
 __all__ = ["spec_of"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
+from orchestrator.results import Interval
 from orchestrator.results.entries import Sheet
 from orchestrator.results.grids import Grid
-from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Row, Summary
 

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.checks.check import Check, folded
-from orchestrator.inventory.hostset import fold
+from orchestrator.checks import Check
+from orchestrator.checks.check import folded
+from orchestrator.inventory import fold
 from orchestrator.report.text import visible
 
 __all__ = ["table"]

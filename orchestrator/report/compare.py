@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.analysis.compare.benches import Comparison
+from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
 from orchestrator.analysis.compare.cells import TOO_FEW, CellPair, Side, enough
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
-from orchestrator.results.numbers.intervals import Interval
+from orchestrator.results import Interval
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 

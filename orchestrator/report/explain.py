@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from orchestrator.analysis.explain.prediction import PARTS, Explanation, Part
+from orchestrator.analysis.explain import Explanation
+from orchestrator.analysis.explain.prediction import PARTS, Part
 from orchestrator.report.cells import NOTHING, Table, number, reach
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line

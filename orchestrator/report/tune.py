@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from orchestrator.analysis.tune.answer import FASTER, Tried, Tuned
-from orchestrator.inventory.hostset import fold
+from orchestrator.analysis.tune import Tuned
+from orchestrator.analysis.tune.answer import FASTER, Tried
+from orchestrator.inventory import fold
 from orchestrator.report.text import one_line
 
 __all__ = ["answer", "inventory_file", "options_file", "rungs"]

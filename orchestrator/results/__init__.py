@@ -2,3 +2,10 @@
 
 May use `inventory`, `logs`, `plan`, `checks` and `record`; never a node: numbers come from files alone.
 """
+
+from orchestrator.results.cells import Cell, cells_of
+from orchestrator.results.numbers.intervals import Interval, interval
+from orchestrator.results.numbers.throughput import Throughput, mean, median
+from orchestrator.results.run import RunResult
+
+__all__ = ["Cell", "Interval", "RunResult", "Throughput", "cells_of", "interval", "mean", "median"]

@@ -14,16 +14,16 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checks.differences import by_value
+from orchestrator.checks import by_value
 from orchestrator.errors import DataError
+from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
-from orchestrator.plan.spec import RunSpec
+from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.journal import ENDS, Entry, Event
 from orchestrator.record.manifest import Manifest, StartRecord, read_manifest
 from orchestrator.record.node_record import exit_record
-from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.run import RunResult
 
 __all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]

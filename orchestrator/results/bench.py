@@ -8,9 +8,9 @@ from dataclasses import fields
 from types import MappingProxyType
 
 from orchestrator.errors import ConfigError, recorded_error
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
+from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
-from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.results.hardware import slowed_in
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult

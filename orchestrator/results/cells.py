@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.plan.measures import Measure
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import Measure, RunSpec
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 

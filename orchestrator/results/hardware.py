@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
 from orchestrator.checks.gpus import conditions
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 
 if TYPE_CHECKING:
-    from orchestrator.checks.check import Check
-    from orchestrator.plan.spec import RunSpec
+    from orchestrator.checks import Check
+    from orchestrator.plan import RunSpec
     from orchestrator.record.node_record import ExitRecord
     from orchestrator.results.run import RunResult
 

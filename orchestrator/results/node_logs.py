@@ -13,13 +13,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from orchestrator.errors import DataError
-from orchestrator.logs.grammar import LogGrammar
-from orchestrator.logs.parse import Parsed, parse
-from orchestrator.logs.steps import RankAggregate
+from orchestrator.logs import LogGrammar, Parsed, RankAggregate, parse
 from orchestrator.pool import shared_out
+from orchestrator.record import RunDir
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.node_record import ExitRecord, LogFile
-from orchestrator.record.rundir import RunDir
 from orchestrator.results.numbers.tempo import quantiles
 from orchestrator.results.numbers.throughput import Terms, step_times
 

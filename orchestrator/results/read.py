@@ -14,15 +14,14 @@ from statistics import median
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
-from orchestrator.inventory.hostset import fold
-from orchestrator.logs import nccl
-from orchestrator.logs.parse import Parsed
+from orchestrator.inventory import fold
+from orchestrator.logs import Parsed, nccl
+from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
-from orchestrator.plan.spec import RunSpec
+from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
-from orchestrator.record.rundir import RunDir
 from orchestrator.results.hardware import infiniband_gbit, slowed
 from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times

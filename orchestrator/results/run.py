@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import OrchError
-from orchestrator.plan.measures import MEASURES, TRAINING, Measure
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import MEASURES, Measure, RunSpec
+from orchestrator.plan.measures import TRAINING
 from orchestrator.results.numbers.tempo import Tempo
 from orchestrator.results.numbers.throughput import Throughput
 

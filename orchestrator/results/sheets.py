@@ -13,7 +13,7 @@ from orchestrator.results.grids import Content, Grid, Repeats
 from orchestrator.results.links import collectives, pair_tables
 
 if TYPE_CHECKING:
-    from orchestrator.plan.spec import RunSpec
+    from orchestrator.plan import RunSpec
     from orchestrator.results.cells import Cell
 
 __all__ = ["content_of"]

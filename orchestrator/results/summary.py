@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan.spec import RunSpec, as_written
+from orchestrator.plan import RunSpec
+from orchestrator.plan.spec import as_written
 from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
 from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in

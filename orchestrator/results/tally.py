@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import RunSpec
+from orchestrator.record import BenchDir
 from orchestrator.record.journal import Entry, Event
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.rundir import BenchDir
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 

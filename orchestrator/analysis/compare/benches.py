@@ -9,12 +9,11 @@ from shlex import join
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, unmatched
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.manifest import Manifest, read_manifest
-from orchestrator.record.rundir import BenchDir, RunDir
+from orchestrator.results import Cell, RunResult, cells_of
 from orchestrator.results.bench import read_bench
-from orchestrator.results.cells import Cell, cells_of
-from orchestrator.results.run import RunResult
 
 __all__ = ["Comparison", "compare"]
 

@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.analysis.compare.cells import spec_fields
-from orchestrator.checks.differences import differences
-from orchestrator.inventory.hostset import fold
+from orchestrator.checks import differences
+from orchestrator.inventory import fold
 from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written
 from orchestrator.record.manifest import Manifest
-from orchestrator.results.cells import Cell
+from orchestrator.results import Cell
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 

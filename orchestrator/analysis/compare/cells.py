@@ -17,11 +17,11 @@ from itertools import count
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory import nearest
 from orchestrator.plan.spec import as_written
-from orchestrator.results.cells import Cell
-from orchestrator.results.numbers.intervals import Interval, chance, change_chance, change_interval, holm, least_chance
-from orchestrator.results.numbers.throughput import WORTH, mean
+from orchestrator.results import Cell, Interval, mean
+from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
+from orchestrator.results.numbers.throughput import WORTH
 
 __all__ = [
     "MARGIN",

@@ -9,10 +9,9 @@ from orchestrator.analysis.explain.curves import newest_curve, settings_of
 from orchestrator.analysis.explain.overlap import Curve
 from orchestrator.analysis.explain.prediction import Collective, Explanation, Startup, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
-from orchestrator.record.rundir import BenchDir
+from orchestrator.record import BenchDir
+from orchestrator.results import RunResult, median
 from orchestrator.results.account import BenchAccount, RunAccount
-from orchestrator.results.numbers.throughput import median
-from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["explain_bench"]

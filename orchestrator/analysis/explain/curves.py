@@ -10,13 +10,12 @@ from pathlib import Path
 
 from orchestrator.analysis.explain.overlap import reaches
 from orchestrator.errors import OrchError
+from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, rendered_texts
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.rundir import RunDir, benches
-from orchestrator.results.cells import Cell, cells_of
+from orchestrator.record.rundir import benches
+from orchestrator.results import Cell, cells_of, interval, median
 from orchestrator.results.links.collectives import medians
-from orchestrator.results.numbers.intervals import interval
-from orchestrator.results.numbers.throughput import median
 from orchestrator.results.read import read_run
 
 __all__ = ["MeasuredCurve", "newest_curve", "settings_of"]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.analysis.explain.overlap import ALONE, REACH, Bucket, Curve, DeviceModel, Sharing, buckets_of, step_s
 from orchestrator.analysis.explain.step_parts import StepParts, typical
-from orchestrator.results.numbers.intervals import LEVEL, Interval
+from orchestrator.results import Interval
+from orchestrator.results.numbers.intervals import LEVEL
 from orchestrator.results.summary import Row
 
 __all__ = ["PARTS", "Collective", "Explanation", "Part", "Startup", "explanation"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.analysis.explain.overlap import Sharing, sharing_of
-from orchestrator.results.numbers.throughput import mean, median
+from orchestrator.results import mean, median
 
 __all__ = ["StepParts", "told", "typical"]
 

@@ -1,1 +1,7 @@
 """Compare a bench with published tables, and recompute those tables from their own logs."""
+
+from orchestrator.analysis.published.foreign import by_rule, published_files
+from orchestrator.analysis.published.reference import reference_tables
+from orchestrator.analysis.published.tables import recompute
+
+__all__ = ["by_rule", "published_files", "recompute", "reference_tables"]

@@ -21,14 +21,11 @@ from typing import Any
 from orchestrator.analysis.published.rules import RULES, Case, Rule
 from orchestrator.analysis.published.tables import PublishedFile
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.plan.folders import frameworks, open_framework
-from orchestrator.plan.framework import Framework
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import Framework, RunSpec, frameworks, open_framework
+from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.rundir import BenchDir, RunDir
 from orchestrator.record.state_file import read_bytes
-from orchestrator.results.numbers.throughput import Throughput
-from orchestrator.results.run import RunResult
+from orchestrator.results import RunResult, Throughput
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.strictjson import strict_json
 

@@ -21,7 +21,8 @@ from datetime import datetime
 from types import MappingProxyType
 
 from orchestrator.analysis.published.lines import before, last_attempt, lines_in, refused, steps_said, whole_attempt
-from orchestrator.results.numbers.throughput import mean, published
+from orchestrator.results import mean
+from orchestrator.results.numbers.throughput import published
 
 __all__ = ["RULES", "Case", "Rule", "RunSpeed", "check_epoch_length"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.results.numbers.throughput import mean, median
+from orchestrator.results import mean, median
 
 __all__ = ["NumberCheck", "PublishedCell", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
 

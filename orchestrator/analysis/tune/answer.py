@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.analysis.tune.candidates import Candidate, settings, written
 from orchestrator.analysis.tune.halving import Gain, RungResult, gain, ranked
 from orchestrator.analysis.tune.state import State, state_of
-from orchestrator.record.rundir import BenchDir
-from orchestrator.results.run import RunResult
+from orchestrator.record import BenchDir
+from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally
 
 __all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]

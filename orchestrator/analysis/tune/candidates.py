@@ -19,8 +19,8 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from typing import Any
 
-from orchestrator.plan.framework import Knob
-from orchestrator.plan.spec import RunSpec, as_written
+from orchestrator.plan import Knob, RunSpec
+from orchestrator.plan.spec import as_written
 
 __all__ = ["Candidate", "applicable", "applied", "children", "design", "settings", "written"]
 

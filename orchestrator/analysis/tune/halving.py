@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from orchestrator.analysis.tune.candidates import Candidate, children, design
-from orchestrator.plan.framework import Knob
-from orchestrator.results.numbers.intervals import Interval, ratio_interval
+from orchestrator.plan import Knob
+from orchestrator.results import Interval
+from orchestrator.results.numbers.intervals import ratio_interval
 
 __all__ = [
     "TuneSchedule",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.tune.candidates import Candidate, applicable, written
 from orchestrator.analysis.tune.halving import Rung, RungResult, TuneSchedule
-from orchestrator.inventory.hosts import Host
-from orchestrator.plan.framework import Knob
+from orchestrator.inventory import Host
+from orchestrator.plan import Knob
+from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
-from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
-from orchestrator.results.run import RunResult
+from orchestrator.results import RunResult
 
 __all__ = ["State", "state_of", "tune_record"]
 

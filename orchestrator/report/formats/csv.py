@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from orchestrator.report.text import one_line
+from orchestrator.results import Interval
 from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
-from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary
 

@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from orchestrator.analysis.explain.prediction import Explanation
+from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.report.cells import case
 from orchestrator.report.html.svg import COLOURS, inline
+from orchestrator.results import Interval, RunResult
 from orchestrator.results.account import RunAccount
 from orchestrator.results.grids import Grid
-from orchestrator.results.numbers.intervals import Interval
-from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row
 
 __all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]

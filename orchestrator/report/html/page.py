@@ -17,9 +17,9 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from orchestrator.analysis.explain.prediction import Explanation
+from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.published.reference import ReferenceTable
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
 from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables
@@ -27,9 +27,9 @@ from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.text import one_line, visible
+from orchestrator.results import RunResult
 from orchestrator.results.account import BenchAccount, Placed
 from orchestrator.results.numbers.throughput import published as rounded
-from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]

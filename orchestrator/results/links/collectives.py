@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import RunSpec
 from orchestrator.results.grids import Content, Grid, Repeats
 from orchestrator.results.numbers.intervals import interval
 from orchestrator.results.numbers.throughput import median

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan import RunSpec
 from orchestrator.results.links.culprits import Pair
 
 __all__ = ["BOTH", "ONE_WAY", "PING", "PairTimes", "pair_times"]

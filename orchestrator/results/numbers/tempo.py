@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import DataError
-from orchestrator.logs.steps import StepSample
+from orchestrator.logs import StepSample
 from orchestrator.results.numbers.throughput import Stretch, Terms, stretches
 
 __all__ = ["Tempo", "tempo", "quantiles"]

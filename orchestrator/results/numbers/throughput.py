@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import DataError
-from orchestrator.logs.steps import ABSURD, StepSample, rows
+from orchestrator.logs import StepSample
+from orchestrator.logs.steps import ABSURD, rows
 
 if TYPE_CHECKING:
-    from orchestrator.logs.grammar import LogGrammar
-    from orchestrator.plan.spec import RunSpec
+    from orchestrator.logs import LogGrammar
+    from orchestrator.plan import RunSpec
 
 __all__ = [
     "WORTH",

@@ -17,7 +17,7 @@ from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.message import Message
 
 from orchestrator.errors import TransportError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.transport.ssh.streams import Inbox, Taker
 from orchestrator.transport.ssh.wire import Wire
 

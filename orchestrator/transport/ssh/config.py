@@ -20,7 +20,7 @@ from io import StringIO
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
-from orchestrator.inventory.hosts import Host, SshSettings
+from orchestrator.inventory import Host, SshSettings
 from orchestrator.transport.ssh.config_groups import likeness
 
 __all__ = ["Endpoint", "resolve"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError, TransportError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory import Host
 from orchestrator.transport.ssh.channel import Channel, open_channel
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.dial import greets
