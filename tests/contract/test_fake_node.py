@@ -19,14 +19,15 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.collect import collect_host, left_behind
 from orchestrator.nodes.deploy import Deployed
 from orchestrator.nodes.node import Node, Upload
-from orchestrator.plan.folders import runner_source
+from orchestrator.plan.folders import rank_source, runner_source
+from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
 from tests.support.fake_keeper import Rank
 from tests.support.fake_node import FakeNode
 
-RUNNER = Upload("payload/x/noderun.py", runner_source())
+WRAPPER = Upload("payload/x/rank_wrapper.py", rank_source())
 # Names of their own: a node runner knows what is a run's by its marker, on the whole machine.
 RUN, OTHER = (f"contract-{secrets.token_hex(8)}-{number}" for number in (1, 2))
 OWNER = {"user": "u", "controller": "c", "process": 1, "since": "now"}
@@ -37,7 +38,7 @@ def script(rank: Rank) -> bytes:
     """The launch script of one rank that does what the fake is told to do."""
     wait = f"sleep {rank.after_s if rank.after_s < 60 else 60}"
     body = f"printf %s '{rank.out.decode()}'; {wait}; exit {rank.code}"
-    start = f'{sys.executable} -I -S "$PWD/../../{RUNNER.path}" rank -- sh -c "$BODY"'
+    start = f'{sys.executable} -I -S "$PWD/../../{WRAPPER.path}" -- sh -c "$BODY"'
     return f"BODY=$(cat <<'END'\n{body}\nEND\n)\nexport BODY RANK=0 LOCAL_RANK=0\nexec {start}\n".encode()
 
 
@@ -52,7 +53,7 @@ class Subject:
         """Stage a run of one rank and return the line to its keeper."""
         if self.fake:
             self.fake.program = lambda order: {0: rank}
-        self.node.put([RUNNER, Upload(f"runs/{run}/launch.sh", script(rank), 0o700)], timeout_s=20)
+        self.node.put([WRAPPER, Upload(f"runs/{run}/launch.sh", script(rank), 0o700)], timeout_s=20)
         return self.listen(self.node.keeper(run, start=True, timeout_s=10))
 
     def listen(self, line: Any) -> Any:
@@ -117,6 +118,17 @@ def test_files_are_sent_once_and_only_below_the_work_directory(subject: Subject)
     assert (caught.value.kind, caught.value.host) == ("unsafe_path", subject.node.host.name)
 
 
+def test_what_another_set_holds_is_copied_and_not_sent(subject: Subject, tmp_path: Path) -> None:
+    first, other = (Upload(f"payload/{name}/a", b"aaa", elsewhere="payload/*/a") for name in ("x", "y"))
+    assert subject.node.put([first, other], timeout_s=20) == 6  # asked for before either was there
+    third = Upload("payload/z/a", b"aaa", 0o700, elsewhere="payload/*/a")
+    assert subject.node.put([third], timeout_s=20) == 0
+    copy = tmp_path / "work" / third.path
+    assert copy.read_bytes() == b"aaa" and copy.stat().st_mode & 0o777 == 0o700
+    assert subject.node.put([Upload("payload/z/b", b"aaa", elsewhere="payload/*/b")], timeout_s=20) == 3
+    assert subject.node.put([Upload("payload/v/a", b"bbb", elsewhere="payload/*/a")], timeout_s=20) == 3
+
+
 def test_a_run_that_is_not_there(subject: Subject) -> None:
     node = subject.node
     assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "keeper": False}
@@ -156,10 +168,10 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
     line.close(5)
     run = RunDir(tmp_path / RUN)
     collected = collect_host(subject.node, run)
-    assert collected.complete and (collected.files, collected.new_bytes) == (4, 5) and run.exit_record("lab1") == record
+    assert collected.complete and (collected.files, collected.new_bytes) == (4, 5) and run.exit_content("lab1") == record
     assert run.log_path("lab1", "rank-0.out").read_bytes() == b"hello"
     left = left_behind(subject.node, RUN, timeout_s=20)
-    assert left and left.record == record and left.started and left.boot_id == record["boot_id"]
+    assert left and left.record == ExitRecord.of(record) and left.started and left.boot_id == record["boot_id"]
     assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
     assert subject.node.ask("drop", run=RUN, finished=True, timeout_s=20) == {"dropped": True}
 
@@ -266,13 +278,15 @@ def test_facts_have_the_same_names(subject: Subject) -> None:
 
 
 def test_what_a_deploy_left_is_seen_to_stand_and_seen_to_have_changed(subject: Subject) -> None:
-    file = Upload("payload/x/a", b"a")
-    subject.node.put([file], timeout_s=20)
+    file, *others = [Upload(f"payload/{name}", name.encode()) for name in ("x/a", "x/sub/b", "y/a")]
+    subject.node.put([file, *others], timeout_s=20)
+    sets = {"x": {"a": file.sha256, "sub/b": others[0].sha256}, "y": {"a": others[1].sha256}}
     answer = subject.node.ask("facts", timeout_s=60, distributions=[], **FACTS)
     standing, root = answer["standing"], answer["facts"]["workdir"]
     paths = standing["paths"] or {"/": "0 0 0 0"}
-    left = Deployed("k", root, {file.path: file.sha256}, standing["machine"], paths, {}, 0.0)
+    left = Deployed("k", root, sets, standing["machine"], paths, {}, 0.0)
     assert left.holds(subject.node)
     assert not replace(left, machine="another boot\n").holds(subject.node)
+    assert not replace(left, sets=sets | {"z": {"a": file.sha256}}).holds(subject.node)
     subject.node.put([replace(file, content=b"b")], timeout_s=20)
     assert not left.holds(subject.node)

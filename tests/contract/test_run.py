@@ -17,6 +17,7 @@ from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EOF
 from paramiko.message import Message
 
 from orchestrator.controller.peer import Interrupt, Peer
+from orchestrator.controller.stage import Stage
 from orchestrator.controller.watch import Watch
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.plan.limits import Limits
@@ -292,15 +293,10 @@ def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: 
 
 def test_a_node_whose_answer_lies_unread_is_not_lost(rig: Rig) -> None:
     line = rig.connect(rig.serve())
-    watch = Watch(
-        rendered("", {}),
-        cast(Any, SimpleNamespace(nodes={"gpu2": SimpleNamespace(transport=line)})),
-        limits=Limits(lost_s=0.5, doubt_s=0.0),
-        interrupt=Interrupt(),
-        journal=lambda *_, **__: None,
-        observe=lambda *_: None,
-        tail="",
-    )
+    cluster = cast(Any, SimpleNamespace(nodes={"gpu2": SimpleNamespace(transport=line)}))
+    limits = Limits(lost_s=0.5, doubt_s=0.0)
+    stage = Stage(cluster, limits, Interrupt(), journal=lambda *_, **__: None, observe=lambda _: None)
+    watch = Watch(rendered("", {}), stage, tail="")
     peer = watch.peers["gpu2"] = Peer("gpu2", None)
     go_on = held_up(line)
     judge.wait_for(lambda: line.unread, 10, "nothing came")

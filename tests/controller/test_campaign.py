@@ -9,6 +9,8 @@ import pytest
 from orchestrator.controller.campaign import ports
 from orchestrator.controller.events import Checked, RunBegun, RunOver, Started
 from orchestrator.errors import Faults, Interrupted, TransportError
+from orchestrator.record.journal import Event
+from orchestrator.record.node_record import exit_record
 from orchestrator.results.read import read_run
 from tests.support import judge
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
@@ -34,7 +36,7 @@ def test_a_run_is_asked_for_when_the_one_before_is_over(tmp_path: Path) -> None:
 
     def asked():
         for run in rig.plan.planned():
-            states.append([event["event"] for event in rig.bench.events()].count("collected"))
+            states.append(rig.told().count("collected"))
             yield run
 
     rig.campaign.execute(asked(), rig.plan.planned())
@@ -113,8 +115,9 @@ def test_what_is_no_log_stays_there_and_is_named(rig: FakeBench) -> None:
     logs = rig.a.root / "runs" / rig.first.run_id / "logs"
     rig.when["armed"] = lambda: (logs / "link").symlink_to("/etc/passwd")
     assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
-    (event,) = [event for event in rig.bench.events() if event["event"] == "left_out"]
-    assert (event["host"], event["names"]) == ("a", ["link"]) and not (rig.run().path / "logs" / "a" / "link").exists()
+    (entry,) = [entry for entry in rig.bench.events() if entry.event == Event.LEFT_OUT]
+    assert entry.fields == {"host": "a", "names": ["link"]} and entry.run == rig.first.run_id
+    assert not (rig.run().path / "logs" / "a" / "link").exists()
 
 
 def test_a_signal_between_two_runs_decides_the_end(tmp_path: Path) -> None:
@@ -144,8 +147,8 @@ def test_a_run_that_was_started_on_some_nodes_only_is_stopped(rig: FakeBench) ->
         and outcome.error
         and (outcome.state, outcome.error.kind, outcome.error.host) == ("interrupted", "interrupted", "b")
     )
-    record = rig.run().exit_record("a")
-    assert record and record["reason"] == "interrupted: its controller died while it was being started"
+    record = exit_record(rig.run(), "a")
+    assert record and record.reason == "interrupted: its controller died while it was being started"
     assert not rig.a.keepers
 
 

@@ -10,17 +10,18 @@ import pytest
 from orchestrator.controller.controller import PROGRESS_LOG, Controller
 from orchestrator.controller.events import PlanMade, RunOver, Started
 from orchestrator.errors import DataError, RunError
+from orchestrator.record.journal import Entry, Event
 from orchestrator.record.ownership import holder, take
 from tests.support.fake_bench import IMPATIENT, INVENTORY, FakeBench, training
 from tests.support.fake_keeper import Rank
 
 
-def conducted(rig: FakeBench, controller: Controller | None = None) -> tuple[list[tuple[int, str, str]], dict[str, Any]]:
+def conducted(rig: FakeBench, controller: Controller | None = None) -> tuple[list[tuple[int, str, str]], Entry]:
     """Conduct the bench; return its errors as (exit code, kind, host) and the event of its end."""
     errors, _ = (controller or rig.controller()).conduct(rig.show)
     over = rig.bench.events()[-1]
-    assert over["event"] == "over" and [error["kind"] for error in over["errors"]] == [error.kind for error in errors]
-    assert over["code"] == (errors[0].exit_code if errors else 0)
+    assert over.event == Event.OVER and [error["kind"] for error in over.errors] == [error.kind for error in errors]
+    assert over.fields["code"] == (errors[0].exit_code if errors else 0)
     return [(error.exit_code, error.kind, error.host) for error in errors], over
 
 
@@ -38,8 +39,8 @@ def test_a_bench_that_goes_well_is_begun_and_over_and_let_go(rig: FakeBench) -> 
     errors, results = controller.conduct(rig.show)
     assert errors == [] and [result.throughput is not None for result in results] == [True]
     events = rig.bench.events()
-    assert (events[0]["event"], events[0]["argv"]) == ("begun", ["orch"])
-    assert (events[-1]["event"], events[-1]["code"], events[-1]["errors"]) == ("over", 0, [])
+    assert (events[0].event, events[0].fields) == (Event.BEGUN, {"argv": ["orch"]})
+    assert (events[-1].event, events[-1].fields) == (Event.OVER, {"code": 0, "errors": []})
     assert holder(rig.bench) is None and rig.cluster.nodes == {}
     assert (rig.bench.path / PROGRESS_LOG).read_text() == f"{rig.first.run_id} finished\n"
     assert (rig.bench.path / PROGRESS_LOG).stat().st_mode & 0o777 == 0o600
@@ -60,7 +61,7 @@ def test_a_plan_that_adapts_is_told_in_words(tmp_path: Path) -> None:
 def test_a_failed_rank_ends_a_bench_with_1(rig: FakeBench) -> None:
     rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
     errors, over = conducted(rig)
-    assert errors == [(1, "rank_failed", "b")] and over["errors"][0]["run_id"] == rig.first.run_id
+    assert errors == [(1, "rank_failed", "b")] and over.errors[0]["run_id"] == rig.first.run_id
 
 
 def test_nodes_that_cannot_be_reached_end_it_with_3_and_all_are_named(rig: FakeBench) -> None:
@@ -86,7 +87,8 @@ def test_a_signal_ends_it_with_its_number_whatever_else_failed(tmp_path: Path) -
     rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
     rig.when[RunOver] = lambda: setattr(rig.interrupt, "signal", 15)
     errors, over = conducted(rig)
-    assert [(code, kind) for code, kind, _ in errors] == [(143, "interrupted"), (1, "rank_failed")] and over["code"] == 143
+    assert [(code, kind) for code, kind, _ in errors] == [(143, "interrupted"), (1, "rank_failed")]
+    assert over.fields["code"] == 143
     assert not rig.run(1).path.exists()
 
 
@@ -138,7 +140,7 @@ def test_who_goes_on_watches_the_run_that_was_under_way_and_does_the_rest(tmp_pa
     errors, _ = conducted(rig, go_on(rig))
     assert errors == [] and rig.told().count("begun") == 2 and rig.told().count("taken_over") == 1
     assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == ["finished", "finished"]
-    assert rig.told().count("planned") == 2 and rig.bench.bench()["superseded"] == {}
+    assert rig.told().count("planned") == 2 and rig.bench.record().superseded == {}
 
 
 @pytest.mark.parametrize("retry_failed", [False, True])
@@ -148,7 +150,7 @@ def test_a_run_that_failed_of_itself_is_repeated_only_where_asked_for(rig: FakeB
     rig.runs(training(rig.spec))
     errors, _ = conducted(rig, go_on(rig, retry_failed=retry_failed))
     assert [kind for _, kind, _ in errors] == ([] if retry_failed else ["rank_failed"])
-    assert list(rig.bench.bench()["superseded"]) == [rig.first.run_id] * retry_failed
+    assert list(rig.bench.record().superseded) == [rig.first.run_id] * retry_failed
 
 
 def test_a_bench_whose_plan_has_changed_is_named_and_let_go(rig: FakeBench) -> None:

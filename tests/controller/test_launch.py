@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,23 +13,24 @@ from orchestrator.controller.events import Started
 from orchestrator.controller.reattach import Trace
 from orchestrator.errors import Faults, Interrupted, TransportError
 from orchestrator.plan.limits import Limits
+from orchestrator.record.node_record import ExitRecord
 from tests.support.fake_bench import FakeBench, training
 
 
 def test_a_run_is_staged_armed_and_started_on_every_node(rig: FakeBench) -> None:
     outcome = rig.launch().run()
     assert (outcome.state, outcome.error, outcome.released) == ("finished", None, True)
-    assert outcome.start and set(outcome.start["hosts"]) == {"a", "b"} and outcome.start["skew_s"] < 1.0
+    assert outcome.start and set(outcome.start.hosts) == {"a", "b"} and outcome.start.skew_s < 1.0
     assert rig.told() == ["staged", "armed", "started"]
     (started,) = [event for event in rig.shown if isinstance(event, Started)]
-    assert (list(started.hosts), started.skew_s) == (["a", "b"], outcome.start["skew_s"])
-    assert set(outcome.answers) == {"a", "b"} and not outcome.answers["a"]["silent"]
+    assert (list(started.hosts), started.skew_s) == (["a", "b"], outcome.start.skew_s)
+    assert set(outcome.answers) == {"a", "b"} and not outcome.answers["a"].silent
 
 
 def test_the_payload_is_sent_once_and_the_variables_only_with_the_order(rig: FakeBench) -> None:
     rig.launch().run()
     sent = {path.name for path in rig.a.root.rglob("*") if path.is_file()}
-    assert {"noderun.py", "train_simulated.py", "launch.sh"} <= sent and "env.sh" not in sent
+    assert {"rank_wrapper.py", "train_simulated.py", "launch.sh"} <= sent and "env.sh" not in sent
     assert not any(b"hush-hush" in path.read_bytes() for path in rig.a.root.rglob("*") if path.is_file())
     assert sum(rig.launch()._stage(name) or 0 for name in ("a", "b")) == 0
 
@@ -95,18 +96,21 @@ def test_a_signal_before_the_start_starts_nothing(rig: FakeBench) -> None:
 def test_a_run_that_is_adopted_is_judged_by_the_clocks_that_were_measured_at_its_start(rig: FakeBench) -> None:
     rig.runs(training(rig.spec, after_s=0.05))
     first = rig.launch().run()
-    records = {name: node.root / "runs" / rig.first.run_id / "exit.json" for name, node in rig.nodes.items()}
-    traces = {name: Trace("ended", record=_failed(path)) for name, path in records.items()}
-    launch = rig.launch()
     # By its own clock b was first; by the controller's it was a, since b's clock is 100 s behind.
-    start = {**first.start, "hosts": {"a": {"offset_s": 0.0}, "b": {"offset_s": -100.0}}}
-    traces["b"].record["ranks"][0]["ended_mono_s"] -= 50
+    traces = {name: Trace("ended", record=_failed(rig, name, earlier_s)) for name, earlier_s in (("a", 0), ("b", 50))}
+    launch = rig.launch()
+    assert first.start
+    offsets_s = {"a": 0.0, "b": -100.0}
+    hosts = {name: replace(node, offset_s=offsets_s[name]) for name, node in first.start.hosts.items()}
+    start = replace(first.start, hosts=hosts)
     outcome = launch.adopt(traces, start)
     assert outcome.state == "failed" and outcome.error and outcome.error.host == "a" and outcome.start is start
 
 
-def _failed(path: Path) -> dict[str, Any]:
-    record = json.loads(path.read_text())
-    record["state"], record["reason"] = "failed", ""
-    record["ranks"][0]["code"] = 1
-    return record
+def _failed(rig: FakeBench, name: str, earlier_s: float) -> ExitRecord:
+    """Return a node's record of the run as if its rank had ended with 1, so many seconds earlier."""
+    record = ExitRecord.of(json.loads((rig.nodes[name].root / "runs" / rig.first.run_id / "exit.json").read_text()))
+    (rank,) = record.ranks
+    assert rank.ended_mono_s
+    rank = replace(rank, code=1, ended_mono_s=rank.ended_mono_s - earlier_s)
+    return replace(record, state="failed", reason="", ranks=(rank,))

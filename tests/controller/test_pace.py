@@ -9,6 +9,8 @@ import pytest
 from orchestrator.controller.events import BlockOver, Decided, RunsPlanned
 from orchestrator.controller.pace import Pace
 from orchestrator.errors import RunError
+from orchestrator.record.journal import Event
+from orchestrator.record.state_file import read_state
 from tests.support.fake_bench import FakeBench, training
 
 
@@ -52,7 +54,8 @@ def test_a_bench_that_does_not_adapt_is_its_plan(tmp_path: Path) -> None:
     pace = paced(rig, Clock())
     assert pace.needs(rig.plan.planned()) == list(rig.plan.planned())
     assert [run.repeat for run in pace.runs(rig.plan.planned())] == [1, 2]
-    assert "decided" not in rig.told() and "left_out" not in rig.bench.bench() and notes(rig) == [] and pace.errors == []
+    assert "decided" not in rig.told() and "left_out" not in read_state(rig.bench.path / "bench.json")
+    assert notes(rig) == [] and pace.errors == []
     assert [len(event.runs) for event in rig.shown if isinstance(event, RunsPlanned)] == [2]
     assert not any(isinstance(event, BlockOver) for event in rig.shown)
 
@@ -62,7 +65,7 @@ def test_equal_speeds_are_narrow_after_the_planned_repeats(tmp_path: Path) -> No
     pace = paced(rig, Clock())
     assert [run.repeat for run in pace.needs(rig.plan.planned())] == [1, 2, 1]
     assert executed(rig, pace, [0.5]) == [1, 2]
-    (decided,) = [event for event in rig.bench.events() if event["event"] == "decided"]
+    (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
     assert (decided["reason"], decided["blocks"]) == ("narrow", 2) and "every 95 % interval was within" in notes(rig)[0]
     assert [event.repeat for event in rig.shown if isinstance(event, BlockOver)] == [1, 2]
 
@@ -70,20 +73,20 @@ def test_equal_speeds_are_narrow_after_the_planned_repeats(tmp_path: Path) -> No
 def test_unequal_speeds_are_repeated_up_to_the_most_and_each_block_is_written_down_before_it_starts(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2, until_ci=0.001, max_repeats=3)
     written = []
-    rig.when["planned"] = lambda: written.append(len(rig.bench.bench()["runs"]))
+    rig.when["planned"] = lambda: written.append(len(rig.bench.record().runs))
     assert executed(rig, paced(rig, Clock()), [0.5, 0.4, 0.6]) == [1, 2, 3]
     assert written == [2, 2, 3]
-    reasons = [event["reason"] for event in rig.bench.events() if event["event"] == "decided"]
-    assert reasons == ["wide", "most"] and len(rig.bench.bench()["plan"]) == 3
+    reasons = [entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.DECIDED]
+    assert reasons == ["wide", "most"] and len(rig.bench.record().plan or {}) == 3
 
 
 def test_a_run_that_does_not_fit_into_the_budget_is_left_out_and_named(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=3, budget_s=100.0)
     clock = Clock()
     assert executed(rig, paced(rig, clock, expected_s=30.0), [0.5], clock, took_s=60.0) == [1, 2]
-    record = rig.bench.bench()
-    assert record["left_out"] == [rig.plan.planned()[2].run_id] and len(record["runs"]) == 2
-    assert record["notes"] == ["left out for the budget of 100 s: 1 runs, 1 of 2n1g"] == notes(rig)
+    record = rig.bench.record()
+    assert record.left_out == (rig.plan.planned()[2].run_id,) and len(record.runs) == 2
+    assert list(record.notes) == ["left out for the budget of 100 s: 1 runs, 1 of 2n1g"] == notes(rig)
     left = [event.left_s for event in rig.shown if isinstance(event, BlockOver)]
     assert left == [40.0, 0.0]
 
@@ -107,6 +110,7 @@ def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_
 @pytest.mark.parametrize(("spent_s", "repeats"), [(0.0, [1]), (9.5, [])])
 def test_what_earlier_controllers_spent_counts_for_the_budget(tmp_path: Path, spent_s: float, repeats: list[int]) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
-    for at, name in ((100.0, "begun"), (100.0 + spent_s, "planned"), (500.0, "begun")):
-        rig.bench.event(name, at=at, run="x")
+    rig.bench.event(Event.BEGUN, at=100.0)
+    rig.bench.event(Event.PLANNED, at=100.0 + spent_s, run="x")
+    rig.bench.event(Event.BEGUN, at=500.0)
     assert [run.repeat for run in paced(rig, Clock(), expected_s=1.0).runs(rig.plan.planned())] == repeats

@@ -12,6 +12,7 @@ from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
 from orchestrator.controller.peer import A_NODE_FAILED
 from orchestrator.errors import Interrupted
 from orchestrator.plan.limits import Limits
+from orchestrator.record.journal import Event
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
 from tests.support.fake_keeper import Rank
 
@@ -53,7 +54,7 @@ def test_a_rank_that_fails_ends_the_run_everywhere(rig: FakeBench) -> None:
     assert outcome.error.message == "rank 1 ended with exit code 3"
     assert reason(rig, "a") == A_NODE_FAILED and not rig.a.keepers and not rig.b.keepers
     assert [event.reason for event in rig.shown if isinstance(event, Stopping)] == [A_NODE_FAILED]
-    assert [event["reason"] for event in rig.bench.events() if event["event"] == "stopping"] == [A_NODE_FAILED]
+    assert [entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.STOPPING] == [A_NODE_FAILED]
 
 
 def test_the_first_cause_is_what_happened_first_and_not_what_was_heard_first(rig: FakeBench) -> None:
@@ -77,7 +78,7 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_stopped(tmp_path: P
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "node_lost", "b")
     assert "it stops the run by itself within 9 s" in outcome.error.message
-    assert outcome.answers["b"]["silent"] and not outcome.answers["a"]["silent"]
+    assert outcome.answers["b"].silent and not outcome.answers["a"].silent
     assert reason(rig, "a") == A_NODE_FAILED
 
 
@@ -92,7 +93,7 @@ def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path
 
     rig.when[Started] = falls_silent
     outcome = rig.launch().run()
-    assert (outcome.state, outcome.error) == ("finished", None) and outcome.answers["b"]["longest_silence_s"] > 1.35
+    assert (outcome.state, outcome.error) == ("finished", None) and outcome.answers["b"].longest_silence_s > 1.35
 
 
 def test_a_line_that_breaks_is_made_again_and_the_run_goes_on(rig: FakeBench) -> None:

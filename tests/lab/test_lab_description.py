@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory.read import open_inventory
 from orchestrator.lab import Lab, LabNode, machine
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
-from orchestrator.plan import folders as library
 from tests.support.faultlab import MakeLab, Ssh
 
 
@@ -37,7 +37,7 @@ def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -
     lab = _lab(tmp_path / 'a "strange" folder: #1')
     file = tmp_path / "cluster.yaml"
     file.write_text(inventory_text(lab, gpus=0, slots=3, settings={"NCCL_NVLS_ENABLE": "0"}))
-    inventory = library.open_inventory(str(file))
+    inventory = open_inventory(str(file))
     assert [(h.name, h.address, h.gpus, h.slots, h.capacity, dict(h.env)) for h in inventory.hosts] == [
         ("node1", "10.11.0.2", 0, 3, 3, {}),
         ("node2", "10.11.0.3", 0, 3, 3, {}),
@@ -53,7 +53,7 @@ def test_gpus_are_dealt_out_and_every_node_is_a_host_of_its_own_to_nccl(tmp_path
     settings = gpu_settings({"NCCL_NVLS_ENABLE": "0", "NCCL_HOSTID": "all", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/root"})
     file = tmp_path / "cluster.yaml"
     file.write_text(inventory_text(_lab(tmp_path), gpus=4, slots=1, settings=settings))
-    hosts = library.open_inventory(str(file)).hosts
+    hosts = open_inventory(str(file)).hosts
     assert [host.gpus for host in hosts] == [4, 4]
     assert [host.vars["cuda_visible_devices"] for host in hosts] == ["0,1,2,3", "4,5,6,7"]
     assert [dict(host.env) for host in hosts] == [

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.collect import collect_host, is_complete, left_behind, settle
+from orchestrator.plan.bench import plan_run
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.request import Request, checked_specs
+from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
 from tests.support import judge
 from tests.support.fake_keeper import Rank
@@ -28,6 +33,13 @@ def node(tmp_path: Path) -> FakeNode:
     line.send("go", at=0.0)
     judge.wait_for(lambda: node.keepers[RUN].started, 5, "it does not start")
     return node
+
+
+def planned(host: Host) -> dict[str, Any]:
+    """Return the manifest of the run as its controller writes it before the start."""
+    folder = open_framework("simulated")
+    (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(1,)), [folder], [host])
+    return manifest_of(plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000), folder, "bench", {})
 
 
 def end(node: FakeNode, code: int = 0) -> None:
@@ -109,7 +121,7 @@ def test_a_log_that_has_changed_here_is_not_complete(node: FakeNode, run: RunDir
 def test_the_outcome_of_a_run_without_a_controller_follows_from_its_records(
     node: FakeNode, run: RunDir, code: int, state: str, message: str | None
 ) -> None:
-    run.write_manifest({"outcome": None})
+    run.write_manifest(planned(node.host))
     settle(run, ["a"])
     assert run.manifest_content()["outcome"] is None
     end(node, code)
@@ -125,7 +137,7 @@ def test_what_is_left_of_a_run_is_asked_without_bringing_its_logs(node: FakeNode
     assert left and (left.record, left.alive, left.started, left.boot_id) == (None, True, True, node.boot_id)
     end(node)
     left = left_behind(node, RUN, timeout_s=1)
-    assert left and left.record and left.record["state"] == "finished"
+    assert left and left.record and left.record.state == "finished"
     (node.root / "runs" / RUN / "exit.json").write_text(json.dumps([1]))
     with pytest.raises(RunError, match="expected an exit record"):
         left_behind(node, RUN, timeout_s=1)

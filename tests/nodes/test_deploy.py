@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from orchestrator.errors import Faults
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.deploy import Memory, deploy, stage_payload
 from orchestrator.plan.folders import FrameworkFolder, open_framework
+from orchestrator.plan.framework import payload_path
 from tests.support.fake_node import FakeCluster, FakeNode
 
 FOLDER = open_framework("simulated")
@@ -82,7 +84,19 @@ def test_a_node_that_does_not_answer_is_named(cluster: Any, tmp_path: Path) -> N
     assert [(error.kind, error.host) for error in caught.value.errors] == [("node_lost", "b")]
 
 
-def test_files_are_named_by_their_digest_and_sent_once(cluster: Any) -> None:
+def test_a_set_is_named_by_its_digest_and_sent_once(cluster: Any) -> None:
     node = cluster.nodes["a"]
     assert [stage_payload(node, FOLDER), stage_payload(node, FOLDER)] == [SIZE, 0]
-    assert {path.parent.name for path in node.root.rglob("*.py")} == set(FOLDER.payload_digests.values())
+    sent = {path.relative_to(node.root).as_posix(): path.read_bytes() for path in node.root.rglob("*") if path.is_file()}
+    assert sent == {payload_path(name, FOLDER.payload_digest): content for name, content in FOLDER.payload.items()}
+
+
+def test_what_a_node_holds_in_another_set_is_not_sent_again(cluster: Any) -> None:
+    node = cluster.nodes["a"]
+    stage_payload(node, FOLDER)
+    changed = replace(FOLDER, payload={**FOLDER.payload, "train_simulated.py": b"print()\n"})
+    assert changed.payload_digest != FOLDER.payload_digest
+    assert [stage_payload(node, changed), stage_payload(node, changed), stage_payload(node, FOLDER)] == [8, 0, 0]
+    for folder in (FOLDER, changed):
+        for name, content in folder.payload.items():
+            assert (node.root / payload_path(name, folder.payload_digest)).read_bytes() == content

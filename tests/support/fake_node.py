@@ -43,18 +43,28 @@ class FakeTransport:
         return self.node.greets and wanted()
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Result:
-        """Answer `Deployed.question` from the folder, as sha256sum and stat would."""
+        """Answer `Deployed.question` from the folder, as cd, sha256sum and stat would."""
         self.node.reached()
-        asked = shlex.split(argv[-1])
-        files = asked[asked.index("sha256sum") + 2 : asked.index("stat") - 1]
-        paths = asked[asked.index("--", asked.index("stat")) + 1 :]
-        lines = [
-            f"{digest((self.node.root / name).read_bytes())}  {name}" for name in files if (self.node.root / name).exists()
-        ]
-        lines += [f"{path} {self.node.paths[path]}" for path in paths if path in self.node.paths]
-        whole = len(lines) == len(files) + len(paths)
-        text = self.node.machine + "".join(f"{line}\n" for line in lines)
-        return Result(0 if whole else 1, None, text.encode(), b"")
+        machine, _, rest = argv[-1].partition("; ")
+        where, text = Path(shlex.split(machine)[2]), self.node.machine
+        lines: list[str | None]
+        for program, *words in (shlex.split(command) for command in rest.split(" && ")):
+            match program:
+                case "cd":
+                    where = where / words[0]
+                    lines = [] if where.is_dir() else [None]
+                case "sha256sum":
+                    files = [(where / name, name) for name in words[1:]]
+                    lines = [f"{digest(path.read_bytes())}  {name}" if path.is_file() else None for path, name in files]
+                case "stat":
+                    states = [(path, self.node.paths.get(path)) for path in words[words.index("--") + 1 :]]
+                    lines = [f"{path} {state}" if state else None for path, state in states]
+                case _:
+                    raise AssertionError(f"expected cd, sha256sum or stat, got {program}")
+            text += "".join(f"{line}\n" for line in lines if line is not None)
+            if None in lines:
+                return Result(1, None, text.encode(), b"")
+        return Result(0, None, text.encode(), b"")
 
     def close(self) -> None:
         self.alive = False
@@ -102,17 +112,28 @@ class FakeNode:
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         self.reached()
-        sent = 0
+        missing = []
         for file in files:
             if not all(_NAME.fullmatch(part) for part in file.path.split("/")):
                 raise RunError(f"unsafe path {file.path!r}", kind="unsafe_path", host=self.host.name)
-            path = self.root / file.path
-            if not path.exists() or digest(path.read_bytes()) != file.sha256:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(file.content)
-                path.chmod(file.mode)
-                sent += len(file.content)
-        return sent
+            if not self.holds(self.root / file.path, file):
+                others = self.root.glob(file.elsewhere) if file.elsewhere else ()
+                if any(self.holds(path, file) for path in others):
+                    self.write(file)
+                else:
+                    missing.append(file)
+        for file in missing:
+            self.write(file)
+        return sum(len(file.content) for file in missing)
+
+    def holds(self, path: Path, file: Upload) -> bool:
+        return path.is_file() and digest(path.read_bytes()) == file.sha256
+
+    def write(self, file: Upload) -> None:
+        path = self.root / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(file.mode)
 
     def fetch(
         self, run_id: str, have: Mapping[str, int], sink: Sink, *, timeout_s: float, max_bytes: int, max_files: int
