@@ -261,6 +261,12 @@ def test_another_package_is_entered_by_its_face_or_a_door(path: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("package", MAY_USE)
+def test_a_face_hands_on_no_name_of_a_module_of_its_own(package: str) -> None:
+    # `from orchestrator.logs import parse` would be the function in one place and the module in another.
+    assert handed_on(package) & {path.stem for path in (PACKAGE / package).glob("*")} == set()
+
+
 def test_every_door_is_used() -> None:
     used: set[str] = set()
     for file, targets in arrows().items():

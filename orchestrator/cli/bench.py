@@ -29,7 +29,8 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Bench, RunSpec
+    from orchestrator.plan import RunSpec
+    from orchestrator.plan.bench import Bench
     from orchestrator.record import RunDir
 
 
@@ -81,7 +82,8 @@ def bench(
     Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
     """
     from orchestrator import yamlfile
-    from orchestrator.plan import Limits, framework_for, open_framework
+    from orchestrator.plan import Limits
+    from orchestrator.plan.folders import framework_for, open_framework
     from orchestrator.plan.request import check_measures, planned, request_of, without
 
     request = request_of(
@@ -141,8 +143,7 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     from orchestrator.controller.earlier import earlier_times
     from orchestrator.controller.stopping import plan_words
     from orchestrator.inventory import fold
-    from orchestrator.plan import plan_run
-    from orchestrator.plan.bench import PORTS
+    from orchestrator.plan.bench import PORTS, plan_run
     from orchestrator.plan.render import folded, without_secrets
     from orchestrator.record.manifest import manifest_of
 

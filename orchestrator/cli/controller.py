@@ -23,7 +23,8 @@ from orchestrator.controller.peer import Interrupt
 from orchestrator.errors import Faults, RunError, recorded_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.headroom import disk_room
-from orchestrator.plan import Bench, Limits
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.placement import taken
 from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord

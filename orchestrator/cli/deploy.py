@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.checks import Check
     from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
-    from orchestrator.plan import FrameworkFolder
+    from orchestrator.plan.folders import FrameworkFolder
 
 Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
 
@@ -45,7 +45,7 @@ def deploy(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
-    from orchestrator.plan import open_framework
+    from orchestrator.plan.folders import open_framework
 
     folders = [open_framework(name, templates) for name in words(framework)]
     selection = select(hosts, exclude)
@@ -90,7 +90,7 @@ def check(
     """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
-    from orchestrator.plan import open_framework
+    from orchestrator.plan.folders import open_framework
 
     named = _named(only)
     folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []
@@ -156,7 +156,7 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
     """Return every check of every host and among them, each once."""
 
-    from orchestrator.checks import among, judge
+    from orchestrator.checks.judge import among, judge
 
     checks: list[Check] = []
     for folder in folders:

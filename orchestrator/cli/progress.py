@@ -33,8 +33,8 @@ from orchestrator.controller.events import (
 )
 from orchestrator.controller.stopping import block_words
 from orchestrator.inventory import fold
-from orchestrator.logs import parse
-from orchestrator.plan import PlannedRun
+from orchestrator.logs.parse import parse
+from orchestrator.plan.bench import PlannedRun
 from orchestrator.report.cells import number
 from orchestrator.report.text import visible
 from orchestrator.results import RunResult

@@ -140,7 +140,7 @@ def _summary(
     """
     if from_logs:
         from orchestrator.analysis.published.foreign import summary_of_tree
-        from orchestrator.plan import open_framework
+        from orchestrator.plan.folders import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
     from orchestrator.errors import DataError

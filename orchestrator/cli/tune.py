@@ -70,7 +70,8 @@ def tune(
     The best is run against the default at the end, in turns; only what that shows is claimed, and written as an inventory.
     """
     from orchestrator.analysis.tune.state import tune_record
-    from orchestrator.plan import Limits, open_framework
+    from orchestrator.plan import Limits
+    from orchestrator.plan.folders import open_framework
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
-from orchestrator.logs import diagnose
 from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import is_consequence
+from orchestrator.logs.failures import diagnose, is_consequence
 from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord, exit_record
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from orchestrator.checks import among, judge, same_machine, unfit
+from orchestrator.checks import same_machine, unfit
+from orchestrator.checks.judge import among, judge
 from orchestrator.controller.blame import with_cause
 from orchestrator.controller.events import Checked, LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
@@ -18,9 +19,8 @@ from orchestrator.inventory import Host, redaction, secret_values
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.preflight import capture
-from orchestrator.plan import Plan, PlannedRun, plan_run
-from orchestrator.plan.bench import PORTS
-from orchestrator.plan.render import without_secrets
+from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
+from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end

@@ -27,7 +27,8 @@ from orchestrator.controller.stopping import plan_words
 from orchestrator.errors import DataError, Faults, OrchError, RunError
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
-from orchestrator.plan import Bench, Limits, PlannedRun
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event

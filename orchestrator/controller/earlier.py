@@ -7,7 +7,9 @@ from pathlib import Path
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host
-from orchestrator.plan import Bench, FrameworkFolder, RunSpec
+from orchestrator.plan import RunSpec
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record import RunDir
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.record.rundir import benches

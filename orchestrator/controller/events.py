@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from orchestrator.checks import Check
 from orchestrator.controller.stopping import Width
 from orchestrator.errors import OrchError
-from orchestrator.plan import PlannedRun, Schedule
+from orchestrator.plan import Schedule
+from orchestrator.plan.bench import PlannedRun
 from orchestrator.results import RunResult
 
 __all__ = [

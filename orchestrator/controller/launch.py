@@ -22,7 +22,8 @@ from orchestrator.nodes.conversation import KeeperLine
 from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
-from orchestrator.plan import FrameworkFolder, NodePlan, Plan
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 

@@ -14,7 +14,8 @@ from typing import Any
 from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
 from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
-from orchestrator.plan import Bench, PlannedRun, RunSpec
+from orchestrator.plan import RunSpec
+from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
 from orchestrator.record.owed import add_block, leave_out

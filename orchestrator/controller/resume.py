@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from orchestrator.controller.campaign import Campaign
 from orchestrator.controller.events import TakingOver
 from orchestrator.errors import recorded_error
-from orchestrator.plan import PlannedRun
+from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.journal import begun_runs
 from orchestrator.record.manifest import RecordedOutcome, read_manifest
 from orchestrator.record.owed import supersede

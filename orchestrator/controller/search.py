@@ -19,8 +19,8 @@ from orchestrator.analysis.tune.candidates import applied, written
 from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import DataError, OrchError, RunError
-from orchestrator.plan import Bench, PlannedRun, RunSpec
-from orchestrator.plan.bench import ordered
+from orchestrator.plan import RunSpec
+from orchestrator.plan.bench import Bench, PlannedRun, ordered
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.journal import Event

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.plan import Bench, RunSpec, Schedule
+from orchestrator.plan import RunSpec, Schedule
+from orchestrator.plan.bench import Bench
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.summary import summarize
 

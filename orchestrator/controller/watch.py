@@ -20,7 +20,7 @@ from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import KeeperLine, refusal
-from orchestrator.plan import Plan
+from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, NodeStart, StartRecord
 from orchestrator.record.node_record import ExitRecord, RankRecord

@@ -23,7 +23,7 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each_or_raise
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.nodes.preflight import capture
-from orchestrator.plan import FrameworkFolder
+from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import payload_path
 from orchestrator.record.project import keep
 

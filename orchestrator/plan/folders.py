@@ -76,7 +76,7 @@ def frameworks(extra: Path | None = None) -> dict[str, Path]:
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
     from orchestrator import yamlfile
-    from orchestrator.logs import parse
+    from orchestrator.logs.parse import parse
     from orchestrator.plan import schema
 
     known = frameworks(extra)

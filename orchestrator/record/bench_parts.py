@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.inventory import Host
 from orchestrator.inventory.secrets import SHOWN
-from orchestrator.plan import FrameworkFolder, Knob, RunSpec
+from orchestrator.plan import Knob, RunSpec
+from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record.recorded_spec import spec_of
 
 __all__ = [

@@ -14,7 +14,8 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError
 from orchestrator.inventory import Host
-from orchestrator.plan import Bench, Limits, PlannedRun, RunSpec, Schedule
+from orchestrator.plan import Limits, RunSpec, Schedule
+from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
 

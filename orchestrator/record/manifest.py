@@ -14,9 +14,11 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import LogGrammar
-from orchestrator.plan import MEASURES, FrameworkFolder, Measure, Plan, RunSpec
+from orchestrator.plan import MEASURES, Measure, RunSpec
+from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
+from orchestrator.plan.render import Plan
 from orchestrator.record.recorded_spec import spec_of
 from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name

@@ -12,7 +12,9 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory, open_inventory
-from orchestrator.plan import Bench, Limits, PlannedRun, open_framework
+from orchestrator.plan import Limits
+from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.folders import open_framework
 from orchestrator.record.bench_parts import PlannedWith, RungRecord
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir

@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from orchestrator.errors import DataError
-from orchestrator.logs import LogGrammar, Parsed, RankAggregate, parse
+from orchestrator.logs import LogGrammar, RankAggregate
+from orchestrator.logs.parse import Parsed, parse
 from orchestrator.pool import shared_out
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import deadline, verified

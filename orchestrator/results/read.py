@@ -15,7 +15,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.inventory import fold
-from orchestrator.logs import Parsed, nccl
+from orchestrator.logs import nccl
+from orchestrator.logs.parse import Parsed
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.analysis.compare.cells import spec_fields
-from orchestrator.checks import differences
+from orchestrator.checks.differences import differences
 from orchestrator.inventory import fold
 from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written

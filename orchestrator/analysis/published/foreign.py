@@ -21,7 +21,8 @@ from typing import Any
 from orchestrator.analysis.published.rules import RULES, Case, Rule
 from orchestrator.analysis.published.tables import PublishedFile
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.plan import Framework, RunSpec, frameworks, open_framework
+from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
