@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -221,6 +222,18 @@ def test_a_package_uses_only_those_of_its_row(package: str) -> None:
         if package_of(target) not in may
     ]
     assert wrong == []
+
+
+def test_the_documented_table_of_packages_is_the_one_that_holds() -> None:
+    page = (REPOSITORY / "docs" / "structure.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", page, re.MULTILINE))
+    above: list[str] = []
+    for package, uses in MAY_USE.items():
+        if rows[package] in ("all above", "all"):
+            assert set(uses.split()) >= set(above) - {"report", "lab"}, package
+        else:
+            assert rows[package].replace("–", "").split() == uses.split(), package
+        above.append(package)
 
 
 def test_packages_import_each_other_in_no_circle() -> None:
