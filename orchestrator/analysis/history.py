@@ -1,7 +1,7 @@
-"""Every cell of every bench of a project, oldest first, as its own evidence shows it.
+"""Every cell of every bench of a project, oldest first, from the evidence of each bench.
 
-What was read of a bench is kept in one deletable file, and believed only while no file of the bench has another size or time of
-change. Reading ten thousand logs anew takes half a minute; looking at them takes a moment.
+The cells of a bench are cached in one deletable file, and read from there only if no file of the bench has changed its size or
+modification time. Reading ten thousand logs again takes half a minute; checking their sizes and times takes a moment.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from orchestrator.results.summary import Row, summarize
 __all__ = ["History", "PastCell", "chosen", "history"]
 
 _SCHEMA = 2
-_OURS = {"results", "report.html", "owner.lock", "progress.log"}
-"""Derived, or no evidence."""
+_NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
+"""Names of derived files and of files that are no evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell of one bench: median and 95 % interval in samples/s of ``n`` good repeats, None where there is none.
+    """One cell of one bench: median and 95 % interval in samples/s of ``n`` good repeats, None if there is none.
 
-    ``spec`` is all that was asked for, as text: equal texts may be compared. ``created`` is when the bench was planned, in UTC.
+    ``spec`` is the whole spec as text: cells with equal ones are comparable. ``created`` is when the bench was planned, in UTC.
     """
 
     created: str
@@ -58,8 +58,8 @@ class PastCell:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All cells, of each bench or run that cannot be read or believed the reason, and of each bench that has no speeds what it
-    measured."""
+    """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason, ``speedless`` each bench without
+    speeds to what it measured."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
@@ -67,31 +67,31 @@ class History:
 
 
 def history(root: Path, cache: Path) -> History:
-    """Return the history of the benches in ``root``; nothing of a bench is raised. ``cache`` need not be there."""
-    known, found = _cached(cache), {}
+    """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
+    cached, entries = _cached(cache), {}
     for folder in reversed(bench_folders(root)):
         mark = _mark(folder)
-        entry = known.get(folder.name)
-        found[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
-    if found != known:
-        with suppress(OrchError, OSError):  # it only saves time
+        entry = cached.get(folder.name)
+        entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **_read(folder)}
+    if entries != cached:
+        with suppress(OrchError, OSError):  # the cache only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": found})).encode())
-    cells = [_revived(cell) for one in found.values() for cell in one["cells"]]
-    damaged = {name: reason for one in found.values() for name, reason in one["damaged"].items()}
-    speedless = {name: one["measures"] for name, one in found.items() if one["measures"]}
+            write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
+    cells = [_revived(cell) for entry in entries.values() for cell in entry["cells"]]
+    damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
+    speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
     return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
 
 
 def chosen(
     cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = ""
 ) -> tuple[PastCell, ...]:
-    """Return the cells that are as wanted, an empty text being any; ``since`` is a date or time as ``created`` is written."""
-    wanted = {"model": model, "dtype": dtype, "shape": shape}
+    """Return the matching cells; an empty text matches any. ``since`` is a date or time in the format of ``created``."""
+    required = {"model": model, "dtype": dtype, "shape": shape}
     return tuple(
         cell
         for cell in cells
-        if cell.created >= since and all(not value or getattr(cell, name) == value for name, value in wanted.items())
+        if cell.created >= since and all(not value or getattr(cell, name) == value for name, value in required.items())
     )
 
 
@@ -105,12 +105,12 @@ def _cached(path: Path) -> dict[str, Any]:
         record = read_json(path)
     except OrchError:
         return {}
-    whole = isinstance(record, dict) and not is_broken(record) and "seal" in record
-    return record["benches"] if whole and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
+    intact = isinstance(record, dict) and not is_broken(record) and "seal" in record
+    return record["benches"] if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
 
 
 def _mark(bench: Path) -> str:
-    """Return a digest of names, sizes and times of change of all evidence of a bench."""
+    """Return a digest of the names, sizes and modification times of all evidence of a bench."""
     lines = sorted(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(bench)))
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -118,7 +118,7 @@ def _mark(bench: Path) -> str:
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name in _OURS:
+            if entry.name in _NO_EVIDENCE:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _files(entry.path)
@@ -127,17 +127,17 @@ def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the cells of a bench but borrowed ones, which the lender has, and what is damaged, ready for JSON."""
+    """Return the cells of a bench, except borrowed ones, which the lender lists, and the damaged runs, for JSON."""
     try:
         bench = BenchDir.open(path)
         record = bench.record()
         results = [read_run(run) for run in bench.runs()]
         specs = {run.run_id: json.dumps(run.spec.as_dict(), sort_keys=True) for run in results if run.spec}
-        own = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
-        cells = [_measured(row, record.created, path.name, specs[row.run_ids[0]]) for row in own]
+        rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
+        cells = [_measured(row, record.created, path.name, specs[row.run_ids[0]]) for row in rows]
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
-    # The evidence of a run that goes on is not whole yet, and one that was lost has said so itself: neither is damage.
+    # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
     damaged = [run for run in results if isinstance(run.error, DataError) and run.state in ("damaged", "failed")]
     measures = next((run.measure.noun for run in results if not run.measure.has_speed), "")
     reasons = {run.run_id: str(run.error) for run in damaged}

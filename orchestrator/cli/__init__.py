@@ -1,1 +1,1 @@
-"""The command line: words in, words out, exit codes. Heavy libraries are imported by the commands that use them."""
+"""The command line: options, output, exit codes. Heavy libraries are imported only by the commands that use them."""

@@ -1,4 +1,4 @@
-"""What a bench or a tune prints when it is over, and the files that a tune writes."""
+"""The output of a finished bench or tune, and the files that a tune writes."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ __all__ = ["options_path", "show", "table"]
 
 
 def show(bench: BenchDir, as_json: bool) -> None:
-    """Print what came of a tune, and write it: all of it beside the bench, and what applies it, if anything is faster."""
+    """Print the result of a tune; write it to ``tuned.json`` in the bench, with the files that apply a faster candidate."""
     import json
 
     from orchestrator.analysis.tune import tuned
     from orchestrator.files import write_atomic
     from orchestrator.report.tune import answer, rungs
 
-    found = tuned(bench)
-    files = _write(bench, found)
-    document = {**found.as_dict(), "answer": answer(found), "files": [str(path) for path in files]}
+    result = tuned(bench)
+    files = _write(bench, result)
+    document = {**result.as_dict(), "answer": answer(result), "files": [str(path) for path in files]}
     write_atomic(bench.path / "tuned.json", json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
     if as_json:
         print_json(document)
         return
-    for line in rungs(found):
+    for line in rungs(result):
         typer.echo(line)
-    typer.echo(f"\n{answer(found)}")
+    typer.echo(f"\n{answer(result)}")
     if files:
-        typer.echo(f"\nto use it: {shlex.join(_command(found, files))}")
-    elif found.verdict == "unfinished":
-        typer.echo(f"to go on: orch resume {shlex.quote(bench.path.name)}{' --retry-failed' * _pilot_failed(bench)}")
+        typer.echo(f"\nto use it: {shlex.join(_command(result, files))}")
+    elif result.verdict == "unfinished":
+        option = " --retry-failed" if _pilot_failed(bench) else ""
+        typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}{option}")
 
 
 def _pilot_failed(bench: BenchDir) -> bool:
-    """Tell whether the first run failed by itself: a resume repeats it where it is told to."""
+    """Return True if the first run failed by itself: a resume repeats it only with ``--retry-failed``."""
     from contextlib import suppress
 
     from orchestrator.controller.resume import counts
@@ -54,28 +55,28 @@ def _pilot_failed(bench: BenchDir) -> bool:
     from orchestrator.record.manifest import read_manifest
 
     for pilot in bench.runs()[:1]:
-        with suppress(DataError):  # whoever reads its evidence is told
+        with suppress(DataError):  # reported where its evidence is read
             outcome = read_manifest(pilot).outcome
             return outcome is not None and counts(outcome) and outcome.state != "finished"
     return False
 
 
-def _write(bench: BenchDir, found: Tuned) -> list[Path]:
-    """Write the inventory and the run file of what is faster; return those that are there. What stands there stays."""
+def _write(bench: BenchDir, result: Tuned) -> list[Path]:
+    """Write the inventory and the run file of a faster candidate; return their paths. Existing files are not overwritten."""
     from orchestrator.analysis.tune.answer import FASTER
     from orchestrator.files import write_atomic
     from orchestrator.report.tune import inventory_file, options_file
 
-    if found.verdict != FASTER:
+    if result.verdict != FASTER:
         return []
     tune = bench.record().tune
     target = Path(tune.output) if tune and tune.output else bench.path / "tuned.yaml"
-    base = os.path.relpath(found.inventory, target.parent) if Path(found.inventory).exists() else ""
+    base = os.path.relpath(result.inventory, target.parent) if Path(result.inventory).exists() else ""
     files = {}
-    if found.env:
-        files[target] = inventory_file(found, base)
-    if found.options:
-        files[options_path(target)] = options_file(found)
+    if result.env:
+        files[target] = inventory_file(result, base)
+    if result.options:
+        files[options_path(target)] = options_file(result)
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -84,25 +85,25 @@ def _write(bench: BenchDir, found: Tuned) -> list[Path]:
 
 
 def options_path(target: Path) -> Path:
-    """Return where the run file of a tune is written whose inventory goes to ``target``."""
+    """Return the path of the run file of a tune that writes its inventory to ``target``."""
     return target.with_name(f"{target.stem}.options.yaml")
 
 
-def _command(found: Tuned, files: list[Path]) -> list[str]:
-    """Return the bench that uses what was found."""
+def _command(result: Tuned, files: list[Path]) -> list[str]:
+    """Return the `orch bench` command that uses the result."""
     from orchestrator.plan.spec import as_written
 
-    spec = found.spec
+    spec = result.spec
     words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
     words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
-    words += [word for name, value in found.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
+    words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
     for path in files:
         words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]
     return words
 
 
 def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
-    """Print the table of a bench that is over, or what came of a tune."""
+    """Print the table of a finished bench, or the result of a tune."""
     if bench.record().tune:
         show(bench, as_json)
         return

@@ -1,4 +1,4 @@
-"""`orch archive` and `orch verify`: a bench in one sealed file, and the proof that nothing in it has changed."""
+"""`orch archive` and `orch verify`: seal a bench into one file, and verify that nothing in it has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def add_to(app: typer.Typer) -> None:
 
 def archive(
     bench: Bench = "",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: <bench>.tar, here.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: <bench>.tar in this directory.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Seal a bench into one file: all its evidence, its tables, and a digest of each."""
@@ -36,26 +38,26 @@ def archive(
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="FILE|DIRECTORY", help="An archive, as it is or unpacked.")],
-    quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The seal that it has to have.")] = "",
+    path: Annotated[Path, typer.Argument(metavar="FILE|DIRECTORY", help="An archive, packed or unpacked.")],
+    quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Prove an archive: every byte of it, and the tables computed anew from the logs. Exit 4 where something differs."""
+    """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
     import re
 
     from orchestrator.errors import ConfigError
-    from orchestrator.record.archive import verify as proven
+    from orchestrator.record.archive import verify as verified
 
     if quoted and not re.fullmatch(r"[0-9a-f]{64}", quoted):
         raise ConfigError(f"expected 64 digits of 0-9 and a-f, got {quoted!r}", where="--seal")
-    found = proven(path, _tables, quoted)
-    _print(found, path, f"{found.files} files and the tables are what orch {found.orch} sealed", as_json)
+    archived = verified(path, _tables, quoted)
+    _print(archived, path, f"{archived.files} files and the tables are as sealed by orch {archived.orch}", as_json)
     if not quoted:
-        typer.echo("it agrees with itself; --seal SHA256 proves that it is the archive whose seal was quoted", err=True)
+        typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
 
 
 def _tables(bench: BenchDir) -> dict[str, Any]:
-    """Return what ``orch summarize --json`` prints. Nothing derived is kept, as the evidence may lie where nobody writes."""
+    """Return what ``orch summarize --json`` prints. Nothing is cached, because the evidence may be in a read-only directory."""
     import json
 
     from orchestrator.report.formats.json import render
@@ -68,10 +70,10 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
     return document
 
 
-def _print(found: Archive, path: Path, what: str, as_json: bool) -> None:
-    measured = sum(row["n"] for row in (*found.tables["rows"], *found.tables.get("sheets", ())))
+def _print(archived: Archive, path: Path, what: str, as_json: bool) -> None:
+    measured = sum(row["n"] for row in (*archived.tables["rows"], *archived.tables.get("sheets", ())))
     if as_json:
-        print_json({"path": str(path), **asdict(found), "measured": measured})
+        print_json({"path": str(path), **asdict(archived), "measured": measured})
         return
-    typer.echo(f"{path}: {what}; {measured} of {found.runs} runs have a number")
-    typer.echo(f"seal {found.seal}")
+    typer.echo(f"{path}: {what}; {measured} of {archived.runs} runs have a number")
+    typer.echo(f"seal {archived.seal}")

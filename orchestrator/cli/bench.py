@@ -1,4 +1,4 @@
-"""`orch bench`: plan a bench, show it, run it, collect it."""
+"""`orch bench`: plan, show, run and collect a bench."""
 
 from __future__ import annotations
 
@@ -40,46 +40,61 @@ def add_to(app: typer.Typer) -> None:
 
 
 def bench(
-    model: Annotated[str, typer.Argument(help="What to train, such as resnet50, or to measure, such as allreduce.")],
-    nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes; all if not given.")] = "",
-    gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node; all GPUs if not given.")] = "",
+    model: Annotated[
+        str, typer.Argument(help="Model to train, such as resnet50, or collective to measure, such as allreduce.")
+    ],
+    nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes. Default: all.")] = "",
+    gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="1n1g,…", help="Shapes instead of --nodes and --gpus.")] = "",
-    ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one whole node, 2, 4 … nodes.")] = False,
+    ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one full node, then 2, 4 … nodes.")] = False,
     dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16.")] = "",
     batch_size: Annotated[str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step.")] = "",
     framework: Annotated[
-        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Framework folders; by the model if not given.")
+        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Frameworks. Default: chosen by the model.")
     ] = "",
-    loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Where samples come from.")] = "",
-    repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each cell.")] = None,
+    loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Sources of samples.")] = "",
+    repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each configuration.")] = None,
     until_ci: Annotated[
-        str, typer.Option("--until-ci", metavar="1%", help="Add repeats until every 95 % interval is within ± so much.")
+        str,
+        typer.Option(
+            "--until-ci", metavar="1%", help="Add repeats until every 95 % interval is within ± this share of its median."
+        ),
     ] = "",
-    max_repeats: Annotated[int | None, typer.Option("--max-repeats", min=2, help="Most repeats with --until-ci; 30.")] = None,
+    max_repeats: Annotated[
+        int | None, typer.Option("--max-repeats", min=2, help="Upper limit of repeats with --until-ci. Default: 30.")
+    ] = None,
     budget: Budget = "",
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, warm-up included.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
     order: Annotated[str, typer.Option("--order", help="interleaved or random.")] = "interleaved",
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A knob of the framework.")] = None,
-    run_file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="YAML with choices; options win.")] = None,
-    baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g where no usable one exists.")] = True,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the framework.")
+    ] = None,
+    run_file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="YAML file with settings; options take precedence.")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
+    ] = True,
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
     stall: StallTimeout = 600.0,
-    output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="MiB of logs of a run on one node.")] = 1024,
+    output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
     detach: Detach = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print plan and files of every node, contact nobody.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the files of every node; contact no host.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Plan a bench (cells x repeats), show it, run it, collect it.
+    """Plan a bench (configurations x repeats), show it, run it, collect it.
 
-    Lists make cells: --nodes 1,2,4 --dtype fp32,fp16 is six of them, run interleaved, each --repeats times.
+    Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, run interleaved, each --repeats times.
     """
     from orchestrator import yamlfile
     from orchestrator.plan import Limits
@@ -123,7 +138,7 @@ def bench(
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:
-    """Return the baselines of a bench for which earlier ones have usable runs, with those runs."""
+    """Return the baselines of a bench for which earlier benches have usable runs, with those runs."""
     from orchestrator.controller.earlier import usable_baseline
     from orchestrator.plan.request import borrowable
 
@@ -137,7 +152,7 @@ def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[Run
 
 
 def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
-    """Print the plan, the origin of every value, and every file of every node. Contacts nobody."""
+    """Print the plan, the origin of every value, and every file of every node. Contacts no host."""
     from dataclasses import asdict
 
     from orchestrator.controller.earlier import earlier_times
@@ -163,7 +178,7 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
         return
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
-    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the one that is chosen when a run starts")
+    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in plans:
         typer.echo(f"  {run.run_id}")
     shown = set()

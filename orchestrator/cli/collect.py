@@ -1,4 +1,4 @@
-"""`orch collect`: bring the evidence of a bench from its nodes."""
+"""`orch collect`: fetch the evidence of a bench from its nodes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def add_to(app: typer.Typer) -> None:
 def collect(
     bench: Bench = "",
     accept_new: AcceptNew = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Then remove what is here and whole from the nodes.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Then remove completely collected runs from the nodes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring logs and exit records home. Safe to repeat: what is here and agrees with the node's digests is not sent again."""
+    """Collect logs and exit records. Safe to repeat: files that already match the node's digests are not sent again."""
     from orchestrator.cli.transfer import transfer
     from orchestrator.errors import DataError, Faults
     from orchestrator.inventory import open_inventory
@@ -44,17 +44,17 @@ def collect(
     record = directory.record()
     runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed])
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
-    wanted = {host for hosts in (runs if prune else missing).values() for host in hosts}
+    to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report = []
-    if wanted:
+    if to_contact:
         inventory = open_inventory(record.inventory)
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
-        with Cluster(inventory.of(sorted(wanted)), trust) as cluster, transfer("logs") as moved:
+        with Cluster(inventory.of(sorted(to_contact)), trust) as cluster, transfer("logs") as moved:
             errors += cluster.open_what_answers().values()
             for run, hosts in missing.items():
                 reached = [host for host in hosts if host in cluster.nodes]
-                found, failed = each(reached, partial(_collect, cluster, run, moved))
-                report += [(run.run_id, collected) for collected in found.values()]
+                fetched, failed = each(reached, partial(_collect, cluster, run, moved))
+                report += [(run.run_id, collected) for collected in fetched.values()]
                 errors += list(failed.values())
             for run, hosts in runs.items():
                 settle(run, hosts)
@@ -64,21 +64,21 @@ def collect(
         print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
     else:
         never = sum(not hosts for hosts in runs.values())
-        here = sum(not hosts for hosts in missing.values()) - never
+        complete = sum(not hosts for hosts in missing.values()) - never
         never_started = f", {never} never started" if never else ""
-        typer.echo(f"bench {record.bench_id}: {here} of {len(runs)} runs were here and whole{never_started}")
+        typer.echo(f"bench {record.bench_id}: {complete} of {len(runs)} runs were already complete{never_started}")
         for run_id, collected in report:
-            state = "whole" if collected.complete else collected.note or "incomplete"
+            state = "complete" if collected.complete else collected.note or "incomplete"
             typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
     if errors:
         raise Faults(errors)
     running = [collected for _, collected in report if not collected.complete]
     if running:
         raise DataError(
-            f"{len(running)} records are not whole yet",
+            f"{len(running)} records are not complete yet",
             kind="result_invalid",
             where=str(directory.path),
-            hint="a run that still lives, or whose controller died before its start, has no exit record; orch status tells",
+            hint="a run that is still running, or whose controller died before its start, has no exit record. see orch status",
         )
 
 
@@ -93,7 +93,7 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
 
 
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
-    """Return the hosts of each run in order of node_rank, none of one that never started, and errors of manifests."""
+    """Return the hosts of each run in order of node_rank (none for a run that never started), and errors of manifests."""
     from orchestrator.errors import DataError
     from orchestrator.record.manifest import read_manifest
 

@@ -1,4 +1,4 @@
-"""`orch compare` and `orch gate`: two benches beside each other, for people and for a CI server."""
+"""`orch compare` and `orch gate`: compare two benches, for people and for a CI server."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def add_to(app: typer.Typer) -> None:
 
 def compare(
     before: Annotated[str, typer.Argument(metavar="A", help="A bench's name or directory.")],
-    after: Annotated[
-        str, typer.Argument(metavar="[B]", help="The one that is held against it; with --by, A if not given.")
-    ] = "",
+    after: Annotated[str, typer.Argument(metavar="[B]", help="The bench to compare with it. Default with --by: A.")] = "",
     by: Annotated[
-        str, typer.Option("--by", metavar="FIELD=X,Y", help="Cells with X of A, with Y of B: dtype=fp32,fp16, or an option.")
+        str,
+        typer.Option(
+            "--by", metavar="FIELD=X,Y", help="Take configurations with X from A, with Y from B: dtype=fp32,fp16, or an option."
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Tell whether bench B is faster or slower than A, how sure that is, and what else differs, the likeliest cause first."""
+    """Show whether bench B is faster or slower than A, how certain that is, and what else differs, likeliest cause first."""
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
 
     if not (after or by):
-        raise ConfigError("expected a second bench, got none", where="B", hint="--by compares cells of one bench")
+        raise ConfigError("expected a second bench, got none", where="B", hint="--by compares configurations of one bench")
     comparison, damaged = compared(find_bench(before), find_bench(after or before), by=_by(by) if by else None)
     _show(comparison, as_json)
     _refuse(list(damaged))
@@ -42,11 +43,16 @@ def compare(
 
 def gate(
     bench: Bench = "",
-    baseline: Annotated[str, typer.Option("--baseline", metavar="REF", help="The bench that it is held against.")] = "",
-    max_regression: Annotated[str, typer.Option("--max-regression", metavar="N%", help="How much slower it may be.")] = "3%",
+    baseline: Annotated[str, typer.Option("--baseline", metavar="REF", help="The bench to compare with.")] = "",
+    max_regression: Annotated[
+        str, typer.Option("--max-regression", metavar="N%", help="How much slower the bench may be.")
+    ] = "3%",
     as_json: Json = False,
 ) -> None:
-    """Hold a bench against a baseline, for CI: exit 5 where a cell is slower than allowed, 4 where none can tell, else 0."""
+    """Compare a bench with a baseline, for CI.
+
+    Exits with 5 if a configuration is slower than allowed, with 4 if that cannot be decided, otherwise with 0.
+    """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import share
@@ -61,9 +67,9 @@ def gate(
     _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
     for pair in comparison.pairs:
         if pair.interval and pair.interval.low < 1 - allowed:
-            text = f"{pair.case}: {change(pair)}: a larger regression is not ruled out; more repeats would tell"
+            text = f"{pair.case}: {change(pair)}: a larger regression is not ruled out; run more repeats"
             typer.echo(one_line(text), err=True)
-    typer.echo(f"no cell is surely more than {max_regression} slower than in {comparison.before}", err=True)
+    typer.echo(f"no configuration is significantly more than {max_regression} slower than in {comparison.before}", err=True)
 
 
 def _by(text: str) -> tuple[str, tuple[str, str]]:
@@ -108,7 +114,7 @@ def _undecided(comparison: Comparison) -> list[OrchError]:
     from orchestrator.errors import DataError
 
     why = {pair.case: doubt(pair) for pair in comparison.pairs}
-    why |= {case: f"{comparison.before} has no cell of its spec" for case in comparison.only_after}
+    why |= {case: f"{comparison.before} has no configuration with its spec" for case in comparison.only_after}
     places = {f"{comparison.after}: {case}": reason for case, reason in why.items()} or {comparison.after: "it has no runs"}
     return [
         DataError(f"no verdict: {reason}", kind="result_invalid", where=where) for where, reason in places.items() if reason

@@ -1,4 +1,4 @@
-"""How a bench looks from the terminal: its signals, its progress, its end."""
+"""A bench in the terminal: signals, progress and final output."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def conduct(
     detach: bool,
     tune: TuneRecord | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or what came of a tune. Raises what the first failed run failed of."""
+    """Run a planned bench and print its table, or the result of a tune. Raise the error of the first failed run."""
     hosts = taken(plan.cells, selection.hosts)
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
@@ -67,7 +67,7 @@ def conduct(
 
 
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool) -> None:
-    """Bring a bench to its end whose controller is gone, and print its table; errors as `conduct` would have raised them."""
+    """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
     project = Project.here(os.environ)
     trust = Trust(store=project.known_hosts, accept_new=accept_new)
     controller = Controller.go_on(
@@ -77,25 +77,30 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
 
 
 def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None:
-    """Show a bench that another process conducts until it is over, and end as that would; Ctrl-C leaves it running.
+    """Show a bench that another process runs until it is over, and end as that process would; Ctrl-C leaves it running.
 
-    ``until_begun``: only until its first run is planned. Raises RunError where its controller died.
+    ``until_begun``: only until its first run is planned. Raise RunError if its controller died.
     """
     shown = 0
     while True:
-        conducted = holder(bench) is not None  # asked before reading, so that the last words are not missed
+        is_held = holder(bench) is not None  # checked before reading, so that the last lines are not missed
         with suppress(FileNotFoundError):
             data = (bench.path / PROGRESS_LOG).read_bytes()[shown:]
             shown += len(data)
             typer.echo(visible(data.decode("utf-8", "replace")), nl=False, err=True)
         events = last_controller(bench.events())
-        if events and events[-1].event == Event.OVER and not conducted:
+        if events and events[-1].event == Event.OVER and not is_held:
             break
-        if not conducted:
-            message = "its controller died before its end"
-            raise RunError(message, kind="interrupted", where=str(bench.path), hint="orch resume goes on with it")
+        if not is_held:
+            message = "the controller died before the end of the bench"
+            raise RunError(
+                message,
+                kind="interrupted",
+                where=str(bench.path),
+                hint=f"to continue: orch resume {shlex.quote(bench.path.name)}",
+            )
         if until_begun and any(event.event in (Event.PLANNED, Event.TAKEN_OVER) for event in events):
-            typer.echo(f"orch: going on without you; to see it: orch attach {shlex.quote(bench.path.name)}", err=True)
+            typer.echo(f"orch: running in the background; to follow it: orch attach {shlex.quote(bench.path.name)}", err=True)
             return
         time.sleep(_LOOK_S)
     table(bench, read_bench(bench), as_json)
@@ -119,7 +124,7 @@ def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
         follow(bench, as_json=as_json, until_begun=True)
         return
     errors, results = controller.conduct(show)
-    with suppress(OSError):  # nobody reads any more, which changes nothing about how the bench ended
+    with suppress(OSError):  # a reader that has gone does not change how the bench ended
         table(bench, results, as_json)
     if errors:
         raise Faults(errors) if len(errors) > 1 else errors[0]
@@ -127,17 +132,17 @@ def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
 
 @contextmanager
 def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
-    """Once: stop everywhere, collect, mark. Twice: leave at once and print what finishes the job."""
+    """First signal: stop everywhere, collect, mark. Second signal: leave immediately, after printing how to finish the job."""
 
     def act(number: int, _: object) -> None:
         if interrupt.signal:
             path = shlex.quote(str(bench.path))
             finish = f"orch cancel {path} && orch collect {path}"
-            show = "\x1b[?25h" if os.isatty(2) else ""  # the live block had hidden the cursor
-            _say(f"{show}\norch: left at once; the nodes end the run by themselves. To finish: {finish}\n")
+            show = "\x1b[?25h" if os.isatty(2) else ""  # the live block hides the cursor
+            _say(f"{show}\norch: left immediately; the nodes end the run by themselves. to finish: {finish}\n")
             os._exit(128 + number)
         interrupt.signal = number
-        _say("\norch: stopping on every node, then collecting; once more to leave at once\n")
+        _say("\norch: interrupted: stopping on every node, then collecting; interrupt again to leave immediately\n")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, act) for number in numbers}
@@ -149,6 +154,6 @@ def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    """Write to standard error from a signal handler; the terminal may be what has just gone."""
+    """Write to standard error from a signal handler; the terminal may have just gone."""
     with suppress(OSError):
         os.write(2, text.encode())

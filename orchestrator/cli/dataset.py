@@ -1,4 +1,4 @@
-"""`orch dataset make`: a small data set for tests and rehearsals, the same bytes on every node."""
+"""`orch dataset make`: write a small data set for tests and rehearsals, with the same bytes on every node."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _root() -> None:
 def make(
     hosts: Hosts = "",
     exclude: Exclude = "",
-    images: Annotated[int, typer.Option("--images", min=1, help="How many images.")] = 64,
-    classes: Annotated[int, typer.Option("--classes", min=1, help="In how many classes.")] = 4,
+    images: Annotated[int, typer.Option("--images", min=1, help="Number of images.")] = 64,
+    classes: Annotated[int, typer.Option("--classes", min=1, help="Number of classes.")] = 4,
     size: Annotated[int, typer.Option("--size", min=8, help="Pixels of the shorter side.")] = 128,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Other numbers, other images.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the images.")] = 0,
     directory: Annotated[
-        str, typer.Option("--dir", metavar="/DIR", help="Where; vars.data_dir of each host if not given.")
+        str, typer.Option("--dir", metavar="/DIR", help="Directory to write. Default: vars.data_dir of each host.")
     ] = "",
-    limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Seconds a node may take.")] = 600.0,
+    limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Most seconds for a node.")] = 600.0,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
-    """Write JPEG files in folders by class, and the same as TFRecords, on every node: the same bytes everywhere.
+    """Write JPEG files in one folder per class, and the same images as TFRecords, with the same bytes on every node.
 
-    Safe to repeat. A directory that holds anything else is left alone, and the command fails.
+    Safe to repeat. A directory that holds anything else is not touched, and the command fails.
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory.values import WHOLE, is_whole
@@ -56,13 +56,13 @@ def make(
         raise ConfigError(f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE)
     selection = select(hosts, exclude)
     places = {host.name: directory or str(host.vars.get("data_dir", "")) for host in selection.hosts}
-    missing = [ConfigError("expected a place for the data set", where=name, hint="say --dir, or data_dir: in vars of this host")
+    missing = [ConfigError("expected a place for the data set", where=name, hint="use --dir, or data_dir: in vars of this host")
                for name, place in places.items() if not place]  # fmt: skip
     if missing:
         raise Faults(missing)
-    wanted = ["--images", str(images), "--classes", str(classes), "--size", str(size), "--seed", str(seed)]
+    options = ["--images", str(images), "--classes", str(classes), "--size", str(size), "--seed", str(seed)]
     with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
-        made = each_or_raise(cluster.nodes, lambda name: _make(cluster, name, ["--dir", places[name], *wanted], limit_s))
+        made = each_or_raise(cluster.nodes, lambda name: _make(cluster, name, ["--dir", places[name], *options], limit_s))
     if as_json:
         print_json(made)
     else:
@@ -70,7 +70,7 @@ def make(
 
 
 def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[str, Any]:
-    """Run the program on one node; return what it says of the data set."""
+    """Run the program on one node; return its description of the data set."""
     import hashlib
     import json
 
@@ -84,21 +84,21 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     node.put([Upload(path, content)], timeout_s=60)
     answer = node.ask("program", program=path, argv=argv, limit_s=limit_s, timeout_s=limit_s + 20)
     if answer["code"] != 0:
-        said = " / ".join(str(answer["err"]).strip().splitlines()[-3:]) or "nothing"
-        raise RunError(f"data set: {said}", kind="node_unfit", host=name, phase="dataset")
+        output = " / ".join(str(answer["err"]).strip().splitlines()[-3:]) or "no output"
+        raise RunError(f"data set: {output}", kind="node_unfit", host=name, phase="dataset")
     value: dict[str, Any] = json.loads(str(answer["out"]).splitlines()[-1])
     return value
 
 
 def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[str, Any]]) -> None:
-    """Print one line for hosts that say the same."""
+    """Print one line for hosts with equal results."""
     from orchestrator.inventory import fold
 
     lines: dict[str, list[str]] = {}
     for host in hosts:
-        found = made[host.name]
-        what = f"{found['images']} images, {found['bytes']} bytes, sha256 {found['sha256'][:12]}"
-        how = "made" if found["made"] else "already there"
-        lines.setdefault(f"{what} in {places[host.name]}: {how}", []).append(host.name)
+        report = made[host.name]
+        content = f"{report['images']} images, {report['bytes']} bytes, sha256 {report['sha256'][:12]}"
+        state = "made" if report["made"] else "already there"
+        lines.setdefault(f"{content} in {places[host.name]}: {state}", []).append(host.name)
     for line, names in lines.items():
         typer.echo(f"{fold(names)}: {line}")

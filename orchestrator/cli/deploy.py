@@ -1,4 +1,4 @@
-"""`orch deploy` and `orch check`: bring what a run needs to the nodes, and look whether they are fit for one."""
+"""`orch deploy` and `orch check`: stage the files of a run on the nodes, and check that the nodes are fit for one."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def deploy(
 ) -> None:
     """Stage the node runner and payloads on every node, capture facts, remember the inventory for this project.
 
-    Safe to repeat: files are named by their content, and what is already there is not sent again. A node on which nothing has
-    changed since the last deploy is only looked at.
+    Safe to repeat: files are named by their content and sent only if missing. Facts are captured again only on nodes that have
+    changed since the last deploy.
     """
     from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
@@ -61,14 +61,16 @@ def deploy(
         return
     for name, by_host in sent.items():
         fresh = [host for host, count in by_host.items() if count]
-        kept = [host for host, count in by_host.items() if not count]
+        unsent = [host for host, count in by_host.items() if not count]
         if fresh:
             typer.echo(f"{name}: {max(by_host.values())} bytes to {fold(fresh)}")
-        if kept:
-            typer.echo(f"{name}: already on {fold(kept)}")
+        if unsent:
+            typer.echo(f"{name}: already on {fold(unsent)}")
     if unchanged:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(unchanged.values())))
-        typer.echo(f"{fold(unchanged)}: same boot, driver, interpreter and packages as at {since}; orch check looks afresh")
+        typer.echo(
+            f"{fold(unchanged)}: same boot, driver, interpreter and packages as at {since}; orch check captures all facts again"
+        )
     _print(checks, last)
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
@@ -81,13 +83,15 @@ def check(
     framework: Framework = "pytorch",
     only: Annotated[
         str,
-        typer.Option("--only", metavar="NAMES", help="Only these checks, as ecc,route; reach: connect, log in, run `true`."),
+        typer.Option(
+            "--only", metavar="NAMES", help="Only these checks, such as ecc,route; reach: connect, log in, run `true`."
+        ),
     ] = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
-    """Look whether every node is reachable and fit for a run. Exit 3 where a check fails."""
+    """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.plan.folders import open_framework
@@ -115,7 +119,7 @@ def check(
 
 
 def _named(only: str) -> set[str]:
-    """Return the names of the checks that are asked for; none stands for all."""
+    """Return the names of the requested checks; an empty set stands for all."""
     from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
@@ -134,12 +138,12 @@ def _reach(cluster: Cluster, name: str) -> None:
     done = cluster.nodes[name].transport.run(["true"], timeout_s=30)
     if done.code:
         output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
-        hint = "does the login shell of this user run commands? getent passwd tells which it is"
+        hint = "does the login shell of this user run commands? getent passwd shows it"
         raise RunError(f"expected `true` to end with 0, got {done.code}: {output}", kind="node_unfit", host=name, hint=hint)
 
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
-    """Return the facts of every host by framework. Raises Faults where a host does not answer, or two are one machine."""
+    """Return the facts of every host by framework. Raise Faults if a host does not answer, or two hosts are one machine."""
     from orchestrator.checks import same_machine
     from orchestrator.errors import Faults
     from orchestrator.nodes.preflight import capture
@@ -147,15 +151,14 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
     captured: dict[str, dict[str, Any]] = {}
     for folder in folders:
         facts, errors = capture(cluster, folder.framework)
-        if wrong := [*errors.values(), *same_machine(facts)]:
-            raise Faults(wrong)
+        if faults := [*errors.values(), *same_machine(facts)]:
+            raise Faults(faults)
         captured[folder.framework.name] = facts
     return captured
 
 
 def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
-    """Return every check of every host and among them, each once."""
-
+    """Return every check of each host and of the hosts together, without duplicates."""
     from orchestrator.checks.judge import among, judge
 
     checks: list[Check] = []
@@ -173,7 +176,7 @@ def _plain(check: Check) -> dict[str, str]:
 
 
 def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
-    """Print the checks as a table in which hosts that say the same share a row, and then every fact that differs."""
+    """Print the checks as a table, one row for hosts with equal results, followed by all facts that differ between hosts."""
     from orchestrator.checks.differences import folded
     from orchestrator.report.checks import table
     from orchestrator.report.text import visible

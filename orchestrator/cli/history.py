@@ -1,4 +1,4 @@
-"""`orch history`: every bench of a project, from the run directories alone."""
+"""`orch history`: list every bench of a project, from the run directories alone."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def add_to(app: typer.Typer) -> None:
 
 def history(
     model: Annotated[str, typer.Option("--model", help="Only this model.")] = "",
-    dtype: Annotated[str, typer.Option("--dtype", help="Only this type.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Only this dtype.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="4n8g", help="Only this shape.")] = "",
-    since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches made since, in UTC.")] = "",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw speeds over time.")] = None,
+    since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches created since then, in UTC.")] = "",
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of speeds over time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List every cell of every bench of this project: when, how fast, how certain, on what.
+    """List every configuration of every bench of this project, with date, speed, confidence interval and hardware.
 
-    Ends with 4 where the evidence of a bench is damaged; the others are listed all the same.
+    Exits with 4 if the evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.analysis.history import chosen, history
     from orchestrator.errors import ConfigError, DataError, Faults
@@ -66,13 +66,13 @@ def _show(cells: Sequence[PastCell], whole: History, as_json: bool) -> None:
     if cells:
         report.render(cells, Console())
     elif not whole.speedless:
-        typer.echo("no benches" if not whole.cells else "no bench is as wanted", err=True)
+        typer.echo("no benches" if not whole.cells else "no bench matches these options", err=True)
     for name, noun in whole.speedless.items():
-        typer.echo(one_line(f"not listed, as it has measured {noun}: orch summarize {name}"), err=True)
+        typer.echo(one_line(f"not listed, because it measured {noun}: orch summarize {name}"), err=True)
 
 
 def _shape(text: str) -> str:
-    """Return the shape meant as benches have it; empty for any."""
+    """Return a shape in the form that benches use; empty for any."""
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import shapes
 
@@ -83,7 +83,7 @@ def _shape(text: str) -> str:
 
 
 def _date(text: str) -> str:
-    """Return the earliest time meant, as benches have it: a date, or so many days before now; empty for any."""
+    """Return the earliest time, in the form that benches use, of a date or a number of days before now; empty for any."""
     import re
     from datetime import datetime, timedelta, timezone
 

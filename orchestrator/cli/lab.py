@@ -19,7 +19,7 @@ def add_to(program: typer.Typer) -> None:
     program.add_typer(app, name="lab")
 
 
-Directory = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Where the lab lives; .orch/lab if not given.")]
+Directory = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Directory of the lab. Default: .orch/lab.")]
 
 
 def _directory(given: Path | None) -> Path:
@@ -30,11 +30,15 @@ def _directory(given: Path | None) -> Path:
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=1000, help="How many nodes.")] = 4,
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", help="Deal this machine's GPUs out.")] = None,
-    slots: Annotated[int, typer.Option("--slots", min=1, help="CPU slots of each node.")] = 1,
-    python: Annotated[str, typer.Option("--python", help="Interpreter of the frameworks on the nodes.")] = sys.executable,
-    kind: Annotated[str | None, typer.Option("--kind", help="namespaces, loopback or asyncssh; the best if not given.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=1000, help="Number of nodes.")] = 4,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", help="Divide this machine's GPUs among the nodes.")
+    ] = None,
+    slots: Annotated[int, typer.Option("--slots", min=1, help="CPU slots per node.")] = 1,
+    python: Annotated[str, typer.Option("--python", help="Python interpreter with the frameworks.")] = sys.executable,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="namespaces, loopback or asyncssh. Default: the best available.")
+    ] = None,
     mtu: Annotated[int, typer.Option("--mtu", min=1280, max=65000, help="MTU of the lab's network.")] = 1500,
     directory: Directory = None,
 ) -> None:
@@ -56,7 +60,7 @@ def up(
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": False})
 def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], directory: Directory = None) -> None:
-    """Run a command on the controller's side of the lab, in this directory, with the lab's inventory as default."""
+    """Run a command on the lab's controller side, in this directory, with the lab's inventory as default."""
     from orchestrator import lab
 
     _become(lab.load(_directory(directory)), argv)
@@ -64,18 +68,21 @@ def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], direc
 
 @app.command()
 def shell(directory: Directory = None) -> None:
-    """Open a shell on the controller's side, in a directory that has the lab's inventory/cluster.yaml."""
+    """Open a shell on the lab's controller side, in a directory that contains the lab's inventory/cluster.yaml."""
     from orchestrator import lab
 
-    there = lab.load(_directory(directory))
-    typer.echo(f"lab of {len(there.nodes)} nodes; inventory/cluster.yaml is theirs; exit ends the shell, not the lab", err=True)
-    os.chdir(there.work)
-    _become(there, [os.environ.get("SHELL", "/bin/sh")])
+    running_lab = lab.load(_directory(directory))
+    typer.echo(
+        f"lab of {len(running_lab.nodes)} nodes, described in inventory/cluster.yaml; exit ends the shell, not the lab",
+        err=True,
+    )
+    os.chdir(running_lab.work)
+    _become(running_lab, [os.environ.get("SHELL", "/bin/sh")])
 
 
 @app.command()
 def down(directory: Directory = None) -> None:
-    """End the lab and everything in it."""
+    """Stop the lab and everything in it."""
     from orchestrator import lab
 
     for line in lab.down(_directory(directory)):
@@ -87,21 +94,26 @@ def status(directory: Directory = None, as_json: Json = False) -> None:
     """Show the lab's nodes."""
     from orchestrator import lab
 
-    there = lab.load(_directory(directory))
+    running_lab = lab.load(_directory(directory))
     if as_json:
-        print_json({"kind": there.kind, "nodes": [{"name": n.name, "address": n.address, "port": n.port} for n in there.nodes]})
+        print_json(
+            {
+                "kind": running_lab.kind,
+                "nodes": [{"name": n.name, "address": n.address, "port": n.port} for n in running_lab.nodes],
+            }
+        )
         return
-    for node in there.nodes:
+    for node in running_lab.nodes:
         typer.echo(f"{node.name}  {node.address}:{node.port}")
 
 
-def _become(there: object, argv: list[str]) -> None:
-    """Replace this process by a command on the lab's controller side."""
+def _become(running_lab: object, argv: list[str]) -> None:
+    """Replace this process with a command on the lab's controller side."""
     from orchestrator import lab
     from orchestrator.errors import ConfigError
 
-    command = lab.argv_inside(there, argv)  # type: ignore[arg-type]
-    environment = {**os.environ, **lab.environment(there)}  # type: ignore[arg-type]
+    command = lab.argv_inside(running_lab, argv)  # type: ignore[arg-type]
+    environment = {**os.environ, **lab.environment(running_lab)}  # type: ignore[arg-type]
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The program `orch`: its commands, and the one place where errors become text and exit codes."""
+"""The program `orch`: its commands, and the only place that turns errors into text and exit codes."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ MODULES = {
     "lab": ("lab",),
     "dataset": ("dataset",),
 }
-"""The modules of `orchestrator.cli` in the order of the help, and the commands of each."""
+"""The command modules of `orchestrator.cli` and their commands, in the order of the help."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def program(word: str = "") -> typer.Typer:
-    """Return the program; where ``word`` is a command, with no other, as each costs time at every start."""
+    """Return the program, with only the command ``word`` if that is one: importing the others takes time at every start."""
     app = typer.Typer(
         name="orch",
         help="Benchmark deep-learning training on machines that are reachable by SSH.",
-        epilog="Exit status: 0 good; 1 a run failed or a node is unfit; 2 bad input, nothing contacted; 3 a host could not be "
-        "reached or trusted, or orch check found a fault; 4 damaged data; 5 a regression; 130 and alike: stopped by a signal.",
+        epilog="Exit status: 0 success; 1 a run failed or a node is unfit; 2 bad input, no host contacted; 3 a host could not "
+        "be reached or trusted, or orch check found a fault; 4 damaged data; 5 a regression; 128 + N interrupted by signal N.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    wanted = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
-    for name in wanted:
+    names = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
+    for name in names:
         import_module(f"orchestrator.cli.{name}").add_to(app)
     return app
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"orch {__version__}")
         raise typer.Exit
 
@@ -67,34 +67,34 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; every error ends here, in one message and one exit status."""
+    """Run the command line; turn every error into one message and one exit status."""
     try:
         program(sys.argv[1] if len(sys.argv) > 1 else "")(standalone_mode=True)
     except OrchError as error:
-        with suppress(OSError):  # the terminal may be what has just gone
+        with suppress(OSError):  # the terminal may have just gone
             report(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does; there is nobody left to tell.
+        # The reader of the output has gone, as `head` does, so a message would reach nobody.
         sys.exit(0)
     except OSError as error:
-        # Files are written where errors name them; what has no name is the output itself, as a rule.
-        if error.filename or error.errno not in _NO_ROOM:
+        # Errors of files carry the file's name; an error without one is usually from the output itself.
+        if error.filename or error.errno not in _NO_SPACE:
             raise
         with suppress(OSError):
-            typer.echo(f"orch: expected room for all that is printed, got: {error.strerror}", err=True)
+            typer.echo(f"orch: standard output: expected space for the whole output, got: {error.strerror}", err=True)
         sys.exit(1)
 
 
 def report(error: OrchError) -> None:
-    """Print an error: each distinct message once, with the hosts that say it folded."""
+    """Print an error: each distinct message once, with its hosts folded."""
     from orchestrator.inventory import fold
     from orchestrator.report.text import visible
 
     errors = error.errors if isinstance(error, Faults) else (error,)
-    said: dict[str, list[str]] = {}
-    for each in errors:
-        said.setdefault(str(each), []).extend([each.host] if each.host else [])
-    for text, hosts in said.items():
+    hosts_by_text: dict[str, list[str]] = {}
+    for distinct in errors:
+        hosts_by_text.setdefault(str(distinct), []).extend([distinct.host] if distinct.host else [])
+    for text, hosts in hosts_by_text.items():
         prefix = f"{fold(hosts)}: " if hosts else ""
         typer.echo(f"orch: {prefix}{visible(text)}", err=True)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the hosts they lead to."""
+"""Options that several commands share, and the hosts that they select."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from orchestrator.record import BenchDir, Project
     from orchestrator.transport.ssh import Trust
 
-# A node's timers hold no more, and a clock counts to no infinity.
+# Timers on a node overflow above this, and accept no infinity.
 _MOST_S = 1e9
 
 
 def bounded(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Return seconds as they were given. Raises ConfigError for infinity, for what is no number, and for aeons."""
+    """Return the seconds unchanged. Raise ConfigError for infinity, NaN, and absurdly long times."""
     from orchestrator.errors import ConfigError
 
     if value is not None and not value <= _MOST_S:
@@ -31,33 +31,40 @@ Hosts = Annotated[
     str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, or hosts such as gpu[01-04],@group.")
 ]
 Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
-AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Store host keys that are seen for the first time.")]
-Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; the latest one if not given.")]
+AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
+Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name or directory of a bench. Default: the latest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Further framework folders.")]
+Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Directory with more framework folders.")]
 
-# Of commands that run something. The defaults stand with the commands.
-Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Time for all: 90s, 30m, 2h.")]
+# Options of commands that run something. The commands set the defaults.
+Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Total time: 90s, 30m, 2h.")]
 WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", callback=bounded, help="Seconds after which a run is stopped.")]
 Lease = Annotated[
-    float, typer.Option("--lease", min=2, max=86400, callback=bounded, help="Seconds a node runs on without a controller.")
+    float,
+    typer.Option(
+        "--lease",
+        min=2,
+        max=86400,
+        callback=bounded,
+        help="Seconds that a node continues a run without contact to the controller.",
+    ),
 ]
 StopGrace = Annotated[
-    float, typer.Option("--stop-grace", min=0, max=600, callback=bounded, help="Seconds from terminate to kill.")
+    float, typer.Option("--stop-grace", min=0, max=600, callback=bounded, help="Seconds between SIGTERM and SIGKILL.")
 ]
 FirstLineTimeout = Annotated[
-    float, typer.Option("--first-line-timeout", min=1, callback=bounded, help="Seconds until the first line of a log.")
+    float, typer.Option("--first-line-timeout", min=1, callback=bounded, help="Most seconds until the first line of a log.")
 ]
 StallTimeout = Annotated[
-    float, typer.Option("--stall-timeout", min=1, callback=bounded, help="Seconds without a further line.")
+    float, typer.Option("--stall-timeout", min=1, callback=bounded, help="Most seconds between two lines of a log.")
 ]
-Detach = Annotated[bool, typer.Option("--detach", help="Leave it running once it has begun; orch attach shows it.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and where they came from."""
+    """The hosts of a command and the inventory that they came from."""
 
     project: Project
     inventory: Inventory
@@ -65,16 +72,16 @@ class Selection:
     source: str
 
     def trust(self, accept_new: bool) -> Trust:
-        """Return how host keys are judged in this project."""
+        """Return how this project verifies host keys."""
         from orchestrator.transport.ssh import Trust
 
         return Trust(store=self.project.known_hosts, accept_new=accept_new)
 
 
 def select(hosts: str, exclude: str = "") -> Selection:
-    """Return the hosts that the options and the project lead to, and say on stderr which inventory was chosen.
+    """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
-    ``hosts`` is a file, or an expression over the project's inventory, or else addresses that no inventory knows.
+    ``hosts`` is a file, an expression over the project's inventory, or a list of addresses that are not in an inventory.
     """
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
@@ -84,21 +91,21 @@ def select(hosts: str, exclude: str = "") -> Selection:
     source, why = project.inventory_source(hosts, os.environ)
     expression = ""
     if hosts and not _is_file(hosts):
-        usual, usual_why = project.inventory_source("", os.environ)
-        if Path(usual).exists():
-            inventory = open_inventory(usual)
+        default, default_why = project.inventory_source("", os.environ)
+        if Path(default).exists():
+            inventory = open_inventory(default)
             try:
                 inventory.select(hosts)
-                source, why, expression = usual, usual_why, hosts
+                source, why, expression = default, default_why, hosts
             except ConfigError:
-                # A word that the inventory half knows is a slip; only what it knows nothing of are addresses of their own.
+                # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
                 if "@" in hosts or names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
     chosen = inventory.select(expression, exclude)
     if not chosen:
-        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has none besides")
+        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
     return Selection(project, inventory, chosen, source)
@@ -109,7 +116,7 @@ def _is_file(text: str) -> bool:
 
 
 def new_bench_id() -> str:
-    """Return the name of a bench that is planned now: its time, and four characters against two in one second."""
+    """Return the name of a bench that is planned now: the time, and four random characters for benches of the same second."""
     import secrets
     import time
 
@@ -117,7 +124,7 @@ def new_bench_id() -> str:
 
 
 def new_seed() -> int:
-    """Return a seed by chance."""
+    """Return a random seed of 32 bits."""
     import secrets
 
     return int.from_bytes(secrets.token_bytes(4), "big")
@@ -131,7 +138,7 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench of that name or directory, or the latest of the project. Raises ConfigError."""
+    """Return the bench with this name or directory, or the latest of the project. Raise ConfigError if it does not exist."""
     from orchestrator.errors import ConfigError
     from orchestrator.record import BenchDir, Project, latest
 
@@ -139,13 +146,13 @@ def find_bench(name: str) -> BenchDir:
     if name:
         path = Path(name) if _is_folder(Path(name)) else runs / name
         if not _is_folder(path):
-            listed = "orch status lists them; a directory will do as well"
-            hint = "unpack an archive with tar -xf, and give its directory" if name.endswith(".tar") else listed
+            listed = "orch status lists the benches; the path of a bench directory also works"
+            hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
             raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
         return BenchDir.open(path)
     newest = latest(runs)
     if newest is None:
-        raise ConfigError("no bench yet", where=str(runs), hint="orch bench resnet50 makes one")
+        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
     return BenchDir.open(newest)
 
 

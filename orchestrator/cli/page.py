@@ -1,4 +1,4 @@
-"""`orch summarize --format html` and `--open`: a bench as one page, printed, or written into the bench directory and shown."""
+"""`orch summarize --format html` and `--open`: print a bench as an HTML page, or write the page into the bench and open it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAME = "report.html"
 
 
 def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | None, opened: bool) -> None:
-    """Print the page, or write it into the bench directory and open it; a machine without a browser is told the path alone.
+    """Print the page, or write it into the bench directory and open it; without a browser only the path is printed.
 
-    Raises Faults for runs whose evidence is damaged, as the table does, when the page is there.
+    Raise Faults for runs with damaged evidence, as the table does, after the page is complete.
     """
     from orchestrator.analysis.explain import explain_bench
     from orchestrator.analysis.published import published_files, reference_tables
@@ -41,7 +41,7 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
         write_atomic(path, text.encode())
         typer.echo(path)
         if not webbrowser.open(path.as_uri()):
-            typer.echo("orch: no browser here; open that file in one", err=True)
+            typer.echo("orch: no browser on this machine; open the file above in one", err=True)
     else:
         typer.echo(text, nl=False)
     if damaged := [result.error for result in results if isinstance(result.error, DataError)]:

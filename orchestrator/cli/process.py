@@ -1,4 +1,4 @@
-"""The program `orch` as a process of its own: how it begins and ends."""
+"""The process of the program `orch`: its start and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["at_once", "run"]
 
 
 def run() -> NoReturn:
-    """Be `orch`."""
+    """Run `orch` and end the process."""
     at_once(_main)
 
 
@@ -26,14 +26,14 @@ def _main() -> None:
 
 
 def at_once(main: Callable[[], object]) -> NoReturn:
-    """Run a program and end its process, without what takes time at either end and serves nobody.
+    """Run a program and end its process, without the unnecessary work that Python does at start and end.
 
-    Python would take all modules apart at the end, which is an eighth of a second. The status is the program's own: text that a
-    gone reader cannot take is dropped, where Python would end with 120. 1 instead of 0 where text is lost otherwise.
+    At the end Python would tear down all modules, which takes an eighth of a second. The exit status is the program's own: text
+    for a reader that has gone is dropped, where Python would exit with 120. It is 1 instead of 0 if output is lost otherwise.
     """
-    # What is loaded is there to stay: with Python's own 700, a tenth of each start went into looking for garbage in it.
+    # Loaded modules are never garbage: with Python's default of 700, collections took a tenth of every start.
     gc.set_threshold(50_000)
-    # Inventories mean the same whatever plug-ins of pydantic there are, and to look for some is to read about all packages.
+    # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the metadata of all packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _prepare_streams()
     code = 0
@@ -52,11 +52,11 @@ def at_once(main: Callable[[], object]) -> NoReturn:
 
 
 def _prepare_streams() -> None:
-    """Let everything be printed: nowhere where a stream is closed, and as its escape what an encoding lacks."""
+    """Make every text printable: a closed stream discards it, and characters outside the encoding are printed as escapes."""
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # or a file that is opened later would have this number, and what is written to it
+        except OSError:  # otherwise a file that is opened later gets this number, and receives the output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -67,7 +67,7 @@ def _prepare_streams() -> None:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Write out what was printed. False where it is lost, other than to a reader that has gone."""
+    """Flush a stream. Return False if output is lost for another reason than a reader that has gone."""
     try:
         stream.flush()
     except BrokenPipeError:

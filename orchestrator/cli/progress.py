@@ -45,7 +45,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(log: TextIO) -> Iterator[Observer]:
-    """Yield the observer that shows a bench; its lines go to ``log`` as well, for `orch attach`."""
+    """Yield the observer that shows a bench; its lines are also written to ``log``, for `orch attach`."""
     console = Console(stderr=True)
     view = _View()
     if not console.is_terminal:
@@ -62,7 +62,7 @@ def progress(log: TextIO) -> Iterator[Observer]:
     def observe(event: ProgressEvent) -> None:
         lines = view.take(event)
         _write(log, lines)
-        # The terminal may be gone; showing never decides anything.
+        # The terminal may be gone; that must not affect the bench.
         with suppress(OSError):
             for line in lines:
                 live.console.print(line, markup=False, highlight=False)
@@ -82,12 +82,12 @@ def _write(stream: TextIO, lines: Sequence[str]) -> None:
 
 
 def _unknown(event: NoReturn) -> NoReturn:
-    """Refuse an event that has no words; the type checker sees that there is none."""
+    """Refuse an event without a text; the type checker verifies that every event has one."""
     raise AssertionError(event)
 
 
 class _View:
-    """What is known of a bench at this moment, and how it looks."""
+    """The current state of a bench, and how it is shown."""
 
     def __init__(self) -> None:
         self.planned: Sequence[PlannedRun] = ()
@@ -96,15 +96,15 @@ class _View:
         self._begin(None)
 
     def _begin(self, run: PlannedRun | None) -> None:
-        """Know nothing yet of this run. ``heard`` are the steps after its warm-up whose speed was seen: how many, and the sum
-        of 1 over each speed."""
+        """Reset the state for a new run. ``measured`` is the number of steps after the warm-up with a logged speed, and the sum
+        of the inverses of these speeds (s/sample)."""
         self.run, self.run_began = run, time.monotonic()
         self.states: dict[str, str] = {}
         self.step, self.speed, self.log = 0, 0.0, b""
-        self.heard = (0, 0.0)
+        self.measured = (0, 0.0)
 
     def take(self, event: ProgressEvent) -> list[str]:
-        """Take in one event; return the lines that it is worth in a log."""
+        """Update the state with one event; return its lines for a log."""
         match event:
             case PlanMade(words):
                 return [f"plan: {words}"]
@@ -127,16 +127,16 @@ class _View:
                 return [f"taking over {run.run_id}"]
             case TakenOver(hosts):
                 self.states = dict.fromkeys(hosts, "running")
-                return [f"  found on {fold(hosts)}, going on with it"]
+                return [f"  still running on {fold(hosts)}, continuing"]
             case LogGrew(data):
                 self._read(data)
             case Stopping(reason):
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
-                return [f"  stopping everywhere: {visible(reason)}"]
+                return [f"  stopping on every node: {visible(reason)}"]
             case NodeEnded(host, state):
                 self.states[host] = state
             case LeftOut(host, names):
-                return [f"  {host}: no logs, and left there: {visible(', '.join(names))}"]
+                return [f"  {host}: not logs, left on the node: {visible(', '.join(names))}"]
             case RunOver():
                 return [self._over(event)]
             case BlockOver(repeat, width, schedule, left_s):
@@ -156,36 +156,36 @@ class _View:
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
-        """Return how fast a run was: over its window, as in the table; as it was seen, where its logs are not home."""
+        """Return the speed of a run: over its window, as in the table; from its live log if its logs are not collected."""
         if result.throughput:
             return f", {number(result.throughput.samples_per_s)} samples/s"
-        lines, sum_of_inverse = self.heard
+        lines, sum_of_inverse = self.measured
         return f", about {lines / sum_of_inverse:.1f} samples/s" if lines and result.state == "incomplete" else ""
 
     def _read(self, data: bytes) -> None:
-        """Follow the first rank's log: step and speed of now, for the eye only; results come from the collected files."""
+        """Read current step and speed from the first rank's log, for display only; results come from the collected files."""
         if self.run is None:
             return
         self.log = (self.log + data)[-65536:]
         terms = Terms.of(self.run.spec, self.run.folder.framework.log.with_options(self.run.spec.options))
-        whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # half a line may hold half a number
+        whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # an incomplete line may end within a number
         for sample in parse(whole, self.run.folder.framework.log).samples:
             if sample.step <= self.step:
                 continue
-            self.step, now = sample.step, sample.samples_per_s
+            self.step, speed = sample.step, sample.samples_per_s
             if sample.step_time_s and sample.samples:
-                now = now or sample.samples / sample.step_time_s
-            if now:
-                self.speed = now * terms.ranks
+                speed = speed or sample.samples / sample.step_time_s
+            if speed:
+                self.speed = speed * terms.ranks
                 if sample.step > terms.warmup_steps:
-                    self.heard = self.heard[0] + 1, self.heard[1] + 1 / self.speed
+                    self.measured = self.measured[0] + 1, self.measured[1] + 1 / self.speed
 
     def __rich__(self) -> Table:
         grid = Table.grid(padding=(0, 2))
         left = len(self.planned) - self.done
         eta = (time.monotonic() - self.began) / self.done * left if self.done else None
         clock = f"about {eta:.0f} s left" if eta is not None else ""
-        grid.add_row("runs", f"{self.done} done, {left} to come", clock)
+        grid.add_row("runs", f"{self.done} done, {left} left", clock)
         if self.run:
             spec = self.run.spec
             grid.add_row("now", f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} repeat {self.run.repeat}", "")

@@ -1,4 +1,4 @@
-"""`orch published`: the published tables, each made again from its printed runs."""
+"""`orch published`: recompute the published tables from their printed runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.cli.options import Json, Templates, print_json
 if TYPE_CHECKING:
     from orchestrator.analysis.published.tables import PublishedFile, TableCheck
 
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="A framework with published tables; all of them if not given.")]
+Name = Annotated[str, typer.Argument(metavar="[NAME]", help="A framework with published tables. Default: all.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
-    """Make published tables again from their printed runs, and report what does not follow from them."""
+    """Recompute published tables from their printed runs, and report the numbers that do not follow from the runs."""
     from orchestrator.analysis.published import published_files, recompute
     from orchestrator.analysis.published.doubts import doubts
     from orchestrator.report.published import check_document
@@ -28,12 +28,12 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
     files = published_files(templates)
     if name:
         files = {name: _chosen(name, files)}
-    found = {each: (file, [recompute(table) for table in file.tables]) for each, file in files.items()}
+    checked = {framework: (file, [recompute(table) for table in file.tables]) for framework, file in files.items()}
     if as_json:
-        print_json([check_document(each, file, checks, doubts(file)) for each, (file, checks) in found.items()])
+        print_json([check_document(framework, file, checks, doubts(file)) for framework, (file, checks) in checked.items()])
     else:
-        _print(found, whole=bool(name))
-    _refuse_surprises([check for _, checks in found.values() for check in checks])
+        _print(checked, whole=bool(name))
+    _refuse_surprises([check for _, checks in checked.values() for check in checks])
 
 
 def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
@@ -41,12 +41,12 @@ def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
     from orchestrator.inventory import nearest
 
     if name not in files:
-        hint = f"there are {', '.join(files)}{nearest(name, files)}"
+        hint = f"available: {', '.join(files)}{nearest(name, files)}"
         raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
     return files[name]
 
 
-def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
+def _print(checked: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
     from rich.console import Console
 
     from orchestrator.analysis.published.doubts import doubts
@@ -54,9 +54,9 @@ def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool
 
     console = Console()
     if not whole:
-        overview({each: (checks, doubts(file)) for each, (file, checks) in found.items()}, console)
+        overview({framework: (checks, doubts(file)) for framework, (file, checks) in checked.items()}, console)
         return
-    for file, checks in found.values():
+    for file, checks in checked.values():
         typer.echo(f"{file.source}\nprinted = recomputed; ≠ marks a difference, ! a doubt about a number\n")
         doubted = doubts(file)
         for check in checks:
@@ -68,9 +68,9 @@ def _print(found: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool
 
 
 def _refuse_surprises(checks: list[TableCheck]) -> None:
-    """Raise DataError for a difference that its table does not declare, and for a declared one that is not there."""
+    """Raise DataError for differences that a table does not declare, and for declared ones that do not occur."""
     from orchestrator.errors import DataError
 
-    wrong = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
-    if wrong:
-        raise DataError(f"expected no difference but the known ones, found {'; '.join(wrong)}", kind="result_invalid")
+    unexpected = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
+    if unexpected:
+        raise DataError(f"expected only the declared differences, found {'; '.join(unexpected)}", kind="result_invalid")

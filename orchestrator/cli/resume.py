@@ -1,4 +1,4 @@
-"""`orch resume` and `orch attach`: go on with a bench whose controller is gone, look at one that another process conducts."""
+"""`orch resume` and `orch attach`: continue a bench whose controller is gone, follow one that another process runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def add_to(app: typer.Typer) -> None:
 
 def resume(
     bench: Bench = "",
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat runs that failed of themselves, too.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed by themselves.")] = False,
     detach: Detach = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with a bench whose controller died or was stopped: watch what still runs, repeat what was cut short, do the rest.
+    """Continue a bench whose controller died or was stopped.
 
-    Ends as the bench would have ended. What has finished is not run again.
+    Takes over a run that is still running, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
+    exit status is that of the whole bench.
     """
     from orchestrator.cli.controller import go_on
 
@@ -32,11 +33,14 @@ def resume(
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:
-    """Show a bench that another process conducts until it is over, and end with its exit status; Ctrl-C leaves it running."""
+    """Follow a bench that another process runs, and exit with its status; Ctrl-C leaves the bench running."""
+    import shlex
+
     from orchestrator.cli.controller import follow
 
+    directory = find_bench(bench)
     try:
-        follow(find_bench(bench), as_json=as_json)
+        follow(directory, as_json=as_json)
     except KeyboardInterrupt:
-        typer.echo("\norch: left it running; orch cancel BENCH ends it", err=True)
+        typer.echo(f"\norch: the bench is still running; to stop it: orch cancel {shlex.quote(directory.path.name)}", err=True)
         raise typer.Exit(130) from None

@@ -1,4 +1,4 @@
-"""`orch status`, `orch logs` and `orch cancel`: what runs now, what it says, and its end."""
+"""`orch status`, `orch logs` and `orch cancel`: show current runs, print their logs, stop them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
-    """Show what of ours runs now on which nodes, and the benches of this project."""
+    """Show which runs are active on which nodes, and the benches of this project."""
     from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.conversation import owner_words
@@ -44,12 +44,17 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         errors: dict[str, OrchError] = cluster.open_what_answers()
         answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
     errors |= failed
-    known = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
-    states = {bench.path.name: _counts(bench) for bench in known}
-    conducted = {bench.path.name: str(who) for bench in known if (who := holder(bench))}
+    benches = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
+    states = {bench.path.name: _counts(bench) for bench in benches}
+    controllers = {bench.path.name: str(process) for bench in benches if (process := holder(bench))}
     if as_json:
         print_json(
-            {"nodes": answers, "errors": {k: e.as_dict() for k, e in errors.items()}, "benches": states, "conducted": conducted}
+            {
+                "nodes": answers,
+                "errors": {k: e.as_dict() for k, e in errors.items()},
+                "benches": states,
+                "conducted": controllers,
+            }
         )
         return
     by_run: dict[str, list[str]] = {}
@@ -59,14 +64,14 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     for run, names in by_run.items():
         typer.echo(f"running  {visible(run)}  on {fold(names)}")
     if not by_run:
-        typer.echo(f"nothing of ours runs on {fold(answers)}" if answers else "no node answers")
+        typer.echo(f"no orch processes on {fold(answers)}" if answers else "no node answers")
     for host, answer in answers.items():
         if answer["owner"]:
             typer.echo(f"held     {host}  by {visible(owner_words(answer['owner']))}")
     for bench_id, counts in states.items():
-        rest = f"; conducted by {conducted[bench_id]}" if bench_id in conducted else ""
+        rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
         if not rest and {"open", "planned"} & set(counts):
-            rest = f"; to go on: orch resume {bench_id}"
+            rest = f"; to continue: orch resume {bench_id}"
         typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
     if errors:
         from orchestrator.errors import Faults
@@ -75,12 +80,12 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:
-    """Return how many runs of a bench are in which state; one that has not ended, by record, is open."""
+    """Return the number of runs of a bench by state; a run without a recorded end is open."""
     from collections import Counter
 
-    written = bench.runs()
-    counts = Counter(map(_state, written))
-    counts["planned"] = len(bench.record().runs) - len(written)
+    runs = bench.runs()
+    counts = Counter(map(_state, runs))
+    counts["planned"] = len(bench.record().runs) - len(runs)
     return {state: count for state, count in counts.items() if count}
 
 
@@ -96,13 +101,13 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run's id; the latest bench's newest run if not given.")] = "",
-    rank: Annotated[int, typer.Option("--rank", "-r", help="Whose output.")] = 0,
-    err: Annotated[bool, typer.Option("--err", help="The error stream instead of the output.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Bytes as they are, control characters included.")] = False,
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
+    err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Unchanged bytes, including control characters.")] = False,
 ) -> None:
-    """Print one rank's log from its node, or from here if it is collected; -f follows it."""
+    """Print one rank's log from its node, or the collected copy if there is one; -f follows it."""
     import sys
 
     from orchestrator.errors import ConfigError
@@ -125,7 +130,7 @@ def logs(
 
     directory = find_bench("")
     secrets = _secrets(directory)
-    runs = {each.run_id: each for each in directory.runs()}
+    runs = {run_dir.run_id: run_dir for run_dir in directory.runs()}
     if run and run not in runs:
         raise ConfigError(f"no run {run!r} in bench {directory.path.name}", where="run", hint=f"it has {', '.join(runs)}")
     if not runs:
@@ -139,9 +144,9 @@ def logs(
     if is_complete(chosen, slot.host):
         names = [path.name for path in chosen.logs(slot.host)]
         if name not in names:
-            # Programs that are not ours, and launchers that fail early, speak on the node's own streams.
-            wanted, name = name, "node.err" if err else "node.out"
-            typer.echo(f"{slot.host} has no {wanted}; this is {name}, and there are {', '.join(names)}", err=True)
+            # Third-party programs, and launchers that fail early, write to the node's own streams.
+            missing, name = name, "node.err" if err else "node.out"
+            typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
         show([chosen.log_path(slot.host, name).read_bytes()])
         return
     inventory = open_inventory(directory.record().inventory)
@@ -151,7 +156,7 @@ def logs(
 
 
 def _secrets(bench: BenchDir) -> Redaction:
-    """Return what takes the secret values of a bench's inventory out of what is shown; nothing where that is gone."""
+    """Return the redaction of the secret values in a bench's inventory; an empty one if the inventory no longer exists."""
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import open_inventory, redaction, secret_values
 
@@ -166,22 +171,22 @@ def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
     from orchestrator.controller.peer import CANCELLED
     from orchestrator.record.project import owner
 
-    who = owner()
-    reason = f"{CANCELLED} with orch cancel by {who['user']}@{who['controller']}"
+    caller = owner()
+    reason = f"{CANCELLED} with orch cancel by {caller['user']}@{caller['controller']}"
     return cluster.nodes[host].ask("stop", run=run, reason=reason, grace_s=5.0, timeout_s=60)
 
 
 def _stop_controller(bench: BenchDir) -> None:
-    """Ask the controller of a bench, where it runs on this machine, to stop as a terminate signal would; wait for its end."""
+    """Send SIGTERM to the controller of a bench if it runs on this machine, and wait for its end."""
     import signal
     import time
 
     from orchestrator.record import holder
 
-    who = holder(bench)
-    if who is None or not who.signal(signal.SIGTERM):
+    process = holder(bench)
+    if process is None or not process.signal(signal.SIGTERM):
         return
-    typer.echo(f"asked its controller to stop: {who}")
+    typer.echo(f"stopping its controller: {process}")
     deadline = time.monotonic() + _CONTROLLER_STOPS_S
     while holder(bench) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -192,39 +197,39 @@ def cancel(
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="A bench's name or directory; every run of the login user if not given.")
+        str, typer.Argument(metavar="[BENCH]", help="Name or directory of a bench. Default: all runs of the login user.")
     ] = "",
 ) -> None:
-    """Stop everything of ours on every node, or one bench and its controller, and prove that nothing is left."""
+    """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
     from orchestrator.errors import Faults, RunError
     from orchestrator.inventory import fold
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
     from orchestrator.report.text import visible
 
-    named = find_bench(bench) if bench else None
-    if named:
-        _stop_controller(named)
-    runs: list[str | None] = [run.run_id for run in named.runs(superseded=True)] if named else [None]
-    selection = select(hosts or (named.record().inventory if named else ""), exclude)
+    directory = find_bench(bench) if bench else None
+    if directory:
+        _stop_controller(directory)
+    runs: list[str | None] = [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
+    selection = select(hosts or (directory.record().inventory if directory else ""), exclude)
     with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
-        # Asked first: once one node is stopped, the run's own controller may stop the others before they are asked to.
-        lived, _ = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"])
+        # Status comes first: once one node is stopped, the run's own controller may stop the others before this command does.
+        active, _ = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"])
         for run in runs:
             answers, failed = each(cluster.nodes, partial(_stop, cluster, run))
             errors += failed.values()
             stopped = {
-                name: {*answer["stopped"], *(each for each in lived.get(name, ()) if run in (None, each))}
+                name: {*answer["stopped"], *(run_id for run_id in active.get(name, ()) if run in (None, run_id))}
                 for name, answer in answers.items()
             }
             for name in sorted({name for names in stopped.values() for name in names}):
                 typer.echo(f"stopped {visible(name)} on {fold(host for host, names in stopped.items() if name in names)}")
             errors += [
-                RunError(f"still there after a kill: {answer['left']}", kind="rank_failed", host=name)
+                RunError(f"expected no process after SIGKILL, still running: {answer['left']}", kind="rank_failed", host=name)
                 for name, answer in answers.items()
                 if answer["left"]
             ]
-        typer.echo(f"nothing of ours is left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "")
+        typer.echo(f"no orch processes left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "")
     if errors:
         raise Faults(errors)

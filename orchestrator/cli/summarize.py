@@ -1,4 +1,4 @@
-"""`orch summarize`: numbers from the evidence of a bench alone."""
+"""`orch summarize`: compute and print numbers from the evidence of a bench alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _RENDERED = (
     "markdown", "csv", "json", "junit", "prometheus", "mllog",
 )  # fmt: skip
-"""Each has a module of its name in `orchestrator.report.formats`."""
+"""Each format has a module with its name in `orchestrator.report.formats`."""
 _OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
 _FOR_PEOPLE = ("table", "markdown")
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
@@ -37,24 +37,31 @@ def add_to(app: typer.Typer) -> None:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf is its result JSON.")] = "table",
+    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: result JSON of DLPerf.")] = "table",
     as_json: Json = False,
-    rule: Annotated[str, typer.Option("--rule", help="dlperf: the window that each system's published numbers used.")] = "",
+    rule: Annotated[
+        str, typer.Option("--rule", help="dlperf: use the window of the published numbers of each framework.")
+    ] = "",
     from_logs: Annotated[
-        Path | None, typer.Option("--from-logs", metavar="DIR", help="Read logs of others, as 4n8g/rn50_b128_fp32_1.log.")
+        Path | None, typer.Option("--from-logs", metavar="DIR", help="Read third-party logs such as 4n8g/rn50_b128_fp32_1.log.")
     ] = None,
-    framework: Annotated[str, typer.Option("--framework", "-f", help="Whose logs --from-logs reads.")] = "",
+    framework: Annotated[str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")] = "",
     images: Annotated[
-        int | None, typer.Option("--images", min=0, help="Images of the data set behind --from-logs; 0 for unknown.")
+        int | None, typer.Option("--images", min=0, help="Number of images in the data set of --from-logs; 0: unknown.")
     ] = None,
     against: Annotated[str, typer.Option("--against", help="published: compare with published tables.")] = "",
     explain: Annotated[
-        bool, typer.Option("--explain", help="Predict each shape from 1n1g and measured all-reduces, and divide what it loses.")
+        bool,
+        typer.Option(
+            "--explain", help="Predict each shape from 1n1g and measured all-reduces; divide the lost time into parts."
+        ),
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Write report.html into the bench, and show it in a browser.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Write report.html into the bench directory and open it in a browser.")
+    ] = False,
     templates: Templates = None,
 ) -> None:
-    """Print the scaling table of a bench, from its run directory alone, or of a tree of logs."""
+    """Print the scaling table of a bench, computed from its run directory alone, or of a tree of logs."""
     form = "json" if as_json else form
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
@@ -65,14 +72,15 @@ def summarize(
     summary, results, damaged = _summary(bench, rule, from_logs, framework, images, templates, form in _FOR_PEOPLE)
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
-            summary.sheets[0].measures, "--format", f"{form} has room for speeds only; take table, html, markdown, csv or json"
+            summary.sheets[0].measures, "--format", f"{form} contains speeds only; use table, html, markdown, csv or json"
         )
     if explain:
         from orchestrator.report import explain as explanations
     if form == "json" and (against or explain):
-        more = _published(summary, templates) if against else {}
-        more |= {"explained": explanations.documents(_explained(bench, summary, results))} if explain else {}
-        typer.echo(_with_more(summary, more), nl=False)
+        extra = _published(summary, templates) if against else {}
+        if explain:
+            extra["explained"] = explanations.documents(_explained(bench, summary, results))
+        typer.echo(_with_keys(summary, extra), nl=False)
     elif form in _RENDERED:
         typer.echo(import_module(f"orchestrator.report.formats.{form}").render(summary), nl=False)
     elif form == "dlperf":
@@ -105,21 +113,21 @@ def _check_options(
     if form not in _FORMS:
         raise ConfigError(f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format")
     if rule not in ("", "dlperf"):
-        raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without it the window is that of the run")
+        raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without --rule the window of the run is used")
     if against not in ("", "published"):
         raise ConfigError(f"expected published, got {against!r}", where="--against")
     if against and form not in ("table", "html", "json"):
         raise ConfigError(f"expected table, html or json with --against, got {form}", where="--format")
     if opened and form not in ("table", "html"):
-        raise ConfigError(f"expected html, which is what --open shows, got {form}", where="--format")
+        raise ConfigError(f"expected table or html with --open, got {form}", where="--format")
     if (opened or form == "html") and (from_logs or rule):
-        raise ConfigError("the page shows a bench, by its own window", where="--from-logs" if from_logs else "--rule")
+        raise ConfigError("the page shows a bench with its own window", where="--from-logs" if from_logs else "--rule")
     if bool(from_logs) != bool(framework):
         raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")
     if from_logs and bench:
         raise ConfigError(f"expected a bench or a tree of logs, got both, {bench!r} and {from_logs}", where="--from-logs")
     if images is not None and not from_logs:
-        raise ConfigError("it belongs to --from-logs", where="--images")
+        raise ConfigError("it can only be used with --from-logs", where="--images")
 
 
 def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) -> None:
@@ -128,15 +136,15 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
     if explain and form not in ("table", "html", "json"):
         raise ConfigError(f"expected table, html or json with --explain, got {form}", where="--format")
     if explain and (from_logs or rule):
-        raise ConfigError("it explains a bench, by its own window", where="--explain")
+        raise ConfigError("it explains a bench with its own window", where="--explain")
 
 
 def _summary(
     bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None, short: bool
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
-    """Return the summary, the runs of a bench, and what is wrong with the evidence of those that have no number for it.
+    """Return the summary, the runs of a bench, and the errors of runs without a number because of damaged evidence.
 
-    ``short``: of a tune the default and the best alone.
+    ``short``: for a tune, only the default and the best candidate.
     """
     if from_logs:
         from orchestrator.analysis.published.foreign import summary_of_tree
@@ -155,30 +163,32 @@ def _summary(
 
         for result in results:
             if not result.measure.has_speed:
-                raise _no_speed(result.measure.name, "--rule", "leave it out")
+                raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
         return by_rule(directory, results, templates), results, damaged
-    told, notes = _of_tune(directory, results) if short and directory.record().tune else (results, [])
-    return summary_of(told, [*notes_of(directory), *notes]), results, damaged
+    shown, notes = _of_tune(directory, results) if short and directory.record().tune else (results, [])
+    return summary_of(shown, [*notes_of(directory), *notes]), results, damaged
 
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:
-    """Return those runs of a tune that matter, what came of it, and where the others are."""
+    """Return the runs of the default and the best candidate of a tune, and notes: its result, and where the other runs are."""
     from orchestrator.analysis.tune import tuned
     from orchestrator.analysis.tune.answer import compared
     from orchestrator.report.tune import answer
 
-    told, others = compared(bench, results)
-    where = f"orch attach {bench.path.name} lists each candidate of each rung, and --format json, csv and html have all rows"
-    left = [f"{others} other candidates and {len(results) - len(told)} earlier runs are not shown: {where}"]
-    return told, [answer(tuned(bench, results)), *left * (len(told) < len(results))]
+    shown, others = compared(bench, results)
+    where = f"orch attach {bench.path.name} lists all candidates of all rounds; --format json, csv and html contain all rows"
+    notes = [answer(tuned(bench, results))]
+    if len(shown) < len(results):
+        notes.append(f"{others} other candidates and {len(results) - len(shown)} earlier runs are not shown: {where}")
+    return shown, notes
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
     from orchestrator.errors import ConfigError
     from orchestrator.plan import MEASURES
 
-    return ConfigError(f"this bench has measured {MEASURES[measures].noun}, no speed of training", where=where, hint=hint)
+    return ConfigError(f"this bench measured {MEASURES[measures].noun}, not the speed of training", where=where, hint=hint)
 
 
 def _print_result(summary: Summary) -> None:
@@ -212,10 +222,10 @@ def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tu
     return explain_bench(directory, summary, results, account_of(directory, results))
 
 
-def _with_more(summary: Summary, more: dict[str, Any]) -> str:
-    """Return the summary's JSON with further keys."""
+def _with_keys(summary: Summary, extra: dict[str, Any]) -> str:
+    """Return the summary's JSON with additional keys."""
     import json
 
     from orchestrator.report.formats.json import render
 
-    return json.dumps(json.loads(render(summary)) | more, indent=2, allow_nan=False) + "\n"
+    return json.dumps(json.loads(render(summary)) | extra, indent=2, allow_nan=False) + "\n"

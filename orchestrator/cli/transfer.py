@@ -1,4 +1,4 @@
-"""How far a long transfer is, on stderr: one line that stays in its place on a terminal, a line now and then elsewhere."""
+"""Progress of a long transfer, on stderr: one updated line on a terminal, otherwise a new line every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["transfer"]
 
 @contextmanager
 def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
-    """Yield what is told of each number of bytes that has come; it may be called from any thread."""
+    """Yield a function to call with each number of bytes received, from any thread. ``every_s``: seconds between lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(what, every_s).moved
@@ -24,7 +24,7 @@ def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]
     columns = TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(what, total=None)
-    with suppress(OSError):  # the terminal may be gone; showing never decides anything
+    with suppress(OSError):  # the terminal may be gone; that must not affect the transfer
         bar.start()
     try:
         yield lambda count: bar.advance(task, count)
@@ -34,23 +34,23 @@ def transfer(what: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]
 
 
 class _Lines:
-    """For a log file: a line at most every some seconds, so that a short transfer says nothing."""
+    """Progress for a log file: at most one line every ``every_s`` seconds, so a short transfer prints nothing."""
 
     def __init__(self, what: str, every_s: float) -> None:
         self._what = what
         self._every_s = every_s
         self._lock = threading.Lock()
-        self._began = self._said = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._bytes = 0
 
     def moved(self, count: int) -> None:
-        """Take in that so many bytes more have come."""
+        """Count ``count`` more bytes; print a line if it is time."""
         with self._lock:
             self._bytes += count
             now = time.monotonic()
-            if now - self._said < self._every_s:
+            if now - self._printed < self._every_s:
                 return
-            self._said = now
+            self._printed = now
             mib = self._bytes / 2**20
             text = f"{self._what}: {mib:.1f} MiB in {now - self._began:.0f} s, {mib / max(1e-3, now - self._began):.1f} MiB/s"
         with suppress(OSError):

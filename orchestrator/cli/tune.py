@@ -1,4 +1,4 @@
-"""`orch tune`: search settings of network and framework for one shape, and write what is proven to be faster."""
+"""`orch tune`: search settings of network and framework for one shape, and write those that are verified to be faster."""
 
 from __future__ import annotations
 
@@ -37,22 +37,24 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="What to train, such as resnet50 or vgg16.")],
-    shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node; all if not given.")] = "",
+    model: Annotated[str, typer.Argument(help="Model to train, such as resnet50 or vgg16.")],
+    shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node. Default: all.")] = "",
     budget: Budget = "20m",
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Samples per device and step.")] = None,
-    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME", help="A framework folder.")] = "pytorch",
-    loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Where samples come from.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a whole run, warm-up included.")] = None,
+    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME", help="Framework.")] = "pytorch",
+    loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Source of samples.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a full run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A knob that stays as it is.")] = None,
-    allow: Annotated[str, typer.Option("--allow", metavar="numerics", help="Try what changes the computed numbers.")] = "",
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the candidates and their order.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a parameter at this value.")] = None,
+    allow: Annotated[
+        str, typer.Option("--allow", metavar="numerics", help="Also try settings that change the computed numbers.")
+    ] = "",
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the candidates and their order.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The inventory to write; beside the bench if not given."),
+        typer.Option("--output", "-o", metavar="FILE", help="Inventory to write. Default: tuned.yaml in the bench."),
     ] = None,
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
@@ -62,12 +64,13 @@ def tune(
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
     templates: Templates = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what may be turned, contact nobody.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Search settings of network and framework for one shape, by successive halving on real short runs.
+    """Search settings of network and framework for one shape, by successive halving on short real runs.
 
-    The best is run against the default at the end, in turns; only what that shows is claimed, and written as an inventory.
+    At the end the best candidate and the default are run alternately. Only the result of these runs is reported, and written as
+    an inventory if the candidate is faster.
     """
     from orchestrator.analysis.tune.state import tune_record
     from orchestrator.plan import Limits
@@ -95,17 +98,17 @@ def tune(
 
 
 def _new_file(path: Path | None) -> str:
-    """Return the absolute path of the inventory to write, empty for none. Raises ConfigError where it or its options exist."""
+    """Return the absolute path of the inventory to write, or an empty text. Raise ConfigError if it or its run file exists."""
     from orchestrator.errors import ConfigError
 
     target = path.absolute() if path else None
     if target and (target.exists() or options_path(target).exists()):
-        raise ConfigError("expected a new file", kind="unsafe_path", where=str(path), hint="nothing is overwritten")
+        raise ConfigError("expected a new file", kind="unsafe_path", where=str(path), hint="existing files are not overwritten")
     return str(target or "")
 
 
 def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool) -> None:
-    """Print what may be turned. What makes sense of it, NCCL's own log of the first run tells."""
+    """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
     usable = [knob for knob in knobs if numerics or not knob.numerics]
@@ -116,5 +119,5 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     for knob in usable:
         default = knob.default if knob.env else str(spec.options[knob.option])
         values = ", ".join(" ".join(map(str, value)) for value in knob.values)
-        where = f"  where NCCL speaks {' or '.join(knob.networks)}" if knob.networks else ""
+        where = f"  if NCCL uses {' or '.join(knob.networks)}" if knob.networks else ""
         typer.echo(f"  {' '.join(knob.env) or knob.option}: {values}  (default: {default}){where}")

@@ -118,7 +118,7 @@ def test_filters_leave_what_was_asked_for(project: Path) -> None:
     assert chosen(cells, shape="1n1g") == chosen(cells, dtype="fp32") == chosen(cells, model="vgg16") == ()
     assert json.loads(orch(project, "--since", "2026-10-02", "--json").stdout)["cells"][0]["bench_id"] == "a"
     none = orch(project, "--since", "1d", "--shape", "4n8g")
-    assert (none.returncode, none.stdout, none.stderr) == (0, "", "no bench is as wanted\n")
+    assert (none.returncode, none.stdout, none.stderr) == (0, "", "no bench matches these options\n")
     by_shape = [json.loads(orch(project, "--shape", shape, "--json").stdout) for shape in ("2n2g", "2x2", "2n1g")]
     assert [len(found["cells"]) for found in by_shape] == [2, 2, 0]
     assert orch(project / "nowhere").stderr == "no benches\n"

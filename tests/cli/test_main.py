@@ -76,7 +76,7 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
         ("resnet50 --hosts inventory/", "orch: inventory: expected a file, got a directory. name a file in it"),
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
-                                       "none besides"),
+                                       "no other hosts"),
         ("resnet50 --templates nowhere", "orch: nowhere: expected a folder of framework folders, there is none"),
         ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, there is none. check the path"),
     ],
@@ -115,10 +115,10 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["collect"], "no bench yet. orch bench resnet50 makes one"),
-        (["summarize"], "no bench yet. orch bench resnet50 makes one"),
-        (["summarize", "b1.tar"], "no bench 'b1.tar'. unpack an archive with tar -xf, and give its directory"),
-        (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists them"),
+        (["collect"], "no bench yet. to create one: orch bench resnet50"),
+        (["summarize"], "no bench yet. to create one: orch bench resnet50"),
+        (["summarize", "b1.tar"], "no bench 'b1.tar'. unpack an archive with tar -xf, and use its directory"),
+        (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists the benches"),
         (
             ["summarize", "--format", "pdf"],
             "orch: --format: expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf, got 'pdf'",
@@ -191,7 +191,7 @@ def test_the_version_and_help_go_to_stdout(project: Project) -> None:
     started = subprocess.run([*ORCH, "--version"], env=variables, capture_output=True, text=True, timeout=60, check=True)
     assert (started.stdout, started.stderr) == (project.orch("--version").stdout, "") == (f"orch {__version__}\n", "")
     helped = project.orch("--help")
-    assert helped.returncode == 0 and helped.stderr == "" and "Exit status: 0 good" in helped.stdout
+    assert helped.returncode == 0 and helped.stderr == "" and "Exit status: 0 success" in helped.stdout
     assert project.orch("-h").stdout == helped.stdout
 
 
@@ -251,7 +251,7 @@ def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_eve
     assert done.returncode == 0, done
     assert done.stderr == "inventory: inventory/cluster.yaml (the default), 4 of 4 hosts\n"
     text = done.stdout
-    assert text.splitlines()[0] == "2 runs; port 20000 stands for the one that is chosen when a run starts"
+    assert text.splitlines()[0] == "2 runs; port 20000 stands for the port that is chosen when a run starts"
     for line in (
         "== simulated resnet50 1n1g, world size 1",
         "== simulated resnet50 2n2g, world size 4",

@@ -76,7 +76,7 @@ def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=variables)
     assert done.returncode == 1
-    assert done.stderr == "orch: expected room for all that is printed, got: No space left on device\n"
+    assert done.stderr == "orch: standard output: expected space for the whole output, got: No space left on device\n"
 
 
 def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def test_a_stop_names_no_node_before_it_is_known_which_one_failed(controller: Co
     os.kill(controller.keeper("node2").pid, signal.SIGKILL)
     done = controller.end(process, 30)
     assert done.code == 1 and "  failed in " in done.err, done
-    (stop,) = (line for line in done.err.splitlines() if line.startswith("  stopping everywhere: "))
-    assert stop == "  stopping everywhere: a node of the run has failed", done
+    (stop,) = (line for line in done.err.splitlines() if line.startswith("  stopping on every node: "))
+    assert stop == "  stopping on every node: a node of the run has failed", done
     (verdict,) = (line for line in done.err.splitlines() if line.startswith("  failed in "))
     assert ": node2: the node runner was killed" in verdict, done
 
@@ -76,14 +76,14 @@ def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_
     judge.wait_until_clean(controller.lab, LEASE_S + 2.0 + GRACE_S)
     assert process.wait(5) == -signal.SIGKILL
     collect = controller.orch("collect")
-    assert collect.code == 0 and collect.out.count("whole") == 5, collect
+    assert collect.code == 0 and collect.out.count(" complete") == 5, collect
     controller.assert_all_bytes_are_home("node1", "node2", "node3", "node4")
     for host in ("node1", "node4"):
         record = controller.exit_record(host)
         assert (record["state"], record["reason"].partition(":")[0]) == ("stopped", "lease_expired")
     before = {path: path.stat().st_mtime_ns for path in controller.bench.rglob("*") if path.is_file()}
     again = controller.orch("collect")
-    assert (again.code, again.out) == (0, f"bench {controller.bench.name}: 1 of 1 runs were here and whole\n")
+    assert (again.code, again.out) == (0, f"bench {controller.bench.name}: 1 of 1 runs were already complete\n")
     assert {path: path.stat().st_mtime_ns for path in controller.bench.rglob("*") if path.is_file()} == before
     rows = controller.orch("summarize", "--json").json["rows"]
     assert [(row["n"], row["failed"], row["median_speed"]) for row in rows] == [(0, 1, None)]
@@ -121,7 +121,7 @@ def test_a_node_that_loses_power_is_declared_lost_and_the_others_are_stopped(con
     faults.boot(controller.lab, victim)
     assert judge.ours(controller.lab) == []
     status = controller.orch("status")
-    assert status.code == 0 and "nothing of ours runs on node[1-4]" in status.out, status
+    assert status.code == 0 and "no orch processes on node[1-4]" in status.out, status
     assert controller.orch("bench", *QUICK, "--nodes", "4").code == 0
 
 
@@ -176,7 +176,7 @@ def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_aft
     refused = controller.orch("bench", *QUICK, "--nodes", "2")
     assert refused.code == 1 and held in refused.err and "node1: another run holds this node" in refused.err, refused
     collect = controller.orch("collect")
-    assert collect.code == 0 and "0 of 1 runs were here and whole, 1 never started" in collect.out, collect
+    assert collect.code == 0 and "0 of 1 runs were already complete, 1 never started" in collect.out, collect
     judge.wait_until_clean(controller.lab, lease_s + 2 + GRACE_S)
     assert controller.orch("bench", *QUICK, "--nodes", "2").code == 0
 

@@ -21,7 +21,7 @@ def test_a_detached_bench_goes_on_and_attach_ends_as_it_does(controller: Control
     words = ("--set", "fail_at_step=30", "--set", "fail_rank=1", "--set", "fail_mode=exit3", "--repeats", "2")
     begun = controller.orch("bench", *LONG, "--nodes", "2", "--gpus", "1", "--detach", *words)
     assert begun.code == 0 and f"orch attach {controller.bench.name}" in begun.err, begun
-    assert "conducted by" in controller.orch("status").out
+    assert "run by" in controller.orch("status").out
     done = controller.orch("attach")
     assert done.code == 1 and "orch: node2: rank 1 ended with exit code 3" in done.err, done
     assert "[2/2]" in done.err and "failed in" in done.err and "2n1g" in done.out, done
@@ -40,7 +40,7 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     assert controller.orch("bench", *words, "--detach").code == 0
     judge.wait_for(lambda: any(event["event"] == "started" for event in controller.events()), 20, "nothing started")
     cancel = controller.orch("cancel", controller.bench.name)
-    assert cancel.code == 0 and "asked its controller to stop" in cancel.out, cancel
+    assert cancel.code == 0 and "stopping its controller" in cancel.out, cancel
     assert judge.ours(controller.lab) == []
     assert controller.orch("attach").code == 143
     (cut,) = controller.runs
@@ -97,9 +97,9 @@ def test_attach_says_when_the_controller_has_died_and_can_be_left(controller: Co
     assert second.stderr and second.stderr.readline().startswith("[1/1] ")
     os.kill(second.pid, signal.SIGINT)
     left = controller.end(second, 10)
-    assert left.code == 130 and "left it running" in left.err, left
+    assert left.code == 130 and "still running; to stop it: orch cancel" in left.err, left
     assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
     done = controller.end(follower, 10)
-    assert done.code == 1 and "its controller died" in done.err and "orch resume" in done.err, done
+    assert done.code == 1 and "the controller died" in done.err and "orch resume" in done.err, done
     judge.wait_until_clean(controller.lab, 3.0 + 2.0 + 0.5)

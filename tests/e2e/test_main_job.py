@@ -45,7 +45,7 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     assert judge.ours(controller.lab) == []
 
     collect = controller.orch("collect")
-    assert (collect.code, collect.out) == (0, f"bench {controller.bench.name}: 6 of 6 runs were here and whole\n")
+    assert (collect.code, collect.out) == (0, f"bench {controller.bench.name}: 6 of 6 runs were already complete\n")
     forms = {
         form: controller.orch("summarize", "--format", form)
         for form in ("table", "markdown", "csv", "json", "junit", "prometheus", "mllog")

@@ -102,7 +102,7 @@ def test_what_matters_is_found_confirmed_and_applied_in_one_step(controller: Con
     assert again.code == 0 and "export COMPUTE_MS=10\n" in env_of(controller.runs[0]), again
     assert again.json["rows"][0]["median_speed"] == pytest.approx(found["median_speed"], rel=0.5)
     taken = controller.orch("tune", *WORDS, *options)
-    assert taken.code == 2 and "nothing is overwritten" in taken.err
+    assert taken.code == 2 and "existing files are not overwritten" in taken.err
 
 
 def test_where_all_else_is_slower_the_default_stays_and_nothing_is_written(controller: Controller, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_tune_that_is_cut_short_leaves_nothing_behind_and_goes_on_where_it_was
     judge.wait_for(lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) >= 3, 30, "no rung was begun")
     os.kill(process.pid, signal.SIGINT)
     done = controller.end(process, 20)
-    assert done.code == 130 and "the tune is not finished" in done.out and "to go on: orch resume" in done.out, done
+    assert done.code == 130 and "the tune is not finished" in done.out and "to continue: orch resume" in done.out, done
     assert judge.ours(controller.lab) == []
     finished = {run: (run / "manifest.json").read_bytes() for run in controller.runs}
     finished = {run: text for run, text in finished.items() if b'"state": "finished"' in text}
@@ -155,12 +155,12 @@ def test_a_tune_that_is_refused_before_its_first_run_says_why_and_how_to_go_on(c
     finally:
         faults.sshd_start(controller.lab, "node2")
     assert done.code == 3 and "orch: node2: " in done.err and "Traceback" not in done.err, done
-    assert f"to go on: orch resume {controller.bench.name}\n" in done.out and not controller.runs, done
+    assert f"to continue: orch resume {controller.bench.name}\n" in done.out and not controller.runs, done
 
 
 def test_a_tune_whose_first_run_failed_names_what_repeats_it(controller: Controller, templates: Path) -> None:
     script = templates / "tunable" / "launch.sh.j2"
     script.write_text(script.read_text().replace("${FAIL_AT_STEP:-0}", "3"))
     done = controller.orch("tune", *WORDS, "--templates", str(templates), *QUIETLY, "--budget", f"{BUDGET_S:g}s")
-    assert done.code == 1 and f"to go on: orch resume {controller.bench.name} --retry-failed\n" in done.out, done
+    assert done.code == 1 and f"to continue: orch resume {controller.bench.name} --retry-failed\n" in done.out, done
     assert controller.orch("resume", "--retry-failed").code == 1 and len(controller.runs) == 2

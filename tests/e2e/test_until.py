@@ -89,7 +89,7 @@ def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(co
     events = controller.events()
     begun, ended = (next(one["at"] for one in events if one["event"] == name) for name in ("begun", "decided"))
     assert ended - begun < 4 + 2
-    assert "to go on" not in controller.orch("status").out
+    assert "to continue" not in controller.orch("status").out
     assert controller.orch("resume", "--json").out == done.out
 
     plan = controller.orch("bench", *words, "--budget", "1m", "--dry-run")

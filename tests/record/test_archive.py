@@ -446,9 +446,9 @@ def test_the_commands_print_the_seal_and_what_it_is_of(
     assert sealed.stdout == f"b1.tar: sealed 48 files; 2 of 4 runs have a number\nseal {found}\n"
     assert (tmp_path / "b1.tar").read_bytes() == archive.read_bytes()
     proven = orch("verify", "b1.tar", "--seal", found)
-    text = f"b1.tar: 48 files and the tables are what orch {__version__} sealed; 2 of 4 runs have a number\nseal {found}\n"
+    text = f"b1.tar: 48 files and the tables are as sealed by orch {__version__}; 2 of 4 runs have a number\nseal {found}\n"
     assert (proven.exit_code, proven.stdout, proven.stderr) == (0, text, "")
-    assert "--seal SHA256 proves" in orch("verify", "b1.tar").stderr
+    assert "--seal SHA256 also verifies" in orch("verify", "b1.tar").stderr
     as_json = json.loads(orch("verify", "b1.tar", "--json").stdout)
     assert (as_json["seal"], as_json["measured"], as_json["tables"]) == (found, 2, tables(bench))
 

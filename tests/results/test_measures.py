@@ -174,7 +174,7 @@ def test_what_is_for_speeds_only_says_so(bench: BenchDir, tmp_path: Path, words:
 
 def test_history_names_the_bench_and_lists_no_speed(bench: BenchDir, tmp_path: Path) -> None:
     done = orch(tmp_path, "history")
-    assert "not listed, as it has measured readings of its own: orch summarize b1" in done.stderr
+    assert "not listed, because it measured readings of its own: orch summarize b1" in done.stderr
     assert "b1" not in done.stdout
     assert json.loads(orch(tmp_path, "history", "--json").stdout)["speedless"] == {"b1": "readings of its own"}
 

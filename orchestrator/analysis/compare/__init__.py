@@ -1,4 +1,4 @@
-"""One bench against another: which cells differ, how sure that is, and the likeliest causes."""
+"""Compare two benches: which configurations differ, how certain that is, and the likeliest causes."""
 
 from orchestrator.analysis.compare.benches import Comparison, compare
 

@@ -1,4 +1,4 @@
-"""Two benches read from their directories, and compared: speeds, and everything that may be the cause of their difference."""
+"""Read two benches from their directories and compare them: their speeds, and everything that may explain a difference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Comparison", "compare"]
 
 _DIGITS = 12
 _RUNNERS = ("rank_wrapper.py", "noderun.py")
-"""What a set of payload files holds of the node runner; the second name is that of earlier versions."""
+"""File names of the node runner in a manifest's payload; the second name was used by earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that differs between two benches. ``only_before`` and ``only_after`` name the cells that the other lacks."""
+    """All differences between two benches. ``only_before`` and ``only_after`` name cells without a counterpart."""
 
     before: str
     after: str
@@ -39,12 +39,12 @@ class Comparison:
 def compare(
     before: BenchDir, after: BenchDir, margin: float = MARGIN, by: tuple[str, tuple[str, str]] | None = None
 ) -> tuple[Comparison, list[DataError]]:
-    """Return the comparison, and what is wrong with the evidence of runs that take no part in it because of that.
+    """Return the comparison, and the errors of runs that are excluded because their evidence is damaged.
 
-    ``by`` is a field of the spec and the value that it has in the cells taken of either.
+    ``by`` is the name of a spec field, and its values in the cells selected from the first and from the second bench.
 
-    Raises DataError where a bench or what was rendered for it cannot be read, ConfigError for one that trained nothing, and for
-    a field or value that it has not.
+    Raise DataError if a bench or its rendered files cannot be read, ConfigError for a bench without training speeds, and for a
+    field or value that a bench does not have.
     """
     benches = (before, after)
     results = [read_bench(bench) for bench in benches]
@@ -52,10 +52,10 @@ def compare(
         _have_speed(bench, runs)
     cells = [cells_of(runs) for runs in results]
     if by:
-        cells = [_by(bench, found, by[0], value) for bench, found, value in zip(benches, cells, by[1], strict=True)]
-    together = matched(*cells)
-    pairs = compared(together, margin)
-    sides = [[pair[side] for pair in together] for side in (0, 1)]
+        cells = [_by(bench, candidates, by[0], value) for bench, candidates, value in zip(benches, cells, by[1], strict=True)]
+    pairs_of_cells = matched(*cells)
+    pairs = compared(pairs_of_cells, margin)
+    sides = [[pair[side] for pair in pairs_of_cells] for side in (0, 1)]
     samples = [_samples(*side) for side in zip(benches, sides, strict=True)]
     about = [_about(bench, runs) for bench, runs in zip(benches, samples, strict=True)]
     files = [_rendered(runs, [pair.case for pair in pairs]) for runs in samples]
@@ -65,9 +65,9 @@ def compare(
         after=names[1],
         margin=margin,
         pairs=pairs,
-        only_before=unmatched(cells[0], together),
-        only_after=unmatched(cells[1], together),
-        distinctions=distinctions(together, *about),
+        only_before=unmatched(cells[0], pairs_of_cells),
+        only_after=unmatched(cells[1], pairs_of_cells),
+        distinctions=distinctions(pairs_of_cells, *about),
         files=file_differences(*files) if all(files) else (),
     )
     return comparison, [run.error for runs in results for run in runs if isinstance(run.error, DataError)]
@@ -76,8 +76,8 @@ def compare(
 def _have_speed(bench: BenchDir, runs: Sequence[RunResult]) -> None:
     for run in runs:
         if not run.measure.has_speed:
-            message = f"it has measured {run.measure.noun}, and only speeds of training are compared"
-            raise ConfigError(message, where=_name(bench), hint="orch summarize shows each bench")
+            message = f"expected a bench of training speeds, it measured {run.measure.noun}"
+            raise ConfigError(message, where=_name(bench), hint="orch summarize shows the result of a single bench")
 
 
 def _by(bench: BenchDir, cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
@@ -92,18 +92,18 @@ def _suffixes(by: tuple[str, tuple[str, str]] | None) -> list[str]:
 
 
 def _samples(bench: BenchDir, cells: Sequence[Cell]) -> list[tuple[RunDir, Manifest]]:
-    """Return one run of each cell, a good one if there is any: repeats differ in what is made neutral only."""
+    """Return one run of each cell, a good one if there is any: repeats differ only in values that `neutral` replaces."""
     runs = [bench.run((cell.good or cell.runs)[0].run_id) for cell in cells]
     return [(run, _manifest(run)) for run in runs]
 
 
 def _manifest(run: RunDir) -> Manifest:
-    """Return a manifest that has what is asked of it here; a run of which it has the cell was read with suspicion already."""
+    """Return a manifest that has all values needed here; the fields of its cell have already been validated."""
     manifest = read_manifest(run)
     relied_on = {"bench_id": manifest.bench_id, "master_port": manifest.placement.master_port}
-    lacking = [name for name, value in relied_on.items() if not value]
-    if lacking:
-        message = f"expected a run's manifest, {', '.join(lacking)} is missing or of the wrong type"
+    missing = [name for name, value in relied_on.items() if not value]
+    if missing:
+        message = f"expected a run's manifest, {', '.join(missing)} is missing or of the wrong type"
         raise DataError(message, kind="state_damaged", where=str(run.path / "manifest.json"), run_id=run.run_id)
     return manifest
 
@@ -113,21 +113,21 @@ def _name(bench: BenchDir) -> str:
 
 
 def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str, str]:
-    """Return what else is known of a bench, by names that `distinctions` ranks."""
+    """Return everything else that is recorded about a bench, by names that `distinctions` ranks."""
     record = bench.record()
-    found = {"orch": record.orch, "inventory": record.inventory, "command": join(["orch", *record.argv[1:]])}
+    facts = {"orch": record.orch, "inventory": record.inventory, "command": join(["orch", *record.argv[1:]])}
     for _, manifest in runs:
-        found[f"template.{manifest.framework}"] = manifest.digest[:_DIGITS]
+        facts[f"template.{manifest.framework}"] = manifest.digest[:_DIGITS]
         for name, digest in manifest.payload.items():
-            found["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:_DIGITS]
-    return found
+            facts["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:_DIGITS]
+    return facts
 
 
 def _rendered(runs: Sequence[tuple[RunDir, Manifest]], cases: Sequence[str]) -> dict[tuple[str, int, str], str]:
-    """Return the files of the runs' nodes by (case, node_rank, path), made neutral."""
-    found = {}
+    """Return the rendered files of the runs by (case, node_rank, path), after `neutral`."""
+    files = {}
     for (run, manifest), case in zip(runs, cases, strict=True):
         for slot in manifest.slots:
             for path, text in rendered_texts(run, slot.host).items():
-                found[case, slot.node_rank, path] = neutral(text, manifest)
-    return found
+                files[case, slot.node_rank, path] = neutral(text, manifest)
+    return files

@@ -1,4 +1,4 @@
-"""In what two benches differ besides their speed, the likeliest cause first.
+"""Differences between two benches other than their speed, the likeliest cause first.
 
 >>> distinctions([], {"orch": "0.1.0", "payload.train.py": "aa"}, {"orch": "0.2.0", "payload.train.py": "ab"})
 (Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch', before='0.1.0', after='0.2.0'))
@@ -24,28 +24,28 @@ from orchestrator.results import Cell
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 
 RANKING = (
-    # Other work was asked for: each of these changes what a step computes, moves or waits for.
+    # Different work: each of these changes what a step computes, moves or waits for.
     "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader", "nodes", "gpus",
-    # Other code did it.
+    # Different code.
     "payload.*", "template.*", "program.output_dtype",
-    # On another machine, or over another network: factors, where versions are percents.
+    # Different machines or networks: these change speeds by factors, versions by percents.
     "program.devices", "node.gpus.name", "node.number of gpus", "node.cpu", "node.cores", "program.networks", "program.backend",
-    # With other libraries, from those that hold the kernels to those that hold the loop.
+    # Different libraries, from those with the kernels to those with the training loop.
     "program.framework_version", "node.framework.*", "program.nccl", "program.cudnn", "program.cuda", "node.programs.*",
-    # Below the libraries: limits of power and clocks come with the driver, then the system.
+    # Below the libraries: the driver with its limits of power and clocks, then the operating system.
     "node.gpus.driver", "node.gpus.*", "node.interface.*", "node.data*", "node.kernel", "node.machine", "node.memory_bytes",
-    # Which copies of like machines, and how long: like should be like, and a window past its warm-up long enough.
+    # Which of several equal machines, and how many steps: neither matters if machines are equal and windows long enough.
     "hosts", "steps", "warmup_steps", "program.python", "node.*",
-    # What conducts a run takes no part in its steps.
+    # The programs that start and watch a run take no part in its steps.
     "node_runner", "orch", "inventory", "timeout_s", "command",
 )  # fmt: skip
-"""Names in order of likely weight; the first that fits counts."""
+"""Patterns of names in order of likely effect; the first match counts."""
 _OBSERVED = ("devices", "networks", "backend", "framework_version", "nccl", "cudnn", "cuda", "python", "output_dtype")
 
 
 @dataclass(frozen=True, slots=True)
 class Distinction:
-    """One thing that is not the same in both benches, in words; where cells differ among themselves, all their values."""
+    """One difference between two benches, as text; all values, separated by commas, if the cells of one bench have several."""
 
     name: str
     before: str
@@ -54,7 +54,7 @@ class Distinction:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """Lines of a rendered file that are not the same in both benches, as ``-before`` and ``+after``, and where that is so."""
+    """Lines of a rendered file that differ, as ``-before`` and ``+after``, and the cases and node ranks that have them."""
 
     path: str
     cases: tuple[str, ...]
@@ -65,11 +65,11 @@ class FileDifference:
 def distinctions(
     pairs: Sequence[tuple[Cell, Cell]], before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[Distinction, ...]:
-    """Return what differs in the pairs, and in what else is known of the two benches, by likely weight."""
+    """Return the differences within the pairs, and between all later facts about the benches, the likeliest cause first."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for one, other in pairs:
-        _note(found, spec_fields(one), spec_fields(other))
-        _note(found, _observed(one), _observed(other))
+    for earlier, later in pairs:
+        _note(found, spec_fields(earlier), spec_fields(later))
+        _note(found, _observed(earlier), _observed(later))
     _note(found, before, after)
     _note(found, *_facts(pairs))
     ordered = sorted(found, key=_weight)
@@ -77,12 +77,12 @@ def distinctions(
 
 
 def neutral(text: str, manifest: Manifest) -> str:
-    """Return a rendered file of a run with names in place of what is another in every run, on all hosts, or told elsewhere."""
+    """Return a rendered file of a run with placeholders for values that differ by run or host, or are compared elsewhere."""
     names = {manifest.run_id: "<run>", manifest.bench_id: "<bench>", payload_digest(manifest.payload): "<payload>"}
     for slot in manifest.slots:
         names |= {slot.address: f"<address {slot.node_rank}>", slot.host: f"<host {slot.node_rank}>"}
     port = manifest.placement.master_port
-    names |= {str(port + apart): f"<port +{apart}>" for apart in range(manifest.placement.world_size + 1)}
+    names |= {str(port + offset): f"<port +{offset}>" for offset in range(manifest.placement.world_size + 1)}
     words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     return re.sub(rf"(?<![\w.-])(?:{words})(?!\w)", lambda match: names[match[0]], text)
 
@@ -90,7 +90,7 @@ def neutral(text: str, manifest: Manifest) -> str:
 def file_differences(
     before: Mapping[tuple[str, int, str], str], after: Mapping[tuple[str, int, str], str]
 ) -> tuple[FileDifference, ...]:
-    """Return what differs in files by (case, node_rank, path); what is alike in several places is said once."""
+    """Return the differences of files by (case, node_rank, path); equal differences at several places are merged."""
     found: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
     for place in {**before, **after}:
         case, node_rank, path = place
@@ -111,12 +111,12 @@ def _changed(before: str, after: str) -> tuple[str, ...]:
 def _note(
     found: dict[str, tuple[dict[str, None], dict[str, None]]], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> None:
-    """Note each name whose values differ."""
+    """Add each name with different values to ``found``."""
     for name in {**before, **after}:
-        one, other = before.get(name, "nothing"), after.get(name, "nothing")
-        if one != other:
+        earlier, later = before.get(name, "nothing"), after.get(name, "nothing")
+        if earlier != later:
             values = found.setdefault(name, ({}, {}))
-            values[0][as_written(one)] = values[1][as_written(other)] = None
+            values[0][as_written(earlier)] = values[1][as_written(later)] = None
 
 
 def _weight(name: str) -> tuple[int, str]:
@@ -124,23 +124,25 @@ def _weight(name: str) -> tuple[int, str]:
 
 
 def _observed(cell: Cell) -> dict[str, str]:
-    """Return what the programs of a cell said of themselves, of several values each."""
-    said = {f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED}
-    return {name: _joined(values) for name, values in said.items() if set(values) - {"None"}}
+    """Return what the programs of a cell reported about themselves, several values joined."""
+    reported = {f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED}
+    return {name: _joined(values) for name, values in reported.items() if set(values) - {"None"}}
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return those facts of the nodes of each bench that the other's nodes have otherwise, and which nodes these were."""
+    """Return the facts of difference bench's nodes that differ from the other's, and the hosts if they are not the same."""
     sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if sides[0].keys() != sides[1].keys():
-        for known, hosts in zip(found, sides, strict=True):
-            known["hosts"] = fold(hosts) if hosts else "nothing"
-    whose = {f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()}
-    for each in differences(whose):
-        values = {host: value for value, hosts in each.deviating for host in hosts}
-        for side, (known, hosts) in enumerate(zip(found, sides, strict=True)):
-            known[f"node.{each.fact}"] = _joined(values.get(f"{side} {host}", each.expected) for host in hosts)
+        for facts_of_side, hosts in zip(found, sides, strict=True):
+            facts_of_side["hosts"] = fold(hosts) if hosts else "nothing"
+    labelled = {f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()}
+    for difference in differences(labelled):
+        values = {host: value for value, hosts in difference.deviating for host in hosts}
+        for side, (facts_of_side, hosts) in enumerate(zip(found, sides, strict=True)):
+            facts_of_side[f"node.{difference.fact}"] = _joined(
+                values.get(f"{side} {host}", difference.expected) for host in hosts
+            )
     return found
 
 

@@ -1,10 +1,10 @@
-"""Two benches, cell by cell: how much faster the one is, how sure that is, and in what they differ.
+"""Compare two benches cell by cell: how much faster one is, how certain that is, and in which fields they differ.
 
-A ratio is of typical speeds, geometric means, ``after`` over ``before``. Its interval takes each bench's own scatter into
-account (`intervals.change_interval`); whether it may be an accident, two tests have to agree on: of labels dealt out
-anew, and Welch's, corrected for the number of cells. What two benches made at different times have not in common, no test can
-tell from a difference; so what may be less than a margin is never called one. The rule, and how often it errs, stand in
-``docs/metrics.md``.
+A ratio is that of typical speeds (geometric means), ``after`` over ``before``. Its interval includes the scatter of each bench
+(`intervals.change_interval`). A difference counts as significant only if two tests agree: a permutation test, and Welch's test
+corrected for the number of cells. No test can distinguish a difference from changed conditions, because the benches ran at
+different times; a difference that may be smaller than a margin is therefore never reported as one. ``docs/metrics.md``
+describes the rule and its error rate.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ __all__ = [
 ]
 
 MARGIN = WORTH
-"""What two benches of the same thing may differ by, machines being warm, filled and placed otherwise."""
+"""Share by which benches of equal specs may differ, because temperature, memory and placement are never the same."""
 LIMIT = 0.05
 FASTER, SLOWER, SLIGHT, NONE = "faster", "slower", "slight", "no difference"
 TOO_FEW, SAME, UNLIKE, NOTHING = "too few repeats", "same runs", "simulated against real", "no speed"
 UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING)
-"""The verdicts that are none."""
+"""Reasons, in place of a verdict, why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell as one bench measured it; speeds in samples/s."""
+    """One cell in one bench; speeds in samples/s."""
 
     n: int
     failed: int
@@ -59,10 +59,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class CellPair:
-    """A cell in both benches. ``differing`` names the fields of its spec that are not the same in both.
+    """A cell in both benches. ``differing`` names the fields of its spec that differ.
 
-    ``permutation_p`` is the pair's alone, ``corrected_p`` Welch's among all pairs, and ``p`` the larger: both must be small.
-    All are None where there can be no verdict, whatever the speeds are.
+    ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
+    ``p`` the larger one: both must be small. All are None if no speeds could lead to a verdict.
     """
 
     case: str
@@ -78,10 +78,11 @@ class CellPair:
 
 
 def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    """Return the cells of both benches that belong together, in the order of the first.
+    """Return the pairs of cells that are compared, in the order of the first bench.
 
-    Equal specs do. Of the rest those do that have one shape and are equal but for the fields in which the two rests have no
-    value in common, if there is only one of each: what somebody changed for all cells from one bench to the other is compared.
+    Cells with equal specs are paired. The remaining cells are paired if they have the same shape and differ only in fields in
+    which the remaining cells of the two benches have no value in common, and if that pair is unique. So benches are comparable
+    after a field was changed for all cells.
     """
     equal = {cell.key(): cell for cell in after}
     pairs = {cell.key(): (cell, equal[cell.key()]) for cell in before if cell.key() in equal}
@@ -92,48 +93,48 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
         for cell in cells:
             rest = {name: value for name, value in spec_fields(cell).items() if name not in changed}
             groups.setdefault(_text(rest), ([], []))[side].append(cell)
-    pairs |= {one[0].key(): (one[0], other[0]) for one, other in groups.values() if len(one) == len(other) == 1}
+    pairs |= {first[0].key(): (first[0], second[0]) for first, second in groups.values() if len(first) == len(second) == 1}
     return [pairs[cell.key()] for cell in before if cell.key() in pairs]
 
 
 def chosen(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
-    """Return the cells with that value of a field of their spec or of an option, as the command line writes both.
+    """Return the cells with this value of a spec field or option, both as written on the command line.
 
-    Raises ConfigError where there are cells, but none with this field or value.
+    Raise ConfigError if there are cells, but none with this field or value.
     """
     fields = [spec_fields(cell) for cell in cells]
-    written = [[as_written(each[key]) for key in (name, f"options.{name}") if key in each] for each in fields]
+    written = [[as_written(spec[key]) for key in (name, f"options.{name}") if key in spec] for spec in fields]
     if cells and not any(written):
-        known = dict.fromkeys(key.removeprefix("options.") for each in fields for key in each)
-        hint = f"they have {', '.join(known)}{nearest(name, known)}"
+        names = dict.fromkeys(key.removeprefix("options.") for spec in fields for key in spec)
+        hint = f"they have {', '.join(names)}{nearest(name, names)}"
         raise ConfigError(f"expected a field of its cells, got {name!r}", hint=hint)
     if cells and not any(value in values for values in written):
-        hint = f"they have {', '.join(dict.fromkeys(each for values in written for each in values))}"
+        hint = f"they have {', '.join(dict.fromkeys(text for values in written for text in values))}"
         raise ConfigError(f"expected a value of {name} that its cells have, got {value!r}", hint=hint)
     return [cell for cell, values in zip(cells, written, strict=True) if value in values]
 
 
 def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tuple[str, ...]:
-    """Return the names of those cells that are in no pair."""
+    """Return the names of the cells that are in no pair."""
     paired = {cell.key() for pair in pairs for cell in pair}
     varying = _varying(cells)
     return tuple(_case(cell, varying) for cell in cells if cell.key() not in paired)
 
 
 def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[CellPair, ...]:
-    """Return what can be said of each pair. A difference that may be less than ``margin``, a fraction, is called slight."""
+    """Return the pairs with their verdicts. A difference that may be smaller than ``margin``, a share, is called slight."""
     varying = _varying([before for before, _ in pairs])
-    found = [_pair(before, after, varying) for before, after in pairs]
-    asked = [place for place, pair in enumerate(found) if pair.permutation_p is not None]
-    chances = holm([change_chance(*(cell.speeds for cell in pairs[place])) for place in asked])
-    for place, corrected in zip(asked, chances, strict=True):
-        p = max(corrected, found[place].permutation_p or 0.0)
-        found[place] = replace(found[place], corrected_p=corrected, p=p)
-    return tuple(replace(pair, verdict=pair.verdict or _verdict(pair, margin)) for pair in found)
+    results = [_pair(before, after, varying) for before, after in pairs]
+    testable = [place for place, pair in enumerate(results) if pair.permutation_p is not None]
+    chances = holm([change_chance(*(cell.speeds for cell in pairs[place])) for place in testable])
+    for place, corrected in zip(testable, chances, strict=True):
+        p = max(corrected, results[place].permutation_p or 0.0)
+        results[place] = replace(results[place], corrected_p=corrected, p=p)
+    return tuple(replace(pair, verdict=pair.verdict or _verdict(pair, margin)) for pair in results)
 
 
 def doubt(pair: CellPair) -> str:
-    """Return why a gate may not judge by a pair, or nothing: only like work is judged, and only if all of it is there."""
+    """Return why `orch gate` may not use a pair, or an empty text: specs must be equal, and all runs good."""
     if pair.differing:
         return f"its spec differs in {', '.join(pair.differing)}"
     if failed := pair.before.failed + pair.after.failed:
@@ -144,7 +145,7 @@ def doubt(pair: CellPair) -> str:
 
 
 def enough() -> int:
-    """Return the fewest repeats of each of two cells that chance alone may not set apart as far as they can be.
+    """Return the fewest repeats of two cells with which the permutation test can reach significance.
 
     >>> enough()
     4
@@ -155,20 +156,20 @@ def enough() -> int:
 def spec_fields(cell: Cell) -> dict[str, Any]:
     """Return the fields of a cell's spec by name, options as ``options.<name>``, and whether it was simulated."""
     fields = cell.spec.as_dict()
-    within = {f"{kind}.{name}": value for kind in ("options", "env") for name, value in fields.pop(kind, {}).items()}
-    return {"simulated": cell.simulated, **fields, **within}
+    nested = {f"{kind}.{name}": value for kind in ("options", "env") for name, value in fields.pop(kind, {}).items()}
+    return {"simulated": cell.simulated, **fields, **nested}
 
 
 def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
-    one, other = spec_fields(before), spec_fields(after)
+    earlier, later = spec_fields(before), spec_fields(after)
     why_not = _undecidable(before, after)
-    apart = [mean([math.log(speed) for speed in cell.speeds]) for cell in (before, after) if cell.speeds]
+    log_speeds = [mean([math.log(speed) for speed in cell.speeds]) for cell in (before, after) if cell.speeds]
     return CellPair(
         case=_case(before, varying),
         before=_side(before),
         after=_side(after),
-        differing=tuple(name for name in {**one, **other} if one.get(name) != other.get(name)),
-        ratio=math.exp(apart[1] - apart[0]) if len(apart) == 2 else None,
+        differing=tuple(name for name in {**earlier, **later} if earlier.get(name) != later.get(name)),
+        ratio=math.exp(log_speeds[1] - log_speeds[0]) if len(log_speeds) == 2 else None,
         interval=change_interval(before.speeds, after.speeds),
         permutation_p=None if why_not else chance(before.speeds, after.speeds),
         corrected_p=None,
@@ -178,7 +179,7 @@ def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
 
 
 def _undecidable(before: Cell, after: Cell) -> str:
-    """Return why there can be no verdict, whatever the speeds are; nothing where there can be one."""
+    """Return why no speeds could lead to a verdict; an empty text if a verdict is possible."""
     if {run.run_id for run in before.runs} & {run.run_id for run in after.runs}:
         return SAME
     if before.simulated != after.simulated:
@@ -190,12 +191,12 @@ def _undecidable(before: Cell, after: Cell) -> str:
 
 
 def _verdict(pair: CellPair, margin: float) -> str:
-    found = pair.interval
-    if found is None or pair.p is None or pair.p >= LIMIT or found.low <= 1 <= found.high:
+    change = pair.interval
+    if change is None or pair.p is None or pair.p >= LIMIT or change.low <= 1 <= change.high:
         return NONE
-    if found.high < 1 - margin:
+    if change.high < 1 - margin:
         return SLOWER
-    return FASTER if found.low > 1 / (1 - margin) else SLIGHT
+    return FASTER if change.low > 1 / (1 - margin) else SLIGHT
 
 
 def _side(cell: Cell) -> Side:
@@ -203,21 +204,21 @@ def _side(cell: Cell) -> Side:
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:
-    """Return a cell's name beside others: its shape, and what else is not the same in all of them."""
+    """Return the name of a cell among others: its shape, and the fields that vary among them."""
     fields = spec_fields(cell)
     return " ".join([cell.spec.shape, *(f"{name.removeprefix('options.')}={as_written(fields.get(name))}" for name in varying)])
 
 
 def _varying(cells: Sequence[Cell]) -> list[str]:
     fields = [spec_fields(cell) for cell in cells]
-    names = dict.fromkeys(name for each in fields for name in each if name not in ("nodes", "gpus"))
-    return [name for name in names if len({_text(each.get(name)) for each in fields}) > 1]
+    names = dict.fromkeys(name for spec in fields for name in spec if name not in ("nodes", "gpus"))
+    return [name for name in names if len({_text(spec.get(name)) for spec in fields}) > 1]
 
 
 def _disjoint(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> set[str]:
-    names = {name for each in (*left, *right) for name in each if name not in ("nodes", "gpus")}
+    names = {name for spec in (*left, *right) for name in spec if name not in ("nodes", "gpus")}
     return {
-        name for name in names if {_text(each.get(name)) for each in left}.isdisjoint(_text(each.get(name)) for each in right)
+        name for name in names if {_text(spec.get(name)) for spec in left}.isdisjoint(_text(spec.get(name)) for spec in right)
     }
 
 

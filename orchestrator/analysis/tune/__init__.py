@@ -1,4 +1,4 @@
-"""A tune against its own default: which candidates are run, and what was proven."""
+"""Search for faster settings than the default: which candidates are run, and which result is verified."""
 
 from orchestrator.analysis.tune.answer import Tuned, tuned
 from orchestrator.analysis.tune.state import State, state_of

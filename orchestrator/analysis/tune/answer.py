@@ -1,4 +1,4 @@
-"""What came of a tune, from the files of its bench alone: an answer, and the evidence for it."""
+"""The result of a tune, from the files of its bench alone: an answer, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One candidate in one rung: its speeds (samples/s), their median over that of the default there, None where either failed.
+    """One candidate in one round: its speeds (samples/s), and their median over the default's, None if either has no speed.
 
-    ``failure``: why a run of it, in whichever rung, has no number.
+    ``failure``: why a run of the candidate, in any round, has no number.
     """
 
     rung: int
@@ -39,9 +39,9 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The answer: ``faster`` with what to set, ``default`` where nothing was found to be faster, ``unconfirmed`` where time or
-    runs did not suffice to say, ``unfinished``. ``gain`` is that of the confirmation, whichever way it went. ``chosen`` are the
-    options that somebody gave."""
+    """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was faster, ``unconfirmed`` if time or
+    good runs were too few to decide, or ``unfinished``. ``gain`` is that of the confirmation, whatever its outcome. ``chosen``
+    are the options from the command line."""
 
     bench_id: str
     created: str
@@ -63,16 +63,16 @@ class Tuned:
     tried: tuple[Tried, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer, ready for JSON; speeds unrounded."""
+        """Return the result for JSON; speeds are unrounded."""
         return {"schema": 1, "unit": "samples/s", **asdict(self)}
 
 
 def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
-    """Return what came of a tune; ``results`` of its runs, if they were read. Raises DataError where its record is damaged."""
+    """Return the result of a tune; ``results`` are those of its runs if already read. Raise DataError for a damaged record."""
     record = bench.record()
     state = _state(bench, results)
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
-    found = gain(last) if last else None
+    measured = gain(last) if last else None
     best: Candidate = last.rung.candidates[0] if last else ()
     knobs = state.schedule.knobs if state.schedule else ()
     env, options = settings(knobs, best) if last else ({}, {})
@@ -82,7 +82,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     return Tuned(
         bench_id=record.bench_id,
         created=record.created,
-        verdict=_verdict(state, found),
+        verdict=_verdict(state, measured),
         why=state.ended,
         spec=default.as_dict(),
         chosen={
@@ -95,7 +95,7 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         best=written(knobs, best) if last else "",
         env=env,
         options=options,
-        gain=found,
+        gain=measured,
         median_speed=speeds[0],
         default_speed=speeds[1],
         evidence=state.confirming,
@@ -104,8 +104,8 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
 
 
 def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
-    """Return those runs of a tune in which the default and the best candidate ran beside each other last, and how many other
-    candidates there are; all runs where no candidate has run well. Raises DataError where its record is damaged."""
+    """Return the runs of the last round with a best candidate, of that and of the default, and the number of other candidates;
+    all runs and 0 if no candidate has a good run. Raise DataError for a damaged record."""
     record, state = bench.record(), _state(bench, results)
     ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
     if not ahead or record.tune is None or record.plan is None:
@@ -120,7 +120,7 @@ def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
 
 
 def _best(measured: RungResult) -> Candidate | None:
-    """Return the fastest candidate of a rung beside the default, or the one that it confirms; None where none has a speed."""
+    """Return the fastest candidate of a round except the default, or the one it confirms; None if no candidate has a speed."""
     confirmed = measured.rung.candidates[0]
     if measured.rung.confirms:
         return confirmed if any(measured.speeds[confirmed].values()) else None
@@ -133,19 +133,19 @@ def _state(bench: BenchDir, results: Sequence[RunResult] | None) -> State:
     return state_of(bench, {run.run_id: run for run in results if run.state != "incomplete"}.get)
 
 
-def _verdict(state: State, found: Gain | None) -> str:
+def _verdict(state: State, measured: Gain | None) -> str:
     if not state.ended:
         return UNFINISHED
     confirms = bool(state.rungs) and state.rungs[-1].rung.confirms
-    if confirms and found and found.sure:
+    if confirms and measured and measured.sure:
         return FASTER
-    if (confirms and not (found and found.decides)) or state.ended.startswith("no time"):
+    if (confirms and not (measured and measured.decides)) or state.ended.startswith("no time"):
         return UNCONFIRMED
     return DEFAULT
 
 
 def _tried(state: State) -> list[Tried]:
-    found = []
+    rows = []
     for number, measured in enumerate(state.rungs, start=1):
         base = _median(measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values())
         for candidate, by_repeat in measured.speeds.items():
@@ -155,8 +155,8 @@ def _tried(state: State) -> list[Tried]:
             ratio = middle / base if middle and base and any(candidate) else None
             rung, failed = measured.rung, len(by_repeat) - len(speeds)
             failure = state.failures.get(words, "") if failed else ""
-            found.append(Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure))
-    return found
+            rows.append(Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure))
+    return rows
 
 
 def _median(speeds: Any) -> float | None:

@@ -1,11 +1,11 @@
-"""What `orch tune` tries, for how long, and what it may claim of it: successive halving, as pure functions.
+"""The schedule of `orch tune`, and its result: successive halving, as pure functions.
 
-A candidate says for each knob which of its values it takes; 0 is none, so ``(0, 0, …)`` is the default, what holds without a
-tune. The first rung tries many candidates in short runs. Each further one tries half as many in runs of twice the window: the
-better half of those that it keeps, and in the other half new ones made of the best (K. Jamieson and A. Talwalkar,
-"Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new ones). The default runs along
-in every rung. The best of many noisy speeds is too high, so nothing is claimed of what was measured on the way: the last
-candidate and the default are run again, in turns, and the gain is that of these runs alone.
+A candidate has an index of a value for each knob, counted from 1; 0 leaves a knob unchanged, so ``(0, 0, …)`` is the default.
+The first round (rung) tries many candidates in short runs. Each further round tries half as many in runs of twice the window:
+half of them are the best of the previous round, the others are new ones derived from these (K. Jamieson and A. Talwalkar,
+"Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new ones). The default runs in
+every round. The best of many noisy speeds is too high by selection, so no gain is reported from these rounds: the last
+candidate and the default are run again, alternately, and the gain is that of these runs alone.
 
 >>> stages(8, warmup_steps=20, steps=120, times=Times(20.0, 0.07), left_s=420.0)
 (Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70), Stage(candidates=2, repeats=1, steps=120))
@@ -41,45 +41,45 @@ __all__ = [
 ]
 
 _CONFIRMING = 5
-"""Runs of the default, and of the best candidate, for which time is kept back."""
-_KEPT_BACK = 1.25
-"""Seconds for each second that the confirmation should take: whole runs of the default are often the longest of a tune."""
+"""Runs of the default, and of the best candidate, for which time is reserved."""
+_RESERVE = 1.25
+"""Seconds reserved per second of expected confirmation: full runs of the default are often the longest of a tune."""
 _MOST_CONFIRMING = 8
 _MOST_CANDIDATES = 64
 _ENOUGH_PAIRS = 3
 _MOST_REPEATS = 4
 _LEAST_WINDOW = 10
-"""Steps. A run costs its start before it measures anything, so shorter windows save next to nothing."""
+"""Steps. Every run takes its start-up time, so shorter windows save next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What runs take: seconds before and after the steps of one, and seconds of a step."""
+    """Times of a run: seconds before and after its steps, and seconds per step."""
 
     start_s: float
     step_s: float
 
     def run_s(self, steps: int) -> float:
-        """Return the seconds of a run of so many steps."""
+        """Return the seconds of a run with ``steps`` steps."""
         return self.start_s + steps * self.step_s
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A rung: so many candidates, and the default, each run so often, for so many steps, warm-up included."""
+    """The size of a round: number of candidates besides the default, repeats of each, and steps of a run including warm-up."""
 
     candidates: int
     repeats: int
     steps: int
 
     def seconds(self, times: Times) -> float:
-        """Return what the rung takes."""
+        """Return the seconds of the round."""
         return (self.candidates + 1) * self.repeats * times.run_s(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Candidates to run, and the default beside them; ``confirms``: the last one, of the best candidate alone."""
+    """A round: candidates to run in addition to the default; ``confirms``: the last round, with only the best candidate."""
 
     candidates: tuple[Candidate, ...]
     repeats: int
@@ -89,7 +89,7 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class RungResult:
-    """A rung that is over: samples/s of each candidate, the default among them, by repeat, None for a run that failed."""
+    """A finished round: samples/s of each candidate and the default, by repeat, None for a failed run."""
 
     rung: Rung
     speeds: Mapping[Candidate, Mapping[int, float | None]]
@@ -97,7 +97,7 @@ class RungResult:
 
 @dataclass(frozen=True, slots=True)
 class TuneSchedule:
-    """What decides a tune besides what it measures: knobs, seed, and the steps of a whole run, warm-up included."""
+    """The parameters of a tune's schedule: knobs, seed, and the steps of a full run, including warm-up."""
 
     knobs: tuple[Knob, ...]
     seed: int
@@ -106,15 +106,15 @@ class TuneSchedule:
 
     @property
     def default(self) -> Candidate:
-        """The candidate that turns no knob."""
+        """The candidate that changes no knob."""
         return (0,) * len(self.knobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The typical speed of a candidate over that of the default, from ``pairs`` of runs made one after the other.
+    """The typical speed of a candidate over that of the default, from ``pairs`` of consecutive runs.
 
-    ``sure``: the whole 95 % interval lies above 1, and there are three pairs or more.
+    ``sure``: the whole 95 % interval is above 1, from three pairs or more.
     """
 
     ratio: float
@@ -123,12 +123,12 @@ class Gain:
 
     @property
     def decides(self) -> bool:
-        """Claim that there are pairs enough to say whether the candidate is faster."""
+        """Whether there are enough pairs to decide if the candidate is faster."""
         return self.pairs >= _ENOUGH_PAIRS
 
     @property
     def sure(self) -> bool:
-        """Claim that the candidate is faster."""
+        """Whether the candidate is significantly faster."""
         return self.decides and self.interval.low > 1
 
 
@@ -136,9 +136,9 @@ class Gain:
 
 
 def following(schedule: TuneSchedule, done: Sequence[RungResult], times: Times, left_s: float) -> Rung | None:
-    """Return the rung that follows those that are over, in the time that is left; None where the tune is at its end.
+    """Return the next round after the finished ones, within the remaining time; None at the end of the tune.
 
-    Time for the confirmation is kept back from the start. There is none where the default came out first.
+    Time for the confirmation is reserved from the start. There is no confirmation if the default was the fastest.
     """
     if done and done[-1].rung.confirms:
         return None
@@ -159,35 +159,33 @@ def following(schedule: TuneSchedule, done: Sequence[RungResult], times: Times, 
 
 
 def least_s(times: Times, steps: int) -> float:
-    """Return the seconds in which one candidate can be tried and confirmed."""
+    """Return the seconds needed to try and confirm one candidate."""
     return 2 * times.run_s(steps) + reserve_s(times, steps)
 
 
 def reserve_s(times: Times, steps: int) -> float:
-    """Return the seconds that are kept back for the confirmation."""
-    return _KEPT_BACK * 2 * _CONFIRMING * times.run_s(steps)
-
-
-# --- candidates -----------------------------------------------------------------------------------------------------------
+    """Return the seconds that are reserved for the confirmation."""
+    return _RESERVE * 2 * _CONFIRMING * times.run_s(steps)
 
 
 # --- time -----------------------------------------------------------------------------------------------------------------
 
 
 def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: float) -> tuple[Stage, ...]:
-    """Return the rungs with as many candidates, ``most`` at most, as time allows, and then as many repeats; none: no time.
+    """Return the rounds that fit into ``left_s`` seconds: as many candidates as possible, ``most`` at most, then repeats.
 
-    The last rung, of two candidates, has the whole window; each before it half of the next one's, ten steps at least.
+    Empty if there is no time. The last round, with two candidates, has the full window; each earlier one has half of the next
+    one's, but at least ten steps.
     """
     for first in range(most, 0, -1):
-        found = _halving(first, warmup_steps, steps)
-        if sum(stage.seconds(times) for stage in found) <= left_s:
-            return _repeated(found, times, left_s)
+        rounds = _halving(first, warmup_steps, steps)
+        if sum(stage.seconds(times) for stage in rounds) <= left_s:
+            return _repeated(rounds, times, left_s)
     return ()
 
 
 def confirming(times: Times, steps: int, left_s: float) -> int:
-    """Return how often the best candidate and the default are run at the end: up to 8 times; 0 where 3 do not fit."""
+    """Return the number of runs of the best candidate and of the default at the end: up to 8; 0 if 3 do not fit."""
     fits = int(left_s / (2 * times.run_s(steps)))
     return min(fits, _MOST_CONFIRMING) if fits >= _ENOUGH_PAIRS else 0
 
@@ -201,16 +199,16 @@ def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
     return [Stage(size, 1, warmup_steps + part) for size, part in zip(sizes, reversed(windows), strict=True)]
 
 
-def _repeated(found: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
-    """Give what time is left to repeats, of the later rungs first, where the best are hard to tell apart."""
-    rungs = list(found)
+def _repeated(single: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
+    """Use the remaining time for repeats, in later rounds first, whose candidates differ least."""
+    rungs = list(single)
     grown = True
     while grown:
         grown = False
         for place in reversed(range(len(rungs))):
-            more = [*rungs[:place], replace(rungs[place], repeats=rungs[place].repeats + 1), *rungs[place + 1 :]]
-            if more[place].repeats <= _MOST_REPEATS and sum(stage.seconds(times) for stage in more) <= left_s:
-                rungs, grown = more, True
+            longer = [*rungs[:place], replace(rungs[place], repeats=rungs[place].repeats + 1), *rungs[place + 1 :]]
+            if longer[place].repeats <= _MOST_REPEATS and sum(stage.seconds(times) for stage in longer) <= left_s:
+                rungs, grown = longer, True
     return tuple(rungs)
 
 
@@ -218,20 +216,20 @@ def _repeated(found: Sequence[Stage], times: Times, left_s: float) -> tuple[Stag
 
 
 def ranked(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> list[Candidate]:
-    """Return the candidates of one rung, the fastest first, by the mean of the logarithms of their speeds.
+    """Return the candidates of one round, the fastest first, by the mean of the logarithms of their speeds.
 
-    Without those of which a run failed, and those that were not run. Of equals the one that turns fewer knobs comes first.
+    Candidates with a failed run or without runs are left out. Of equally fast ones, the one with fewer changes comes first.
     """
     means = {}
-    for candidate, found in speeds.items():
-        logs = [math.log(speed) for speed in found.values() if speed]
-        if logs and len(logs) == len(found):
+    for candidate, by_repeat in speeds.items():
+        logs = [math.log(speed) for speed in by_repeat.values() if speed]
+        if logs and len(logs) == len(by_repeat):
             means[candidate] = math.fsum(logs) / len(logs)
     return sorted(means, key=lambda candidate: (-means[candidate], sum(map(bool, candidate)), candidate))
 
 
 def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable[Candidate], size: int) -> list[Candidate]:
-    """Return the candidates of a rung of that size after one that ended in this order: the better ones, and new ones."""
+    """Return ``size`` candidates for the round after one that ended in ``order``: the best of it, and new ones."""
     best = [candidate for candidate in order if any(candidate)]
     kept = best[: math.ceil(size / 2)]
     new = list(islice(children(knobs, kept, tried), size - len(kept)))
@@ -239,10 +237,10 @@ def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable
 
 
 def gain(measured: RungResult) -> Gain | None:
-    """Return what the candidate of a confirmation gains over the default; None for fewer than two pairs of good runs."""
+    """Return the gain of the confirmed candidate over the default; None for fewer than two pairs of good runs."""
     (best,) = measured.rung.candidates
     default = (0,) * len(best)
-    one, other = ({at: speed for at, speed in measured.speeds[who].items() if speed} for who in (best, default))
-    logs = [math.log(speed / other[repeat]) for repeat, speed in one.items() if repeat in other]
-    found = ratio_interval(one, other)
-    return Gain(math.exp(math.fsum(logs) / len(logs)), found, len(logs)) if found else None
+    faster, base = ({at: speed for at, speed in measured.speeds[key].items() if speed} for key in (best, default))
+    logs = [math.log(speed / base[repeat]) for repeat, speed in faster.items() if repeat in base]
+    ends = ratio_interval(faster, base)
+    return Gain(math.exp(math.fsum(logs) / len(logs)), ends, len(logs)) if ends else None

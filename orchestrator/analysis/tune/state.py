@@ -1,4 +1,4 @@
-"""What stands of a tune in its bench: its knobs, its rungs, and what they measured."""
+"""The state of a tune as recorded in its bench: knobs, rounds, and their measurements."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["State", "state_of", "tune_record"]
 
 
 def tune_record(knobs: Sequence[Knob], hosts: Sequence[Host], seed: int, *, numerics: bool, output: str) -> TuneRecord:
-    """Return what ``bench.json`` says of a tune before it begins. ``output``: where the result is written, empty: beside it."""
-    alike = set.intersection(*(set(host.env.items()) for host in hosts))
-    held = {name: value for name, value in sorted(alike) if any(name in knob.env for knob in knobs)}
+    """Return the record of a tune in ``bench.json`` before its start. ``output``: path of the result; empty: in the bench."""
+    shared = set.intersection(*(set(host.env.items()) for host in hosts))
+    held = {name: value for name, value in sorted(shared) if any(name in knob.env for knob in knobs)}
     return TuneRecord(tuple(knobs), seed, numerics, output, held)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a tune is, by its evidence alone: the pilot's result, None before its end; the rungs that were begun.
+    """The progress of a tune, from its evidence alone: the pilot's result, None before its end; the rounds that were started.
 
-    ``schedule`` is None without a good pilot. ``failures`` maps what a candidate sets, in words, to why a run of it has no
-    number, ``confirming`` holds the runs of the confirmation.
+    ``schedule`` is None without a good pilot. ``failures`` maps the settings of a candidate, as text, to the reason why a run
+    of it has no number. ``confirming`` holds the run ids of the confirmation.
     """
 
     pilot: RunResult | None
@@ -41,7 +41,7 @@ class State:
 
 
 def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
-    """Return how far a tune is; ``read`` gives the result of a run that is over. Raises DataError for a record that is none."""
+    """Return the progress of a tune; ``read`` returns the result of a finished run. Raise DataError for an invalid record."""
     record = bench.record()
     tune, entries = record.tune, record.plan
     if tune is None or entries is None:
@@ -56,11 +56,11 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     failures: dict[str, str] = {}
     try:
         rungs = [
-            _measured(schedule, kept, [each for each in runs if each[0].rung == number], failures)
+            _measured(schedule, kept, [run for run in runs if run[0].rung == number], failures)
             for number, kept in enumerate(tune.rungs)
         ]
     except (KeyError, IndexError) as error:
-        message = f"tune: expected runs of its candidates, {error} is none"
+        message = f"tune: expected runs of its candidates, got {error}"
         raise damaged(bench.path / "bench.json", message) from error
     last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
     confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.rung == last)
@@ -73,7 +73,7 @@ def _measured(
     runs: Sequence[tuple[PlanEntry, RunResult]],
     failures: dict[str, str],
 ) -> RungResult:
-    """Return a rung with what its runs came to; note why candidates failed."""
+    """Return a round with the speeds of its runs; add the reasons of failures to ``failures``."""
     rung = Rung(kept.candidates, kept.repeats, kept.steps, kept.confirms)
     by_cell = dict(zip(kept.cells, (schedule.default, *rung.candidates), strict=True))
     speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}

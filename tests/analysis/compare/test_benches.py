@@ -117,7 +117,7 @@ def test_a_gate_lets_pass_what_is_not_slower_than_allowed(project: Project, made
     made("a", 0.5)
     made("b", 0.51)
     done = project.orch("gate", "--baseline", "a", "--max-regression", "3%")
-    assert done.returncode == 0 and done.stderr == "no cell is surely more than 3% slower than in a\n"
+    assert done.returncode == 0 and done.stderr == "no configuration is significantly more than 3% slower than in a\n"
     made("c", 0.515)
     close = project.orch("gate", "--baseline", "a", "c")
     assert close.returncode == 0 and close.stderr.startswith(

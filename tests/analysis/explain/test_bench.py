@@ -137,7 +137,7 @@ def test_table_page_and_json_tell_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--format", "csv"], "expected table, html or json"), (["--rule", "dlperf"], "it explains a bench, by its own window")],
+    [(["--format", "csv"], "expected table, html or json"), (["--rule", "dlperf"], "it explains a bench with its own window")],
 )
 def test_what_has_no_room_for_it_refuses(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

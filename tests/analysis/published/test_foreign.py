@@ -515,7 +515,7 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--rule", "mlperf"], "expected dlperf"),
         (["--against", "memory"], "expected published"),
         (["--against", "published", "--format", "csv"], "expected table, html or json"),
-        (["--images", "5"], "it belongs to --from-logs"),
+        (["--images", "5"], "it can only be used with --from-logs"),
         (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
     ],

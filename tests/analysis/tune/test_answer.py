@@ -87,7 +87,7 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     assert shown.count("case n ") == 2 and "NCCL_ALGO=Tree" in shown and "NCCL_ALGO=Ring" not in shown
     # 64 samples a step, of 0.5 s and of 0.4 s.
     assert "1.250 times the speed of the default" in shown and "160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
-    assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists each candidate" in shown
+    assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists all candidates" in shown
     document = json.loads(summarize("json"))
     assert sorted(row["median_speed"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
 

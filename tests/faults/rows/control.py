@@ -74,7 +74,7 @@ def killed_for_good(trial: Trial) -> None:
     trial.clean_within(lease_s + 2.0 + GRACE_S)
     controller.end(process, 10)
     done = controller.orch("collect")
-    assert done.code == 0 and done.out.count("whole") == 5, done
+    assert done.code == 0 and done.out.count(" complete") == 5, done
     trial.keep()
     ends = []
     for host in trial.nodes:

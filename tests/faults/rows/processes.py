@@ -123,7 +123,7 @@ def _one_signal(trial: Trial) -> None:
         os.kill(process.pid, number)
     stopped(trial, 0.5 + GRACE_S + 1.0)
     done = controller.end(process, 15)
-    assert done.code == code and "stopping on every node, then collecting" in done.err, done
+    assert done.code == code and "interrupted: stopping on every node, then collecting" in done.err, done
     assert controller.manifest()["outcome"]["state"] == "interrupted"
     trial.keep()
     assert "interrupted" in controller.exit_record("node2")["reason"]
