@@ -1,4 +1,4 @@
-"""A bench carried out: what runs next, its launch, the watch over it, its end.
+"""The execution of a bench: what runs next, the launch of a run, the watch over it, and its end.
 
-May use all packages but `report`, `lab` and `cli`. Hands on nothing, because that would load paramiko.
+May import all packages except `report`, `lab` and `cli`. Re-exports nothing, because that would load paramiko.
 """

@@ -1,7 +1,7 @@
-"""A failed run with_cause: which of several failures was the first, what it most likely died of, and its last words.
+"""The cause of a failed run: which of several failures came first, its most likely cause, and its last log lines.
 
-All from what came home: the clocks' verdict, the logs, the nodes' own records, and the facts in which one node is not like the
-others.
+All of it comes from collected evidence: the order by clocks, the logs, the nodes' own records, and facts in which a node
+differs from the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_DIFFERENCES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """A failure with its last words, and the log that has them; empty without any."""
+    """A failure with its last log lines (``words``) and the name of the log that holds them; empty without any."""
 
     error: OrchError
     log: str = ""
@@ -43,25 +43,25 @@ class _Death:
 def with_cause(
     error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: Mapping[str, Mapping[str, Any]]
 ) -> OrchError | None:
-    """Return the first cause of a run's failure with all that there is to say about it as its hint.
+    """Return the first cause of a run's failure, with everything known about it as its hint.
 
-    ``rivals`` failed so soon after ``error`` that clocks cannot tell who was first: a rank that merely complains of another
-    one is not taken, as long as there is one that does not. Nor while there is one that had said what it was dying of when
-    it was stopped: a program may close its connections long before it is gone.
+    ``rivals`` failed so soon after ``error`` that clocks cannot determine the order. A rank whose log only reports the loss of
+    another rank is not chosen if any rank has an independent cause. That includes ranks that had logged their own cause when
+    they were stopped: a program may close its connections long before it exits.
     """
     if error is None or not error.host:
         return error
     first = _last_words(error, run)
     failures = chain([first], (_last_words(rival, run) for rival in rivals))
-    causes = chain((each for each in failures if not is_consequence(each.text)), _stopped_while_dying(error, run, facts))
+    causes = chain((death for death in failures if not is_consequence(death.text)), _stopped_while_dying(error, run, facts))
     death = next(causes, first)
     if not death.error.hint:
-        death.error.hint = "\n".join(_said(death, run, facts))
+        death.error.hint = "\n".join(_hint_lines(death, run, facts))
     return death.error
 
 
 def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[_Death]:
-    """Yield the ranks that the stop of the run ended, of which the last words tell a cause that stands for itself."""
+    """Yield the ranks that were ended by the stop of the run and whose last lines show an independent cause."""
     for host in hosts:
         with suppress(DataError):
             record = exit_record(run, host)
@@ -74,7 +74,7 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
                     yield death
 
 
-def _said(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _hint_lines(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     error = death.error
     record: ExitRecord | None = None
     with suppress(DataError):
@@ -90,13 +90,13 @@ def _said(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _short(line: str) -> str:
-    """Return a line without its middle where it is long: what failed stands at its beginning, or at its end."""
+    """Return a long line without its middle: the failure is named at its beginning or at its end."""
     half = _SHOWN_CHARACTERS // 2
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
 
 
 def _last_words(error: OrchError, run: RunDir) -> _Death:
-    """Read the last lines of the log that says most about a failure on its host."""
+    """Read the last lines of the most specific log about a failure on its host."""
     rank = _rank(error)
     streams = () if rank is None else (f"rank-{rank}.err", f"rank-{rank}.out")
     for name in (*streams, "node.err", "node.out"):

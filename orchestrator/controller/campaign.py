@@ -1,4 +1,4 @@
-"""A bench, executed: preflight once, then run after run, each collected and proven clean before the next one starts."""
+"""The execution of a bench: preflight once, then run after run, each collected and verified clean before the next starts."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Campaign:
     errors: list[OrchError] = field(default_factory=list)
 
     def execute(self, runs: Iterable[PlannedRun], needed: Sequence[PlannedRun]) -> list[OrchError]:
-        """Execute the runs in order, each asked for when the one before is over; return the errors of those that failed.
+        """Execute the runs in order, each requested when the previous one is over; return the errors of failed runs.
 
-        ``needed`` are runs of all kinds that may come. An unreachable cluster, or one unfit for them, raises at once.
+        ``needed`` holds a run of every kind that may follow. Raises at once if the cluster is unreachable or unfit for them.
         """
         for index, run in enumerate(() if self.stage.interrupt.signal else runs):
             if self.stage.interrupt.signal:
@@ -55,7 +55,7 @@ class Campaign:
                 self.stage.cluster.open()
                 self._preflight(needed)
             self.stage.observe(RunBegun(index, run))
-            outcome = self._one(run)
+            outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
             if outcome.error:
                 self.errors.append(outcome.error)
@@ -67,29 +67,29 @@ class Campaign:
         return self.errors
 
     def _note_interrupt(self) -> None:
-        """A signal decides the end of a bench, also one that came between two runs."""
+        """Add the error of a signal, which decides the end of a bench even if it came between two runs."""
         if self.stage.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
-            message = "stopped by a signal to the controller; the runs that remain were not started"
+            message = "interrupted by a signal to the controller; the remaining runs were not started"
             self.errors.append(Interrupted(self.stage.interrupt.signal, message))
         self.errors.sort(key=lambda error: not isinstance(error, Interrupted))
 
     def _preflight(self, runs: Sequence[PlannedRun]) -> None:
-        """Capture facts once per framework; refuse the bench where a node it needs is unfit."""
+        """Capture facts once per framework; refuse the bench if a node that it needs is unfit."""
         needed = {run.folder.framework.name: run.folder.framework for run in runs}
         for framework in needed.values():
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
             facts, errors = capture(self.stage.cluster, framework)
-            known = [host for host in self.hosts if host.name in facts]
-            checks = [check for host in known for check in judge(host, facts[host.name], framework, ranks)]
+            reachable = [host for host in self.hosts if host.name in facts]
+            checks = [check for host in reachable for check in judge(host, facts[host.name], framework, ranks)]
             checks += among(facts)
             self.stage.observe(Checked(checks))
-            bad = [*errors.values(), *same_machine(facts), *unfit(checks)]
-            if bad:
-                raise Faults(bad)
+            problems = [*errors.values(), *same_machine(facts), *unfit(checks)]
+            if problems:
+                raise Faults(problems)
             self.facts[framework.name] = facts
         self.stage.journal(Event.PREFLIGHT, hosts=[host.name for host in self.hosts])
 
-    def _one(self, run: PlannedRun) -> Outcome:
+    def _execute(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
         for attempt in range(1, _PORT_TRIES + 1):
             plan = plan_run(run.folder, run.spec, self.hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
@@ -99,7 +99,7 @@ class Campaign:
                 outcome = launch.run()
                 break
             except OrchError as error:
-                busy = isinstance(error, Faults) and {each.kind for each in error.errors} == {"port_busy"}
+                busy = isinstance(error, Faults) and {fault.kind for fault in error.errors} == {"port_busy"}
                 if not busy or attempt == _PORT_TRIES:
                     state = "interrupted" if isinstance(error, Interrupted) else "failed"
                     outcome = Outcome(state, error, None, released=launch.watch.released)
@@ -111,10 +111,10 @@ class Campaign:
         return Launch(plan, run.folder, stage, owner())
 
     def take_over(self, run: PlannedRun) -> Outcome | None:
-        """Bring a run to its end that a controller has left in the middle; None where it had not been started anywhere.
+        """Take over a run that another controller abandoned, and bring it to its end; return None if no node had started it.
 
-        A run that is going on on every node is watched to its end as if nothing had happened. One that had been started on
-        some nodes only, or has lost its keeper on one, is stopped, and its outcome says so.
+        A run that is still running on every node is watched to its end as usual. A run that was started on some nodes only, or
+        that has lost its supervisor on a node, is stopped, and its outcome says so.
         """
         rundir = self.bench.run(run.run_id)
         port = read_manifest(rundir).placement.master_port
@@ -135,13 +135,13 @@ class Campaign:
             if trace.line:
                 trace.line.close()
         each(names, lambda name: self._stop(run.run_id, name, "interrupted: its controller died while it was being started"))
-        message = "the controller died while it was being started; what ran was stopped"
+        message = "the controller died while the run was being started; it was stopped on all nodes"
         broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))
 
     def _start_of(self, run_id: str) -> StartRecord | None:
-        """Return the record of a run's start from the journal, None where it did not get as far."""
+        """Return the record of a run's start from the journal, None if it was not started everywhere."""
         started = [entry for entry in self.bench.events() if entry.event == Event.STARTED and entry.run == run_id]
         return StartRecord.of(started[-1].fields) if started else None
 
@@ -158,12 +158,12 @@ class Campaign:
         self.stage.journal(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
 
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
-        """Collect, look for leftovers, end them, and write all of that down, whatever happened before."""
+        """Collect, look for leftover processes, end them, and record all of it, whatever happened before."""
         hosts = [slot.host for slot in plan.placement.slots]
-        # A node that has just been given up would only be waited for once more.
+        # Asking a node that has just been given up would only cost another timeout.
         nodes = self.stage.cluster.nodes
         reachable = [host for host in hosts if host in nodes and not outcome.answers.get(host, Answer()).silent]
-        results, errors = each(reachable, lambda host: self._home(rundir, host))
+        results, errors = each(reachable, lambda host: self._collect(rundir, host))
         for host, failure in errors.items():
             self.stage.journal(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
@@ -178,10 +178,10 @@ class Campaign:
             self.stage.journal(Event.COLLECTED, run=plan.run_id)
         left = [host for host, state in clean.items() if state.left]
         if left and not error:
-            error = RunError("processes of this run are left", kind="rank_failed", host=left[0], run_id=plan.run_id)
+            error = RunError("processes of this run are still running", kind="rank_failed", host=left[0], run_id=plan.run_id)
         return Outcome(outcome.state, error, outcome.start)
 
-    def _home(self, rundir: RunDir, host: str) -> Clean:
+    def _collect(self, rundir: RunDir, host: str) -> Clean:
         node = self.stage.cluster.nodes[host]
         answer = node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s)
         if answer["left"]:
@@ -194,7 +194,7 @@ class Campaign:
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:
-    """Return a source of rendezvous ports, each given out once: a port of the run before may still be closing."""
+    """Return a source of rendezvous ports, each returned once, because a port of the previous run may still be closing."""
     used: set[int] = set()
 
     def take() -> int:

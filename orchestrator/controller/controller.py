@@ -1,7 +1,7 @@
-"""One process that conducts a bench: it takes the bench, runs what that owes, and writes down how it ended.
+"""The process that runs a bench: it takes ownership of the bench, executes its outstanding runs, and records how it ended.
 
-Whoever starts it says how the bench is shown, as a `Show`; this module prints nothing and handles no signal. A bench is
-conducted in this process (`Controller.conduct`) or in a child without a terminal (`Controller.detach`).
+The caller determines how the bench is shown, with a `Show`; this module prints nothing and handles no signals. A bench runs
+in this process (`Controller.conduct`) or in a child without a terminal (`Controller.detach`).
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from orchestrator.results.tally import Tally
 __all__ = ["PROGRESS_LOG", "Controller", "Scheduler", "Show"]
 
 PROGRESS_LOG = "progress.log"
-"""What was shown of a bench while it ran, in its folder."""
+"""The file in a bench's folder with the progress lines that were shown while it ran."""
 Show = Callable[[Interrupt, TextIO], AbstractContextManager[Observer]]
-"""Returns what shows a bench for as long as its runs are carried out; it writes its lines into the given log as well, and
-sets the interrupt where somebody wants the bench to stop."""
+"""Returns the context in which a bench is shown while its runs are executed. Its observer also writes its lines to the given
+log, and the context sets the interrupt if the bench is to stop."""
 
 
 class Scheduler(Protocol):
-    """Says which run comes next: `Pace` for a bench, `Search` for a tune."""
+    """Decides which run comes next: `Pace` for a bench, `Search` for a tune."""
 
     tally: Tally
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return runs of all kinds that may come."""
+        """Return a run of every kind that may follow."""
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield run after run; each is over when the next one is asked for."""
+        """Yield run after run; each is over when the next one is requested."""
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors that are those of the whole, of those of its runs."""
+        """Return the errors of the bench as a whole, selected from those of its runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The controller of one bench, which holds it from `begin` or `go_on` to the end of `conduct`.
+    """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
-    ``owes`` returns the runs that are to be started, once it has brought those to their end that were under way.
+    ``owes`` brings runs that are under way to their end, and returns the runs still to be started.
     """
 
     bench: BenchDir
@@ -88,7 +88,7 @@ class Controller:
         borrowed: Sequence[RunDir],
         argv: Sequence[str],
     ) -> Controller:
-        """Take a new bench for this process. Raises RunError run_in_use where another one has it."""
+        """Take ownership of a new bench. Raises RunError run_in_use if another process owns it."""
 
         def owes(_: Campaign) -> Sequence[PlannedRun]:
             for run in borrowed:
@@ -109,9 +109,9 @@ class Controller:
         retry_failed: bool,
         argv: Sequence[str],
     ) -> Controller:
-        """Take a bench whose controller is gone. Raises RunError run_in_use where it is not, else as `reopen` does.
+        """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is not, else like `reopen`.
 
-        ``runs`` is the folder of the benches that it may borrow from; ``connect`` makes the cluster of its hosts.
+        ``runs`` is the folder of the benches from which it may borrow; ``connect`` creates the cluster of its hosts.
         """
 
         def owes(campaign: Campaign) -> Sequence[PlannedRun]:
@@ -119,7 +119,7 @@ class Controller:
                 borrow(bench, BenchDir(runs / origin).run(run_id))
             return remaining(campaign, opened.runs, retry_failed=retry_failed)
 
-        ownership = take(bench)  # before anything is read that its controller may be writing
+        ownership = take(bench)  # before reading anything that its controller may still write
         try:
             opened = reopen(bench)
         except BaseException:
@@ -129,9 +129,9 @@ class Controller:
         return cls(bench, opened.plan, connect(opened.hosts), opened.limits, opened.inventory.secrets, ownership, owes)
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
-        """Run what the bench owes, write down how it ended, and let go of it.
+        """Execute the outstanding runs of the bench, record how it ended, and release it.
 
-        Returns its errors, the one that decides the exit status first, and the results of all its runs.
+        Return its errors, the one that decides the exit status first, and the results of all its runs.
         """
         with open(self.bench.path / PROGRESS_LOG, "a", encoding="utf-8", opener=_private) as log:
             ended = self._conducted(show, log)
@@ -139,7 +139,7 @@ class Controller:
         return ended
 
     def detach(self, show: Show) -> None:
-        """Leave the bench to a child without a terminal. This process has let go of it when this returns."""
+        """Hand the bench to a child process without a terminal. This process has released it on return."""
         if os.fork() == 0:
             self._detached(show)
         self.ownership.release()
@@ -149,7 +149,7 @@ class Controller:
         with show(interrupt, log) as observe:
             scheduler = self._scheduler(observe)
 
-            def tell(event: ProgressEvent) -> None:
+            def show_event(event: ProgressEvent) -> None:
                 if isinstance(event, RunOver):
                     event = replace(event, result=scheduler.tally.result(event.run.run_id))
                 observe(event)
@@ -157,7 +157,7 @@ class Controller:
             errors: list[OrchError]
             try:
                 with self.cluster as cluster:
-                    stage = Stage(cluster, self.limits, interrupt, self.bench.event, tell)
+                    stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
                     campaign = Campaign(self.bench, cluster.hosts, stage, next_port, self.secrets)
                     owed = self.owes(campaign)
@@ -165,7 +165,7 @@ class Controller:
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench, known=scheduler.tally.read)
-        errors = scheduler.counted([*errors, *_unproven(results, {error.run_id for error in errors})])
+        errors = scheduler.counted([*errors, *_unverified(results, {error.run_id for error in errors})])
         errors += _unfit(results)
         code = errors[0].exit_code if errors else 0
         self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
@@ -180,7 +180,7 @@ class Controller:
         return Pace(self.bench, self.plan, expected, observe)
 
     def _detached(self, show: Show) -> NoReturn:
-        """In the child: conduct the bench without a terminal. Its end is an event; a bug of ours shows in the progress log."""
+        """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows in the progress log."""
         try:
             os.setsid()
             self.ownership.sign()
@@ -197,13 +197,13 @@ class Controller:
             os._exit(1)
 
 
-def _unproven(results: Sequence[RunResult], known: set[str]) -> list[OrchError]:
-    """Return what is wrong with the evidence of runs that seemed to go well: a log without its last step, another digest."""
-    return [result.error for result in results if isinstance(result.error, DataError) and result.run_id not in known]
+def _unverified(results: Sequence[RunResult], reported: set[str]) -> list[OrchError]:
+    """Return the evidence errors of runs that seemed successful: a log without its last step, a wrong digest."""
+    return [result.error for result in results if isinstance(result.error, DataError) and result.run_id not in reported]
 
 
 def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
-    """Return the nodes and links that were found unfit, where that is what was measured."""
+    """Return an error for each node and link that a bench of nodes or links has found unfit."""
     from orchestrator.results.summary import summarize
 
     if all(result.measure.has_speed for result in results):

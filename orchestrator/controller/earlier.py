@@ -1,4 +1,4 @@
-"""What earlier benches, and the earlier part of one, tell a bench: a usable baseline, and how long its runs take."""
+"""Values from earlier benches, or from an earlier part of the same one: a usable baseline, and how long runs take."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["earlier_times", "expected", "usable_baseline"]
 
 
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
-    """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or nothing.
+    """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or an empty list.
 
-    Usable means: the same framework folder and payload byte for byte, on a host of the selection, finished and verified.
-    Whether driver and versions are the same shows in the facts, and the summary says so where they are not.
+    A usable run has the same framework folder and payload byte for byte, ran on a host of the selection, and is finished and
+    verified. Differences of driver and versions show in its facts, and the summary notes them.
     """
     names = {host.name: host.address for host in hosts}
 
@@ -40,7 +40,7 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
     for bench in benches(root):
         try:
             good = [run for run in bench.runs() if is_usable(run, read_manifest(run))]
-        except OrchError:  # a bench with a damaged run is no baseline
+        except OrchError:  # a bench with a damaged run cannot be a baseline
             continue
         if len(good) >= repeats:
             return good
@@ -49,18 +49,18 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
 
 def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
     """Return each cell that an earlier bench has run, with the seconds of its longest run in the newest such bench."""
-    found: list[tuple[RunSpec, float]] = []
+    durations: list[tuple[RunSpec, float]] = []
     for bench in benches(root):
-        missing = [cell for cell in cells if all(cell != known for known, _ in found)]
+        missing = [cell for cell in cells if all(cell != spec for spec, _ in durations)]
         if not missing:
             break
         try:
-            found += [(cell, took) for cell, took in longest(bench) if cell in missing]
+            durations += [(cell, took) for cell, took in longest(bench) if cell in missing]
         except OrchError:
             continue
-    return found
+    return durations
 
 
 def earlier_times(root: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
-    """Return as `expected` what runs of a plan took in earlier benches, where it has a budget; nothing without one."""
+    """Return `expected` for the cells of a plan with a budget; an empty list without one."""
     return expected(root, plan.cells) if plan.schedule.budget_s is not None else []

@@ -1,6 +1,6 @@
-"""What a bench shows while it is carried out: one type for each event, with its fields.
+"""Progress events of a running bench: one type per event, with its fields.
 
-Campaign, launch, watch and scheduler send them, `orchestrator.cli.progress` puts them into words. They decide nothing.
+Campaign, launch, watch and scheduler send them, `orchestrator.cli.progress` formats them. They decide nothing.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """How the bench will go on, in words."""
+    """The plan of the bench, as text."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunsPlanned:
-    """All runs that are known to come, those that are over included."""
+    """All runs planned so far, finished ones included."""
 
     runs: Sequence[PlannedRun]
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What preflight found on the nodes."""
+    """The checks of preflight on the nodes."""
 
     checks: Sequence[Check]
 
 
 @dataclass(frozen=True, slots=True)
 class RunBegun:
-    """A run is being staged. ``index``: its place among the runs of this controller, from 0."""
+    """A run is being staged. ``index`` is its position among the runs of this controller, from 0."""
 
     index: int
     run: PlannedRun
@@ -74,21 +74,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TakingOver:
-    """The nodes of a run that another controller left in the middle are asked what they have of it."""
+    """The nodes are asked for the state of a run that another controller abandoned."""
 
     run: PlannedRun
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """That run goes on, on these nodes."""
+    """The abandoned run continues, on these nodes."""
 
     hosts: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class LogGrew:
-    """Further bytes of the log that is shown."""
+    """New bytes of the log that is shown."""
 
     data: bytes
 
@@ -110,7 +110,7 @@ class NodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Names in a node's log folder that are no logs, and stay there."""
+    """Names in a node's log folder that are not logs and are not collected."""
 
     host: str
     names: Sequence[str]
@@ -118,7 +118,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """A run is over and collected. ``result``: what its logs amount to, None where they have not been read."""
+    """A run is over and collected. ``result`` is derived from its logs, None if they have not been read."""
 
     index: int
     run: PlannedRun
@@ -129,7 +129,8 @@ class RunOver:
 
 @dataclass(frozen=True, slots=True)
 class BlockOver:
-    """A repeat of every cell is over; ``width`` is the widest interval so far, ``left_s`` what is left of the budget."""
+    """A repeat of every cell is over; ``width`` is the widest interval so far, ``left_s`` the remaining
+    seconds of the budget."""
 
     repeat: int
     width: Width | None
@@ -139,7 +140,7 @@ class BlockOver:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided about the further runs, in words."""
+    """Decisions about further runs, as text."""
 
     notes: Sequence[str]
 

@@ -1,7 +1,7 @@
-"""One run on all its nodes at once: stage, arm, go, and then `Watch` it to its end.
+"""The launch of one run on all its nodes: stage, arm, start signal, and then `Watch` until its end.
 
-Nothing starts anywhere before every node is armed. `Launch.adopt` goes on with a run that another controller has started and
-left behind.
+Nothing starts on any node before every node is armed. `Launch.adopt` continues a run that another controller started and
+abandoned.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["Launch", "Outcome"]
 class Outcome:
     """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start.
 
-    ``rivals`` are failures of ranks that may have come before that cause, as far as clocks can tell; ``answers`` tells of each
-    node how it answered, as `Watch.answers` does. Where nothing was ``released``, nothing has run on any node.
+    ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
+    result of `Watch.answers`. Unless ``released``, nothing has run on any node.
     """
 
     state: str
@@ -47,7 +47,7 @@ class Outcome:
 
 
 class Launch:
-    """One run from its files to the last proof. ``owner`` is the record by which others know whose run it is."""
+    """One run from its files to its outcome. ``owner`` is the record on the nodes that shows whose run it is."""
 
     def __init__(self, plan: Plan, folder: FrameworkFolder, stage: Stage, owner: Mapping[str, Any]) -> None:
         self.plan = plan
@@ -58,7 +58,7 @@ class Launch:
         self.hosts = self.watch.hosts
 
     def run(self) -> Outcome:
-        """Run it. Raises OrchError where nothing was started; any later trouble is in the outcome."""
+        """Launch and watch the run. Raises OrchError if nothing was started; any later error is in the outcome."""
         try:
             each_or_raise(self.hosts, self._stage)
             self.stage.journal(Event.STAGED)
@@ -73,10 +73,10 @@ class Launch:
         return self._outcome(start)
 
     def adopt(self, traces: Mapping[str, Trace], start: StartRecord | None) -> Outcome:
-        """Go on with a run that was started by another controller, of which every node has a keeper or an exit record.
+        """Continue a run that another controller started; every node has a supervisor or an exit record of it.
 
-        ``start`` is that controller's record of the start, where it lived to write one: nodes that only left a record are
-        judged by the clocks as it measured them.
+        ``start`` is that controller's record of the start, if it wrote one; it holds the clock offsets for nodes with only an
+        exit record.
         """
         offsets = {host: node.offset_s for host, node in start.hosts.items()} if start else {}
         watch = self.watch
@@ -99,7 +99,7 @@ class Launch:
         return self._outcome(start)
 
     def take_back(self) -> None:
-        """Take back from every node what was staged for a run that never started, its variables above all."""
+        """Remove from every node the staged files of a run that never started, in particular its environment variables."""
         each(self.hosts, self._drop)
 
     @property
@@ -137,7 +137,7 @@ class Launch:
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise
-                message = f"expected its keeper ready within {arm_s:g} s, it did not answer; nothing was started"
+                message = f"expected its supervisor ready within {arm_s:g} s, it did not answer; nothing was started"
                 raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
 
         lines, errors = each(self.hosts, open_line)
@@ -160,7 +160,7 @@ class Launch:
             "files": {file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.staged},
             "variables": node.variables,
             "ports": list(node.ports),
-            # What another node's launcher starts here is no descendant of the keeper; it is known by the run's marker.
+            # Processes started here by another node's launcher do not descend from the supervisor; the run's marker finds them.
             "by_marker": self.plan.launch == "first_node",
             "lease_s": limits.lease_s,
             "limit_s": self.plan.spec.timeout_s,
@@ -173,9 +173,9 @@ class Launch:
         }
 
     def _go(self) -> StartRecord | None:
-        """Release every node for one instant, named on its own clock; return the record of who started when.
+        """Send every node the start signal for one instant, given in its own clock; return the record of the start.
 
-        From here on nothing is raised: what has been released is watched to its end. None where not every node started.
+        Nothing is raised from here on, because a released run is watched to its end. None if not every node started.
         """
         peers, interrupt = self.watch.peers, self.stage.interrupt
         slowest = max(peer.round_trip_s for peer in peers.values())
@@ -193,7 +193,7 @@ class Launch:
             self.stage.journal(Event.STARTED, **start.as_dict())
             self.stage.observe(Started(list(start.hosts), start.skew_s))
         elif not interrupt.signal:
-            message = f"expected a start within {self.stage.limits.arm_s:g} s of the release, none was told"
+            message = f"expected a start within {self.stage.limits.arm_s:g} s of the start signal, none was reported"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
                     peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")

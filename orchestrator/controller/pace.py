@@ -1,7 +1,7 @@
-"""Which run of a bench comes next, and whether there is time for it: `stopping` decides, this asks and writes down.
+"""Which run of a bench comes next, and whether there is time for it: `stopping` decides, this module asks and records.
 
-The decision rests on what the bench directory holds, so a controller that goes on with a bench decides as the one before would
-have. Runs that were added stand in ``bench.json`` before the first of them starts.
+Decisions depend only on the bench directory, so a controller that continues a bench decides as the previous one would have.
+Added runs are listed in ``bench.json`` before the first of them starts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """The runs of a bench, one after another, until it has measured enough or its time is over.
+    """The runs of a bench, one after another, until it has measured enough or its budget is used up.
 
-    ``expected`` are cells and what a run of each took in earlier benches, in seconds. ``errors`` names cells that time did not
-    suffice for at all.
+    ``expected`` are cells with the seconds that a run took in earlier benches. ``errors`` names cells for which the budget
+    allowed no run at all.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class Pace:
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return runs of all kinds that may come: the owed ones, and a block where further ones may follow."""
+        """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench: those of its runs, and of cells that time did not suffice for."""
+        """Return the errors of the bench: those of its runs, and those of cells without time for a run."""
         return [*errors, *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further blocks; each is over when the next one is asked for."""
+        """Yield the runs that are owed, then those of further blocks; each is over when the next one is requested."""
         waiting = self._all = list(owed)
         self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
             block = [run for run in waiting if run.repeat == waiting[0].repeat]
-            in_time = self._in_time(block)  # a block that is not whole makes no pairs
+            in_time = self._in_time(block)  # an incomplete block gives no pairs
             for run in block:
                 if not (in_time and self._in_time([run])):
                     self._end("budget", waiting)
@@ -69,10 +69,10 @@ class Pace:
                 waiting = waiting[1:]
                 yield run
             if self.plan.schedule.adapts:
-                self._tell(block[0].repeat)
+                self._show_block(block[0].repeat)
 
     def _further(self) -> list[PlannedRun]:
-        """Return the runs of another block, written down as owed; none where the bench is at its end."""
+        """Return the runs of another block, recorded as owed; an empty list at the end of the bench."""
         record, schedule = self.bench.record(), self.plan.schedule
         if record.left_out:
             self._note_unmeasured()
@@ -98,17 +98,17 @@ class Pace:
         return self.plan.schedule.budget_s is None or self.plan.schedule.fits(self.tally.used_s(), self._time_of(runs))
 
     def _time_of(self, runs: Sequence[PlannedRun]) -> float:
-        """Return what the runs are expected to take: each as the longest of its cell here, else in an earlier bench, else 0."""
-        own = longest(self.bench)
-        return sum(next((took for spec, took in (*own, *self._expected) if spec == run.spec), 0.0) for run in runs)
+        """Return the expected seconds of the runs: each as the longest of its cell in this or else an earlier bench, else 0."""
+        measured = longest(self.bench)
+        return sum(next((took for spec, took in (*measured, *self._expected) if spec == run.spec), 0.0) for run in runs)
 
-    def _tell(self, repeat: int) -> None:
+    def _show_block(self, repeat: int) -> None:
         schedule = self.plan.schedule
         left_s = None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
         self._observe(BlockOver(repeat, widest(self.tally.results()), schedule, left_s))
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
-        """Write down why a bench that adapts ends here, and the runs that it leaves out."""
+        """Record why an adaptive bench ends now, and the runs that it leaves out."""
         schedule = self.plan.schedule
         if not schedule.adapts:
             return
@@ -123,7 +123,7 @@ class Pace:
         self._note_unmeasured()
 
     def _note(self, reason: str, blocks: int, **fields: Any) -> None:
-        """Write a decision into the journal, with what it rests on."""
+        """Write a decision to the journal, with the values that it is based on."""
         width = widest(self.tally.results())
         share = width.share if width and math.isfinite(width.share) else None
         self.bench.event(
@@ -134,5 +134,5 @@ class Pace:
         schedule, measured = self.plan.schedule, self.tally.results()
         for spec in self.plan.cells:
             if not any(run.spec == spec for run in measured):
-                message = f"the budget of {schedule.budget_s:g} s was over before the first run of {spec.shape} {spec.dtype}"
-                self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget, or fewer cells"))
+                message = f"the budget of {schedule.budget_s:g} s was used up before the first run of {spec.shape} {spec.dtype}"
+                self.errors.append(RunError(message, kind="budget_over", hint="use a larger --budget, or fewer configurations"))

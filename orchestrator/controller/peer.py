@@ -1,8 +1,8 @@
-"""What the controller knows of one node of a run, how long it waits for it, and whose fault the end of a run was.
+"""The controller's state of one node of a run: its silence, and the causes of an end of the run that it reported.
 
-The first cause is what happened earliest, not what was heard first: every cause carries its instant on the controller's clock,
-taken from the node's own clock and the offset that was measured over the same line. What happened after our stop is its
-consequence, and blames nobody.
+The first cause is the earliest event, not the first one received: every cause has its instant on the controller's clock, from
+the node's own clock and the offset measured over the same connection. An event after the controller's stop is a consequence of
+the stop and no cause.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from orchestrator.record.node_record import ExitRecord, RankRecord
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 
 A_NODE_FAILED = "a node of the run has failed"
-"""The reason of a stop that a failure made necessary. It names no node: who was first may not have been heard by then."""
+"""The reason of a stop because of a failure. It names no node: the first failure may not have been received yet."""
 CANCELLED = "cancelled"
-"""Begins the reason of a stop that somebody asked the nodes for; then it says who."""
+"""The first word of the reason of a stop by `orch cancel`; the rest says who requested it."""
 
 _OWN_REASONS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
-"""Why a node stops a run by itself."""
+"""Reasons for which a node stops a run by itself."""
 _CLOSE_S = 1.0
 
 
 @dataclass(slots=True)
 class Interrupt:
-    """Set by a signal handler, looked at by the watch loop."""
+    """Set by a signal handler, checked by the watch loop."""
 
     signal: int = 0
 
@@ -39,7 +39,7 @@ class Peer:
     """One node of a run.
 
     ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
-    ranks that failed by themselves, whether or not we had stopped the run by then.
+    ranks that failed by themselves, even if the controller had already stopped the run.
     """
 
     name: str
@@ -65,53 +65,53 @@ class Peer:
 
     @property
     def over(self) -> bool:
-        """The node has ended its part, or is given up."""
+        """Whether the node has ended its part or is given up."""
         return self.record is not None or self.error is not None
 
     def send(self, do: str, **fields: Any) -> None:
-        """Send one order where there is a line; what is lost with one shows as an event."""
+        """Send an order if there is a connection; a lost connection shows as an event."""
         if self.line:
             self.line.send(do, **fields)
 
     def heard(self, at: float) -> None:
-        """Note a sign of life."""
+        """Record a sign of life."""
         if self.started is not None and self.last_answer:
             self.longest_silence_s = max(self.longest_silence_s, at - self.last_answer)
         self.last_answer = max(at, self.last_answer)
 
     def listened(self, until: float, seconds: float) -> None:
-        """Count its silence on, up to ``until``: the controller listened for ``seconds`` since it was last counted.
+        """Extend the node's silence to ``until``: the controller listened for ``seconds`` since the last call.
 
-        So it is never longer than the time since its last answer, nor than the time in which anyone listened for one.
+        The silence is never longer than the time since the node's last answer, nor than the time spent listening.
         """
         self.silence_s = min(self.silence_s + seconds, until - self.last_answer)
 
     def blame(self, at: float, kind: str, text: str, stopped_at: float | None) -> None:
-        """Note a cause, unless it came after our stop."""
+        """Record a cause, unless it came after the controller's stop."""
         if stopped_at is None or at < stopped_at:
             self.causes.append((at, kind, text))
 
     def blame_rank(self, rank: RankRecord, stopped_at: float | None) -> None:
-        """Note a rank that ended badly, by the record of its wrapper."""
+        """Record a rank that failed, from the record of its wrapper."""
         if rank.code != 0 and rank.ended_mono_s is not None:
             how = f"{rank.how}, {rank.note}" if rank.note else rank.how
             cause = rank.ended_mono_s - self.offset_s, "rank_failed", f"rank {rank.rank} ended with {how}"
             self.blame(*cause, stopped_at)
             if rank.signal is None:
-                # It was not our signal that ended it, so it may have been on its way out before we stopped anything.
+                # No signal ended it, so it may have been failing before the controller stopped the run.
                 self.late.append(cause)
 
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
-        """Note that the node was stopped, by its own limits or by somebody else than us; ``mono_s`` is on its clock."""
+        """Record that the node was stopped by its own limits or by another process; ``mono_s`` is on its clock."""
         kind, _, text = reason.partition(": ")
-        # Of a rank's end the rank's own record tells more.
+        # The rank's own record has more details of its end.
         if kind != A_NODE_FAILED and not (kind == "rank_failed" and text.startswith("rank ")):
-            own = kind in _OWN_REASONS
-            self.blame(mono_s - self.offset_s, kind if own else "interrupted", text if own else reason, stopped_at)
+            by_itself = kind in _OWN_REASONS
+            self.blame(mono_s - self.offset_s, kind if by_itself else "interrupted", text if by_itself else reason, stopped_at)
 
-    def blame_record(self, record: ExitRecord, stopped_at: float | None, our_reason: str) -> None:
-        """Note what an exit record tells and no event did: the line may have been broken when it happened."""
-        if record.reason not in ("", our_reason) and record.stopped_mono_s is not None:
+    def blame_record(self, record: ExitRecord, stopped_at: float | None, stop_reason: str) -> None:
+        """Record causes from an exit record that no event reported, for example while the connection was lost."""
+        if record.reason not in ("", stop_reason) and record.stopped_mono_s is not None:
             self.blame_stop(record.reason, record.stopped_mono_s, stopped_at)
         for rank in record.ranks:
             self.blame_rank(rank, stopped_at)
@@ -126,9 +126,9 @@ class Peer:
 
 
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
-    """Return the state that a run ended in (finished, failed, lost or interrupted), and what came first of all that went wrong.
+    """Return the state that a run ended in (finished, failed, lost or interrupted), and its first cause.
 
-    A run that was cancelled is interrupted, and no node's fault.
+    A cancelled run is interrupted, without a cause on a node.
     """
     causes = _causes(peers)
     lost = [peer.error for peer in peers.values() if peer.error]
@@ -138,7 +138,7 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
         if given_up and given_up.message == text:
             return "lost" if isinstance(given_up, TransportError) else "failed", given_up
         if text.startswith(CANCELLED):
-            hint = "orch resume repeats it and goes on"
+            hint = "orch resume repeats it and continues the bench"
             return "interrupted", RunError(text, kind="interrupted", run_id=run_id, phase="watch", hint=hint)
         return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
     if lost:
@@ -151,10 +151,10 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
 
 
 def close_seconds(peers: Mapping[str, Peer], run_id: str) -> tuple[OrchError, ...]:
-    """Return the ranks that failed so soon after the first one that their clocks alone cannot tell who was first.
+    """Return the ranks that failed so soon after the first one that clocks alone cannot determine the order.
 
-    A rank that loses its peer may be gone before that peer is: what each of them said last has to decide. Ranks that were
-    told to end are none of these.
+    A rank that loses its peer may exit before that peer does, so their last log lines have to decide. Ranks that were ended by
+    SIGTERM are not included.
     """
     first, *others = _causes(peers) or [(0.0, "", "", "")]
     others += [(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.late]

@@ -1,7 +1,7 @@
-"""A run found again on a node: a line to its keeper, or the record that it left, or what it has become.
+"""Finding a run on a node again: a connection to its supervisor, its exit record, or another trace of it.
 
-`Reattachment` does so for a line that broke, while the watch loop decides by the silence alone when a node is lost; whatever
-is found goes to it as an event like any other. `find` does so once, for a controller that takes over a run from a dead one.
+`Reattachment` reconnects after a connection was lost, while the watch loop decides only by the silence when a node is lost; the
+result reaches the watch loop as an event. `find` asks once, for a controller that takes over a run from a dead one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LEAVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one node still has of a run.
+    """The trace of a run on one node.
 
-    ``state``: nothing (never heard of it, or nothing was started), running (there is a ``line`` to its keeper), ended (there is
-    its ``record``), or broken (it was started, and neither a keeper nor a record is left).
+    ``state`` is nothing (unknown there, or not started), running (``line`` connects to its supervisor), ended (``record`` is
+    its exit record), or broken (it was started, and neither a supervisor nor an exit record is left).
     """
 
     state: str
@@ -41,7 +41,7 @@ class Trace:
 
 
 def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
-    """Return what a node still has of a run. A keeper that has started nothing is let go, and goes."""
+    """Return the trace of a run on a node. A supervisor that has started nothing is dismissed and exits."""
     deadline = time.monotonic() + _LEAVE_S
     while True:
         left = left_behind(node, run_id, timeout_s=timeout_s)
@@ -59,38 +59,38 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
         else:
             if line.hello["state"] in ("running", "stopping"):
                 return Trace("running", line)
-            # Without a go-word a keeper leaves with its last line, as one does whose run is over.
+            # Without a start signal, or after its run, a supervisor exits when its last connection closes.
             line.send("bye")
             line.close()
         if time.monotonic() > deadline:
-            message = f"its node runner neither answers nor leaves within {_LEAVE_S:g} s"
+            message = f"its node runner neither answers nor exits within {_LEAVE_S:g} s"
             raise RunError(message, kind="node_busy", host=node.host.name, run_id=run_id, hint="orch cancel ends it")
         time.sleep(_PAUSE_S)
 
 
 def ask_beside(cluster: Cluster, peer: Peer) -> None:
-    """While a node is silent, ask its server for a greeting on fresh connections, and note when one came.
+    """While a node is silent, ask its SSH server for a greeting on new connections, and record when one came.
 
-    A line that lost several packets in a row waits twice as long before each further try; a fresh one does not. So a node that
-    greets is there, and may be given the benefit of the doubt for a moment. A greeting that comes after the node has answered
-    is none of the next silence.
+    A connection that lost several packets in a row doubles its wait before each retransmission; a new one does not. A node that
+    sends a greeting is alive and is given some more time. A greeting that comes after the node has answered does not count
+    for its next silence.
     """
     silent_since = peer.last_answer
 
-    def doubted() -> bool:
+    def still_silent() -> bool:
         return not peer.over and peer.last_answer == silent_since
 
-    while doubted() and peer.greeted_at < silent_since:
+    while still_silent() and peer.greeted_at < silent_since:
         node = cluster.nodes.get(peer.name)
         with suppress(TransportError):
-            if node is not None and node.transport.greets(doubted) and doubted():
+            if node is not None and node.transport.greets(still_silent) and still_silent():
                 peer.greeted_at = time.monotonic()
         time.sleep(_PAUSE_S)
     peer.asking = False
 
 
 class Reattachment:
-    """The search for one node's keeper, from the moment at which its line was lost."""
+    """The search for the supervisor of one node, from the moment at which its connection was lost."""
 
     def __init__(
         self, cluster: Cluster, peer: Peer, run_id: str, ask_s: float, deliver: Callable[[dict[str, Any]], None]
@@ -104,7 +104,7 @@ class Reattachment:
         self.lost_at = time.monotonic()
 
     def run(self) -> None:
-        """Try until the keeper is found, its end is known, or the watch loop has given the node up."""
+        """Try until the supervisor is found, its end is known, or the watch loop has given the node up."""
         while not self.peer.over:
             try:
                 line = self.cluster.reconnect(self.name).keeper(self.run_id, start=False, timeout_s=_HELLO_S)
@@ -120,24 +120,27 @@ class Reattachment:
             return
 
     def _without_keeper(self) -> bool:
-        """The node answers and no keeper does: take the exit record that it left, or end what it left running."""
+        """Handle a node that answers without a supervisor: take its exit record, or end the processes that it left running.
+
+        Return False if the search has to continue.
+        """
         node = self.cluster.nodes[self.name]
         try:
             left = left_behind(node, self.run_id, timeout_s=self.ask_s)
             if left is not None and left.alive:
-                return False  # it is there and slow to answer; the next try may find it
+                return False  # it is alive but slow to answer; the next attempt may reach it
             if left is not None and left.record is not None:
                 self.deliver({"event": "left_behind", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
                 return True
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
-                # Process numbers of the boot before mean nothing now; there is nothing to end. It was gone before its line was:
-                # ranks elsewhere that lost their peer may have ended by then, and are not the cause.
-                self._give_up("node_rebooted", "it was started again in the middle of the run", self.peer.last_answer)
+                # After a reboot the recorded process ids are meaningless, and nothing is left to end. The node went down before
+                # its connection was lost: ranks that lost their peer may have ended in between, and are not the cause.
+                self._give_up("node_rebooted", "it rebooted during the run", self.peer.last_answer)
                 return True
             node.ask("stop", run=self.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.ask_s)
         except OrchError:
             return False
-        self._give_up("node_lost", "the node runner was killed; the ranks it left were ended", self.lost_at)
+        self._give_up("node_lost", "the node runner was killed; its remaining ranks were ended", self.lost_at)
         return True
 
     def _give_up(self, kind: str, message: str, at: float) -> None:

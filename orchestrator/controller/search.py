@@ -1,9 +1,9 @@
-"""Which run of a tune comes next, and whether there is time for it: `tuning` decides, this asks and writes down.
+"""Which run of a tune comes next, and whether there is time for it: `analysis.tune` decides, this module asks and records.
 
-A tune is a bench that begins with one run of the default, the pilot, and whose further cells come rung by rung. A rung stands
-in ``bench.json`` before its first run starts, and all decisions rest on what the bench directory holds, so a controller that
-goes on with a tune ends it as the one before would have. A block, one run of every candidate of a rung and of the default,
-has a repeat number of its own in the whole bench, so a speed is paired only with the default of its block.
+A tune is a bench that begins with one run of the default, the pilot, and adds further cells round by round. A round is listed
+in ``bench.json`` before its first run starts, and decisions depend only on the bench directory, so a controller that continues
+a tune ends it as the previous one would have. A block, one run of every candidate of a round and of the default, has a repeat
+number that is unique in the bench, so a speed is paired only with the default of its own block.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from orchestrator.results.tally import Tally, durations
 __all__ = ["TOO_SHORT", "Search"]
 
 _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid")
-"""What a setting may do to a run; anything else has befallen the tune."""
+"""Failures that a setting may cause; any other failure is one of the tune itself."""
 TOO_SHORT = "no time was left to try a candidate"
-"""How a tune ends whose budget cannot hold one. Who goes on with it has the same budget, and is told the same."""
+"""The end of a tune whose budget does not suffice for one candidate; the same after a resume, which has the same budget."""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
-"""A candidate may take so many times as long as the pilot, and a minute at least."""
+"""Time limit of a candidate: a multiple of the pilot's time, and a minimum in seconds."""
 
 
 class Search:
-    """The runs of a tune, one after another, until its answer is confirmed or its time is over."""
+    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class Search:
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return runs of all kinds that may come: every one is like the pilot."""
+        """Return a run of every kind that may follow; all are like the pilot."""
         return [*owed, *self.plan.block(1)[:1]]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return those errors that are the tune's: that a candidate fails is a result."""
+        """Return the errors of the tune itself; the failure of a candidate is a result, not an error."""
         harmless = {run_id for run_id, entry in self._entries().items() if entry.rung is not None}
         kept = [error for error in errors if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE]
         return [*kept, *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further rungs; each is over when the next one is asked for."""
+        """Yield the runs that are owed, then those of further rounds; each is over when the next is requested."""
         waiting = self._all = list(owed)
         self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
@@ -78,13 +78,14 @@ class Search:
             yield run
 
     def _further(self) -> list[PlannedRun]:
-        """Return the runs of another rung, written down as owed; none where the tune is at its end."""
+        """Return the runs of another round, recorded as owed; an empty list at the end of the tune."""
         state = self._state()
-        if state.schedule is None or state.ended not in ("", TOO_SHORT):  # where the pilot failed, its error says why
+        # Without a schedule the pilot has failed, and its error says why.
+        if state.schedule is None or state.ended not in ("", TOO_SHORT):
             if state.ended == TOO_SHORT:
                 self._refuse_all()
             return []
-        self._tell(state)
+        self._show_leaders(state)
         budget_s = self.plan.schedule.budget_s or float("inf")
         times, left_s = self._times(), budget_s - self.tally.used_s()
         rung = following(state.schedule, state.rungs, times, left_s) if state.schedule.knobs else None
@@ -98,16 +99,16 @@ class Search:
         kind = (
             f"confirmation: {written(state.schedule.knobs, rung.candidates[0])} against the default"
             if rung.confirms
-            else f"rung {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default"
+            else f"round {len(state.rungs) + 1}: {len(rung.candidates)} candidates and the default"
         )
         took = len(block) * times.run_s(rung.steps)
-        self._say([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
+        self._show([f"{kind}; {rung.steps} steps, {rung.repeats} times, about {took:.0f} s of {left_s:.0f} s"])
         self._all = [*self._all, *block]
         self._observe(RunsPlanned(self._all))
         return block
 
     def _planned(self, schedule: TuneSchedule, rung: Rung) -> list[PlannedRun]:
-        """Return the runs of a rung, in blocks of random order, once they are written down."""
+        """Record the runs of a round as owed and return them, in blocks of random order."""
         record = self.bench.record()
         begun = len(record.tune.rungs) if record.tune else 0
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
@@ -123,7 +124,7 @@ class Search:
         return runs
 
     def _limit_s(self) -> float:
-        """Return how long a run of a candidate may take."""
+        """Return the time limit of a candidate's run in seconds."""
         pilot = self.bench.record().runs[0]
         took = durations(self.bench.events()).get(pilot, _LEAST_LIMIT_S)
         return min(self.plan.cells[0].timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * took)))
@@ -131,7 +132,7 @@ class Search:
     # -- time
 
     def _in_time(self, run: PlannedRun) -> bool:
-        """Tell whether a run may start: it would end in time, and before the confirmation leave enough for that."""
+        """Return True if a run may start: it would end within the budget and leave time for the confirmation."""
         budget_s, used_s = self.plan.schedule.budget_s, self.tally.used_s()
         rung = self._entries()[run.run_id].rung
         if budget_s is None or rung is None:
@@ -143,7 +144,7 @@ class Search:
         return used_s + times.start_s + step_s * run.spec.steps + kept_s <= budget_s
 
     def _times(self) -> Times:
-        """Return what runs take: the medians of all good ones so far."""
+        """Return the times of runs: medians over all good runs so far."""
         took = durations(self.bench.events())
         good = self._good(lambda _: True)
         starts = [took[run.run_id] - _step_s(run) * run.spec.steps for run in good if run.spec and run.run_id in took]
@@ -152,7 +153,7 @@ class Search:
     def _good(self, fits: Callable[[RunSpec], bool]) -> list[RunResult]:
         return [run for run in self.tally.results() if run.throughput and run.spec and fits(run.spec)]
 
-    # -- what was measured, and what is said of it
+    # -- measurements, and messages about them
 
     def _entries(self) -> Mapping[str, PlanEntry]:
         return self.bench.record().plan or {}
@@ -160,31 +161,31 @@ class Search:
     def _state(self) -> State:
         return state_of(self.bench, self.tally.result)
 
-    def _tell(self, state: State) -> None:
-        """Say which candidates are ahead in the rung that has just ended."""
+    def _show_leaders(self, state: State) -> None:
+        """Show the fastest candidates of the round that has just ended."""
         if not state.rungs or state.schedule is None:
             return
         speeds, notes = state.rungs[-1].speeds, []
         base = [speed for speed in speeds[state.schedule.default].values() if speed]
         for candidate in ranked(speeds)[:3]:
             mean = median(speed for speed in speeds[candidate].values() if speed)
-            beside = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
-            notes.append(f"  {mean:.1f} samples/s{beside}: {written(state.schedule.knobs, candidate)}")
-        self._say(notes)
+            relative = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
+            notes.append(f"  {mean:.1f} samples/s{relative}: {written(state.schedule.knobs, candidate)}")
+        self._show(notes)
 
     def _refuse(self, times: Times, steps: int) -> None:
-        message = f"a run takes {times.run_s(steps):.0f} s, so the budget ends before one candidate is tried and confirmed"
+        message = f"a run takes {times.run_s(steps):.0f} s, so the budget does not suffice to try and confirm a candidate"
         needed_s = self.tally.used_s() + least_s(times, steps)
-        hint = f"give --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps, to a new orch tune"
+        hint = f"use --budget {math.ceil(1.2 * needed_s / 60)}m or more, or fewer --steps, to a new orch tune"
         self.errors.append(RunError(message, kind="budget_over", hint=hint))
         self._end(TOO_SHORT)
 
     def _refuse_all(self) -> None:
-        message = f"the budget of {self.plan.schedule.budget_s:g} s was over before the first run"
-        self.errors.append(RunError(message, kind="budget_over", hint="give a larger --budget to a new orch tune"))
+        message = f"the budget of {self.plan.schedule.budget_s:g} s was used up before the first run"
+        self.errors.append(RunError(message, kind="budget_over", hint="start a new orch tune with a larger --budget"))
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
-        notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last rung"]
+        notes = [f"left out for the budget of {self.plan.schedule.budget_s:g} s: {len(waiting)} runs of the last round"]
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         entries = self._entries()
         if all(entries[run.run_id].rung is None for run in waiting):
@@ -196,19 +197,19 @@ class Search:
         self.bench.event(Event.DECIDED, reason=why, used_s=round(self.tally.used_s(), 3))
         self._observe(Decided([f"the tune ends: {why}"]))
 
-    def _say(self, notes: Sequence[str]) -> None:
+    def _show(self, notes: Sequence[str]) -> None:
         self._observe(Decided(list(notes)))
 
 
 def _why(state: State) -> str:
-    """Return why no rung follows, in words."""
+    """Return why no further round follows."""
     if not state.rungs:
-        return "nothing that this framework lets turn makes sense here"
+        return "no parameter of this framework applies to this configuration"
     if state.rungs[-1].rung.confirms:
         return "confirmed"
     order = ranked(state.rungs[-1].speeds)
     if not any(map(any, order)):
-        return "no candidate of the last rung ran well"
+        return "no candidate of the last round had a good run"
     return "no time was left to confirm the best candidate" if any(order[0]) else "the default came out first"
 
 

@@ -1,4 +1,4 @@
-"""What campaign, launch and watch all need to carry out the runs of a bench, handed on whole."""
+"""The values that campaign, launch and watch all need to execute the runs of a bench, passed on as one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Stage"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where and how runs are carried out.
+    """Where and how runs are executed.
 
-    ``journal(event, **fields)`` makes a transition durable. ``observe(event)`` shows progress and never decides anything.
-    ``interrupt`` is set by a signal, also while a run is going on.
+    ``journal(event, **fields)`` records a transition durably. ``observe(event)`` shows progress and never decides anything.
+    ``interrupt`` is set by a signal, including during a run.
     """
 
     cluster: Cluster

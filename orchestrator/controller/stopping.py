@@ -1,7 +1,7 @@
-"""When a bench has measured enough: what follows a block, from the intervals so far and the time that has passed.
+"""When a bench has measured enough: the decision after a block, from the intervals so far and the elapsed time.
 
-A block is one repeat of every cell. It holds all cells, also those that are known well enough: a speedup rests on pairs of one
-block, and uneven repeats would qualify their numbers. Only a cell that keeps failing is left out.
+A block is one repeat of every cell, including cells whose interval is already narrow: a speedup is computed from pairs within
+a block, and unequal numbers of repeats would qualify the numbers. Only a cell that keeps failing is left out.
 
 >>> schedule = Schedule(repeats=8, until_ci=0.01)
 >>> decide(schedule, Width("speed of 1n1g", 0.013), blocks=8, used_s=60.0, block_s=7.0)
@@ -40,7 +40,7 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """The half-width of an interval as a share of its median, and what it is the interval of."""
+    """The half-width of an interval as a fraction of its median, and the name of the value (``of``)."""
 
     of: str
     share: float
@@ -48,57 +48,57 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing where no cell is left."""
+    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing if no cell is left."""
 
     goes_on: bool
     reason: str
 
 
 def decide(schedule: Schedule, width: Width | None, *, blocks: int, used_s: float, block_s: float) -> Decision:
-    """Return what follows after so many blocks. ``width`` is that of the widest interval, None where every cell is given up."""
+    """Return the decision after ``blocks`` blocks. ``width`` is the widest interval, None if every cell is given up."""
     if schedule.until_ci is None or blocks < schedule.repeats:
-        enough = Decision(blocks < schedule.repeats, "planned")
+        decision = Decision(blocks < schedule.repeats, "planned")
     elif width is None:
-        enough = Decision(False, "failing")
+        decision = Decision(False, "failing")
     elif width.share <= schedule.until_ci:
-        enough = Decision(False, "narrow")
+        decision = Decision(False, "narrow")
     else:
-        enough = Decision(blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most")
-    return enough if not enough.goes_on or schedule.fits(used_s, block_s) else Decision(False, "budget")
+        decision = Decision(blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most")
+    return decision if not decision.goes_on or schedule.fits(used_s, block_s) else Decision(False, "budget")
 
 
 def widest(results: Sequence[RunResult]) -> Width | None:
-    """Return the widest interval of all speeds and speedups, infinite for fewer than two repeats; without cells given up.
+    """Return the widest interval of all speeds and speedups, infinite for fewer than two repeats.
 
-    An efficiency is as wide as its speedup.
+    Cells that are given up are ignored. Efficiencies need no check: their relative width is that of the speedup.
     """
-    lost = given_up(results)
-    summary = summarize([run for run in results if run.spec not in lost])
-    found = []
+    given_up_cells = given_up(results)
+    summary = summarize([run for run in results if run.spec not in given_up_cells])
+    widths = []
     for row in summary.rows:
         name = row.shape if len(summary.by_series()) == 1 else f"{row.shape}, {row.series}"
-        found.append(Width(f"speed of {name}", _share(row.speed_interval, row.median_speed)))
+        widths.append(Width(f"speed of {name}", _share(row.speed_interval, row.median_speed)))
         if row.speedup is not None and summary.baseline[row.series] is not row:
-            found.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
-    return max(found, key=lambda width: width.share, default=None)
+            widths.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
+    return max(widths, key=lambda width: width.share, default=None)
 
 
 def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
-    """Return the cells of which the last three repeats have no number: another one would not have it either."""
+    """Return the cells whose last three repeats have no number, so that another repeat is not expected to have one."""
     repeats: list[tuple[RunSpec, list[RunResult]]] = []
     for run in sorted(results, key=lambda run: run.repeat):
         if run.spec is None:
             continue
-        known = next((runs for spec, runs in repeats if spec == run.spec), None)
-        if known is None:
+        cell_runs = next((runs for spec, runs in repeats if spec == run.spec), None)
+        if cell_runs is None:
             repeats.append((run.spec, [run]))
         else:
-            known.append(run)
+            cell_runs.append(run)
     return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])]
 
 
 def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str:
-    """Return the plan in words; ``block_s`` is what a block is expected to take, None where that is not known."""
+    """Return the plan as text; ``block_s`` is the expected time of a block in seconds, None if unknown."""
     count = f"{schedule.repeats} repeats" if schedule.until_ci is None else f"{schedule.repeats} to {schedule.most} repeats"
     words = [f"{cells} cells, {count}"]
     if schedule.until_ci is not None:
@@ -112,9 +112,9 @@ def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str
 
 
 def plan_words(plan: Bench, expected: Sequence[tuple[RunSpec, float]]) -> str:
-    """Return how a bench will go on, in words; nothing where all its runs stand in the plan in their usual order.
+    """Return the plan of a bench as text; empty if it is not adaptive and has the default order.
 
-    ``expected`` are cells and the seconds that a run of each is expected to take.
+    ``expected`` are cells with the seconds that a run of each is expected to take.
     """
     schedule = plan.schedule
     if not schedule.adapts and schedule.order == "interleaved":
@@ -124,7 +124,7 @@ def plan_words(plan: Bench, expected: Sequence[tuple[RunSpec, float]]) -> str:
 
 
 def block_words(schedule: Schedule, width: Width | None, blocks: int, left_s: float | None) -> str:
-    """Return how far a bench that adapts has come after so many repeats, in words."""
+    """Return the progress of an adaptive bench after ``blocks`` repeats as text."""
     words = [f"{blocks} of at most {schedule.most} repeats"]
     if width and math.isfinite(width.share):
         aim = f", aim {schedule.aim}" if schedule.until_ci is not None else ""
@@ -135,28 +135,28 @@ def block_words(schedule: Schedule, width: Width | None, blocks: int, left_s: fl
 
 
 def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int) -> str:
-    """Return why a bench that adapts has ended, in words."""
+    """Return why an adaptive bench has ended as text; empty if it ended as planned."""
     if reason == "planned" or schedule.until_ci is None:
         return ""
-    known = width is not None and math.isfinite(width.share)
-    shown = (
-        f"the widest is ±{width.share:.2%}, {width.of}" if width and known else "some cells have too few good repeats for one"
-    )
+    if width is not None and math.isfinite(width.share):
+        shown = f"the widest is ±{width.share:.2%}, {width.of}"
+    else:
+        shown = "some cells have too few good repeats for an interval"
     return {
         "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
-        "most": f"after {blocks} repeats, the most there may be, not every 95 % interval is within {schedule.aim}; {shown}",
+        "most": f"after {blocks} repeats, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",
         "budget": f"the budget ended before every 95 % interval was within {schedule.aim}; {shown}",
         "failing": "no further repeats: the last three of every cell failed",
     }[reason]
 
 
 def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
-    """Return what time did not suffice for, in words: a shape for each run that was left out."""
+    """Return a note on runs that were left out for lack of time; ``shapes`` has the shape of each of them."""
     if not shapes:
         return ""
     counts = ", ".join(f"{count} of {shape}" for shape, count in Counter(shapes).items())
     return f"left out for the budget of {schedule.budget_s:g} s: {len(shapes)} runs, {counts}"
 
 
-def _share(found: Interval | None, middle: float | None) -> float:
-    return (found.high - found.low) / 2 / middle if found and middle else math.inf
+def _share(interval: Interval | None, middle: float | None) -> float:
+    return (interval.high - interval.low) / 2 / middle if interval and middle else math.inf

@@ -1,7 +1,8 @@
-"""The open lines of one run, from armed to ended: beats go out, events come in, and the first failure stops everything.
+"""The connections to all nodes of one run, from armed to ended: send beats, receive events, stop the run at a failure.
 
-Beats with answers decide who is alive, not the connection: a broken line is re-made and re-attached while the run goes on. The
-verdict names the first cause, by the nodes' own clocks corrected with offsets that were measured over the same lines.
+Answered beats decide whether a node is alive, not its connection: after a lost connection the controller reconnects while the
+run continues. The verdict names the first cause, by the nodes' own clocks corrected with offsets that were measured over the
+same connections.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _GOODBYE_S = 1.0
 
 
 class Watch:
-    """All that the controller hears from the nodes of one run, and says to them. ``tail`` names the log that is shown."""
+    """All messages between the controller and the nodes of one run. ``tail`` names the log that is shown."""
 
     def __init__(self, plan: Plan, stage: Stage, *, tail: str) -> None:
         self.plan = plan
@@ -45,7 +46,7 @@ class Watch:
         self.hosts = [node.slot.host for node in plan.nodes]
         self.peers: dict[str, Peer] = {}
         self.released = False
-        # No SimpleQueue: its wait has no end where a signal comes and the handler is not through when the time is over.
+        # Not a SimpleQueue: its timed wait never ends if a signal handler is still running when the timeout expires.
         self._inbox: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._beats = 0
         self._stopping_since: float | None = None
@@ -54,11 +55,11 @@ class Watch:
         self._tail_offset = 0
 
     def listen(self, line: KeeperLine) -> None:
-        """Take in what comes over a line from now on."""
+        """Receive the events of a connection from now on."""
         line.start(lambda host, event: self._inbox.put((host, event)))
 
     def close(self) -> None:
-        """Say goodbye on every line. Keepers that were not released leave without starting anything."""
+        """Send a goodbye on every connection. Supervisors that were not released exit without starting anything."""
         for peer in self.peers.values():
             peer.send("bye")
         until = time.monotonic() + _GOODBYE_S
@@ -70,31 +71,31 @@ class Watch:
     # -- before the start
 
     def wait(self, ready: Callable[[Peer], bool], limit_s: float, phase: str) -> None:
-        """Take events until every peer is ready. Raises Faults of every refusal, or start_timeout naming who is late."""
+        """Take events until every peer is ready. Raises Faults with every refusal, or a start_timeout for each late node."""
         deadline = time.monotonic() + limit_s
         while not all(ready(peer) for peer in self.peers.values()):
             self.take_events(0.05)
             errors = [peer.error for peer in self.peers.values() if peer.error]
             if errors:
-                # Others may be about to refuse for the same reason; name them together.
+                # Other nodes may be about to refuse for the same reason; report them together.
                 self.take_events(0.1)
                 raise Faults([peer.error for peer in self.peers.values() if peer.error])
             if self.stage.interrupt.signal:
-                raise Interrupted(self.stage.interrupt.signal, "stopped before the start; nothing was started", phase=phase)
+                raise Interrupted(self.stage.interrupt.signal, "interrupted before the start; nothing was started", phase=phase)
             if time.monotonic() > deadline:
                 late = [name for name, peer in self.peers.items() if not ready(peer)]
                 message = f"expected every node ready within {limit_s:g} s, this one was not; nothing was started"
                 raise Faults([RunError(message, kind="start_timeout", host=name, phase=phase) for name in late])
 
     def synchronise(self) -> None:
-        """Measure each node's clock offset over its line; the quickest of a few round trips bounds the error best."""
+        """Measure each node's clock offset over its connection; the fastest of several round trips bounds the error best."""
         for _ in range(_SYNC_ROUNDS):
             self._beat(tail=False)
             number = self._beats
             self.wait(lambda peer, number=number: number not in peer.sent, 5.0, "arm")  # type: ignore[misc]
 
     def start_record(self) -> StartRecord | None:
-        """Return who started when, on the controller's clock, and how exact that is; None where not every node started."""
+        """Return the start of each node on the controller's clock, with its error bound; None if not every node started."""
         hosts = {
             name: NodeStart(peer.started, peer.offset_s, peer.round_trip_s / 2)
             for name, peer in self.peers.items()
@@ -109,7 +110,7 @@ class Watch:
     # -- while it runs
 
     def run(self) -> None:
-        """Beat, listen and judge until every node has ended or is given up."""
+        """Send beats, take events and judge silence until every node has ended or is given up."""
         beat_due = turn = time.monotonic()
         deadline = turn + self.plan.spec.timeout_s + self.stage.limits.grace_s + _UNSTOPPED_S
         for peer in self.peers.values():
@@ -121,8 +122,8 @@ class Watch:
             self._take_turn()
             before, turn = turn, time.monotonic()
             if turn > deadline:
-                self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit that the nodes keep")
-            # In the rest of a longer turn we were stopped or held up, and must not blame the nodes for our own silence.
+                self.stop(f"run_timeout: not over {_UNSTOPPED_S:g} s after the time limit, which the nodes enforce")
+            # For the rest of a longer turn the controller itself was stopped or delayed, which must not count as silence.
             listened_s = min(turn - before, _LISTENED_S)
             for name, peer in self.peers.items():
                 if not peer.over:
@@ -137,11 +138,11 @@ class Watch:
             self._give_up_late_stops()
 
     def stop(self, reason: str) -> None:
-        """Tell every node that has not ended to stop, once; the first reason counts."""
+        """Send a stop to every node that has not ended, once; the first reason counts."""
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
             self._stop_reason = reason
-            # First the stop: a full disk or a closed terminal must not keep it from the nodes.
+            # Send the stop first: a full disk or a closed terminal must not prevent it.
             for peer in self.peers.values():
                 if not peer.over:
                     peer.send("stop", reason=reason)
@@ -149,14 +150,14 @@ class Watch:
             self.stage.observe(Stopping(reason))
 
     def verdict(self) -> tuple[str, OrchError | None]:
-        """Return the state of the run and its first cause: what happened earliest, not what was heard first."""
+        """Return the state of the run and its first cause: the earliest event, not the first one received."""
         if self.stage.interrupt.signal:
-            message = "stopped by a signal to the controller"
+            message = "interrupted by a signal to the controller"
             return "interrupted", Interrupted(self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
         return first_cause(self.peers, self.plan.run_id)
 
     def answers(self) -> dict[str, Answer]:
-        """Return how each node answered while it ran: longest silence and median round trip in seconds, silent at the end."""
+        """Return for each node its longest silence and median round trip in seconds, and whether it was silent at the end."""
         return {
             name: Answer(
                 round(peer.longest_silence_s, 3),
@@ -180,18 +181,18 @@ class Watch:
                 host=name,
                 run_id=self.plan.run_id,
                 phase="watch",
-                hint="when it is back, orch collect brings its logs home",
+                hint="when it is back, orch collect fetches its logs",
             )
             peer.silent = True
             peer.give_up(error, peer.last_answer, self._stopping_since)
 
     def _unread(self, name: str) -> bool:
-        """Whether something lies on a node's line that its thread was held up from reading: then the silence is ours."""
+        """Whether a node's connection has unread data because its reader was delayed; then the node is not silent."""
         node = self.stage.cluster.nodes.get(name)
         return node is not None and node.transport.unread
 
     def _finish_waiting(self) -> None:
-        """Where only the first node starts something, its good end is the end of those that wait."""
+        """Finish the waiting nodes after the first node has ended well, if only the first one starts a program."""
         first = self.peers[self.hosts[0]].record
         if self.plan.launch != "first_node" or self._finishing or not first or first.state != "finished":
             return
@@ -210,7 +211,7 @@ class Watch:
                 )
 
     def _beat(self, *, tail: bool) -> None:
-        """Send one beat to every node that still owes an end; the first node's answer carries the newest log lines."""
+        """Send a beat to every node that has not ended; the first node's answer carries the newest log lines."""
         self._beats += 1
         now = time.monotonic()
         for name, peer in self.peers.items():
@@ -222,24 +223,24 @@ class Watch:
                 fields["tail"] = {"file": self.tail, "offset": self._tail_offset}
             peer.send("beat", **fields)
 
-    # -- what comes in
+    # -- incoming events
 
     def take_events(self, wait_s: float) -> bool:
-        """Wait a moment for events and take in all that came. Tells whether any of them was more than an answer to a beat."""
-        telling = False
+        """Wait up to ``wait_s`` for events and take all. Return True if any was more than an answer to a beat."""
+        significant = False
         try:
             host, event = self._inbox.get(timeout=wait_s)
             while True:
                 peer = self.peers[host]
-                telling = telling or event["event"] != "beat"
+                significant = significant or event["event"] != "beat"
                 if event["line"] is peer.line or event["event"] == "attached":
                     self._take(host, peer, event)
                 host, event = self._inbox.get_nowait()
         except queue.Empty:
-            return telling
+            return significant
 
     def _take_turn(self) -> None:
-        """Take events for one tick, or up to one that may decide something: hundreds of nodes answer all the time."""
+        """Take events for one tick, or until one may decide something: hundreds of nodes answer continuously."""
         over = time.monotonic() + _TICK_S
         while (left_s := over - time.monotonic()) > 0:
             if self.take_events(left_s):
@@ -249,12 +250,12 @@ class Watch:
         if event["event"] != "lost":
             peer.heard(event["at"])
         try:
-            self._understand(name, peer, event)
+            self._dispatch(name, peer, event)
         except (KeyError, TypeError, ValueError) as fault:
-            message = f"its runner said something malformed: {fault!r}"
+            message = f"its node runner sent a malformed event: {fault!r}"
             peer.error = RunError(message, kind="result_invalid", host=name, run_id=self.plan.run_id, phase="watch")
 
-    def _understand(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
+    def _dispatch(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "armed":
                 peer.armed, peer.boot_id = True, event["boot_id"]
@@ -285,7 +286,7 @@ class Watch:
         round_trip = event["at"] - sent
         if peer.started is not None:
             peer.round_trips_s.append(round_trip)
-        # Before the start the quickest answer counts; later any quick one, because clocks drift apart in a long run.
+        # Before the start only the fastest answer counts; later any fast one, because clocks drift apart in a long run.
         if round_trip < peer.round_trip_s * (1.0 if peer.started is None else 1.5):
             peer.round_trip_s = min(round_trip, peer.round_trip_s)
             peer.offset_s = event["mono"] - (sent + event["at"]) / 2
@@ -295,7 +296,7 @@ class Watch:
             self.stage.observe(LogGrew(data))
 
     def _take_state(self, peer: Peer, event: Mapping[str, Any]) -> None:
-        """Go on over a new line; what happened while there was none stands in the keeper's hello."""
+        """Continue over a new connection; the supervisor's hello holds what happened in between."""
         peer.line, peer.attaching = event["line"], False
         self.listen(event["line"])
         self.stage.journal(Event.REATTACHED, host=peer.name)
@@ -307,7 +308,7 @@ class Watch:
             self.take_end(peer, ExitRecord.of(event["record"]))
 
     def take_end(self, peer: Peer, record: ExitRecord) -> None:
-        """Take in a node's own record of its end."""
+        """Process a node's own record of its end."""
         peer.record = record
         self.stage.observe(NodeEnded(peer.name, record.state))
         peer.blame_record(record, self._stopping_since, self._stop_reason)

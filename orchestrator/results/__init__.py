@@ -1,6 +1,6 @@
-"""Evidence to one value per run, and runs to the rows of a table.
+"""From evidence to one value per run, and from runs to the rows of a table.
 
-May use `inventory`, `logs`, `plan`, `checks` and `record`; never a node: numbers come from files alone.
+May import `inventory`, `logs`, `plan`, `checks` and `record`, but never contacts a node: numbers come from files alone.
 """
 
 from orchestrator.results.cells import Cell, cells_of

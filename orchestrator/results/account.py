@@ -1,7 +1,7 @@
-"""What a bench directory tells besides its numbers: how each run went, on which machines, from which files, by which command.
+"""The record of a bench besides its numbers: how each run went, on which machines, from which files, by which command.
 
-It is evidence of the second rank: where some of it is missing or damaged it is left out, and the numbers, which have their own
-proof in `orchestrator.results.read`, stand without it.
+This is secondary evidence: a missing or damaged part is left out, and the numbers, which `orchestrator.results.read` verifies
+by itself, do not depend on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """When a node's part of a run began, after the first node of it, and how long it took, in seconds."""
+    """When a node's part of a run began, relative to the run's first node, and how long it took; both in seconds."""
 
     host: str
     began_s: float
@@ -42,9 +42,9 @@ class NodeTimes:
 
 @dataclass(frozen=True, slots=True)
 class RunAccount:
-    """How one run went. ``phases`` are seconds from the start (go) by the controller's clock; ``skew_s`` is how far apart the
-    nodes started, ``bound_s`` the error bound of that; None where the run has no record of a start. ``first_step_s`` is the end
-    of the first step after the start of the first node, None where the log does not speak by a clock of its node."""
+    """How one run went. ``phases`` are seconds relative to the start signal by the controller's clock. ``skew_s`` is the start
+    skew of the nodes, ``bound_s`` its error bound; both None without a record of a start. ``first_step_s`` is the time from the
+    start of the first node to the end of the first step, None if the log has no timestamps of its node's clock."""
 
     run_id: str
     phases: Mapping[str, float]
@@ -56,7 +56,7 @@ class RunAccount:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where runs of one shape were: hosts in order of node_rank, each with ranks and devices."""
+    """The placement of runs of one shape: hosts in order of node_rank, each with ranks and devices."""
 
     shape: str
     slots: tuple[tuple[str, str, str, str], ...]
@@ -65,7 +65,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class FileAccount:
-    """A rendered file of a run: its text on the first hosts, and how that of other hosts differs, as lines of a diff."""
+    """A rendered file of a run: its text on the first hosts, and the differences on other hosts as lines of a diff."""
 
     path: str
     hosts: tuple[str, ...]
@@ -75,9 +75,9 @@ class FileAccount:
 
 @dataclass(frozen=True, slots=True)
 class BenchAccount:
-    """A bench beside its summary. ``commands`` are the argv of all controllers that conducted it; ``facts`` says who had which
-    value of each fact; ``files`` are those of the first run of a cell, by its id, and ``unlike`` the runs of the same cell
-    whose files differ from these by more than rendezvous port and run id."""
+    """The record of a bench besides its summary. ``commands`` are the argv of all controllers that ran it; ``facts`` maps each
+    fact to its values and their hosts; ``files`` are those of the first run of a cell, by run id, and ``unlike`` the runs of
+    the same cell whose files differ from these by more than rendezvous port and run id."""
 
     bench_id: str
     created: str
@@ -93,7 +93,7 @@ class BenchAccount:
 
 
 def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
-    """Return the account of a bench whose runs have these results. Raises DataError where ``bench.json`` is damaged."""
+    """Return the account of a bench whose runs have these results. Raises DataError if ``bench.json`` is damaged."""
     record = bench.record()
     notes: list[str] = []
     events: list[Entry] = []
@@ -127,7 +127,7 @@ def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
 
 
 def _commands(record: BenchRecord, events: Iterable[Entry]) -> tuple[tuple[str, ...], ...]:
-    """Return each distinct command line once: of `orch bench`, and of those that went on with it."""
+    """Return each distinct command line once: that of `orch bench`, and those of the commands that continued it."""
     lines = [record.argv, *(event.argv for event in events if event.event == Event.BEGUN)]
     return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in lines if line))
 
@@ -172,7 +172,7 @@ def _run(run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapp
 
 
 def _phases(events: Iterable[Entry]) -> dict[str, float]:
-    """Return when the last attempt at a run reached each phase. Nothing for a run that was never started."""
+    """Return when the last attempt at a run reached each phase; empty for a run that was never started."""
     at: dict[str, float] = {}
     for event in events:
         name = "over" if event.event in ENDS else event.event
@@ -182,21 +182,21 @@ def _phases(events: Iterable[Entry]) -> dict[str, float]:
 
 
 def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, float]]:
-    """Return of every node that left a record when it began and ended by its own clock, and by how much that was ahead."""
-    found = {}
+    """Return start and end of every node with an exit record by its own clock, and the offset of that clock, in seconds."""
+    spans = {}
     for host, node in start.hosts.items():
         with suppress(DataError):
             record = exit_record(run, host)
             began, ended = (record.started_mono_s, record.ended_mono_s) if record else (None, None)
             if began is not None and ended is not None and ended >= began:
-                found[host] = (float(began), float(ended), node.offset_s)
-    return found
+                spans[host] = (float(began), float(ended), node.offset_s)
+    return spans
 
 
 def _first_step(
     result: RunResult, manifest: Manifest, spans: Mapping[str, tuple[float, float, float]], go: float
 ) -> float | None:
-    """Return the end of the first step after the start, where the first node alone logs steps, and by its own clock."""
+    """Return the seconds from start to end of the first step, if only the first node logs steps, with its own clock."""
     tempo = result.tempo
     if tempo is None or tempo.clock is None or manifest.grammar.nodes != "first":
         return None
@@ -211,36 +211,36 @@ def _first_step(
 def _files(
     bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Manifest]
 ) -> tuple[dict[str, tuple[FileAccount, ...]], dict[str, tuple[str, ...]]]:
-    """Return the files of the first run of each cell, and the runs of the same cell that had others."""
+    """Return the files of the first run of each cell, and the runs of the same cell whose files differ."""
     first: list[tuple[RunSpec, str, dict[str, dict[str, str]]]] = []
     unlike: dict[str, list[str]] = {}
     for result in results:
         if result.spec is None or result.run_id not in manifests:
             continue
         texts = _texts(bench.run(result.run_id), manifests[result.run_id])
-        known = next(((run_id, files) for spec, run_id, files in first if spec == result.spec), None)
-        if known is None:
+        first_run = next(((run_id, files) for spec, run_id, files in first if spec == result.spec), None)
+        if first_run is None:
             first.append((result.spec, result.run_id, texts))
-        elif _plain(texts, manifests[result.run_id]) != _plain(known[1], manifests[known[0]]):
-            unlike.setdefault(known[0], []).append(result.run_id)
+        elif _plain(texts, manifests[result.run_id]) != _plain(first_run[1], manifests[first_run[0]]):
+            unlike.setdefault(first_run[0], []).append(result.run_id)
     files = {run_id: tuple(_folded(path, on) for path, on in texts.items()) for _, run_id, texts in first}
     return files, {run_id: tuple(others) for run_id, others in unlike.items()}
 
 
 def _texts(run: RunDir, manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return the text of each rendered file by path and host, hosts in order of node_rank."""
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for host in manifest.hosts:
         with suppress(DataError):
             for path, text in rendered_texts(run, host).items():
-                found.setdefault(path, {})[host] = text
-    return found
+                texts.setdefault(path, {})[host] = text
+    return texts
 
 
 def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return texts without what differs from repeat to repeat by nature."""
-    own = re.compile(rf"\b(?:{manifest.placement.master_port}|{re.escape(manifest.run_id)})\b")
-    return {path: {host: own.sub("", text) for host, text in on.items()} for path, on in texts.items()}
+    """Return the texts without port and run id, which differ between repeats in any case."""
+    varying = re.compile(rf"\b(?:{manifest.placement.master_port}|{re.escape(manifest.run_id)})\b")
+    return {path: {host: varying.sub("", text) for host, text in on.items()} for path, on in texts.items()}
 
 
 def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
@@ -249,7 +249,7 @@ def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
         groups.setdefault(text, []).append(host)
     (text, hosts), *others = groups.items()
     diffs: dict[tuple[str, ...], list[str]] = {}
-    for other, their in others:
+    for other, other_hosts in others:
         lines = tuple(line.rstrip("\n") for line in unified_diff(text.splitlines(), other.splitlines(), n=0, lineterm=""))
-        diffs.setdefault(lines[2:], []).extend(their)
-    return FileAccount(path, tuple(hosts), text, tuple((tuple(their), lines) for lines, their in diffs.items()))
+        diffs.setdefault(lines[2:], []).extend(other_hosts)
+    return FileAccount(path, tuple(hosts), text, tuple((tuple(other_hosts), lines) for lines, other_hosts in diffs.items()))

@@ -1,4 +1,4 @@
-"""The results of all runs of a bench, and what is kept of them beside their evidence."""
+"""The results of all runs of a bench, and the file that stores each of them next to its evidence."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ __all__ = ["notes_of", "read_bench", "store"]
 def read_bench(
     bench: BenchDir, *, each_rank: bool = False, known: Mapping[str, RunResult] = MappingProxyType({})
 ) -> list[RunResult]:
-    """Return the result of every run of a bench in execution order, good or bad, and keep what was derived where possible.
+    """Return the result of every run of a bench in execution order, good or bad, and store it where possible.
 
-    ``each_rank``: with ``by_rank``, which takes longer. ``known`` are results of runs that are over and have been read.
+    ``each_rank`` also computes ``by_rank``, which takes longer. ``known`` holds results of finished runs already read.
     """
-    found = []
+    results = []
     for run in bench.runs():
         result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
-        found.append(result)
-        # A copy on a read-only disk is read all the same.
+        results.append(result)
+        # A copy on a read-only disk must still be readable.
         with suppress(ConfigError):
             store(run, result)
-    return found
+    return results
 
 
 def notes_of(bench: BenchDir) -> list[str]:
-    """Return what its controller wrote down of how a bench went: the order of its runs, why it ended, what it left out, and
-    why nothing was run."""
+    """Return the controller's notes on how a bench went: the order of its runs, why it ended, what it left out, and why
+    nothing was run."""
     record = bench.record()
     order = [f"random order in blocks, seed {record.schedule.seed}"] if record.schedule.order == "random" else []
     return [*order, *record.notes, *_refusals(bench)]
 
 
 def _refusals(bench: BenchDir) -> list[str]:
-    """Return why a bench that is over has no run, once for all hosts of which the same was said."""
+    """Return why a bench that is over has no run: one text for all hosts with the same reason."""
     over = [entry for entry in bench.events() if entry.event == Event.OVER] if not bench.runs() else []
     hosts: dict[str, list[str]] = {}
     for error in over[-1].errors if over else ():
         recorded = recorded_error(error, "")
         hosts.setdefault(str(recorded), []).append(recorded.host)
-    return [f"nothing was run: {fold(filter(None, names))}{': ' * any(names)}{text}" for text, names in hosts.items()]
+    return [f"nothing was run: {fold(filter(None, names))}{': ' if any(names) else ''}{text}" for text, names in hosts.items()]
 
 
 def store(run: RunDir, result: RunResult) -> None:
-    """Keep what was derived as ``results/throughput.json``. Raises ConfigError where the directory cannot be written."""
+    """Write the derived values to ``results/throughput.json``. Raises ConfigError if the directory cannot be written."""
     measured = result.throughput
     values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
     run.write_result(

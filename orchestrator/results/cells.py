@@ -1,4 +1,4 @@
-"""Runs of one specification, pooled: the cells of a bench, in the order of its table."""
+"""The cells of a bench, in the order of its table: the runs of one spec, pooled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cell:
 
     @property
     def good(self) -> list[RunResult]:
-        """The runs that have measured what they were to measure."""
+        """The runs that have measured what they were planned to measure."""
         return [run for run in self.runs if run.is_good]
 
     @property
@@ -47,11 +47,11 @@ class Cell:
 
     @property
     def median(self) -> float | None:
-        """The median of the good runs' samples/s; None where there is none."""
+        """The median of the good runs' samples/s; None without good runs."""
         return median(self.speeds) if self.speeds else None
 
     def key(self, *without: str) -> str:
-        """Return the spec as text, less some of its fields; cells with equal text belong together."""
+        """Return the spec as text without the named fields; cells with equal text belong together."""
         return _key(self.spec, self.simulated, without)
 
 
@@ -61,7 +61,7 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
 
 
 def cells_of(results: Sequence[RunResult]) -> list[Cell]:
-    """Return the cells of these runs in order of size; a run without a spec is in none."""
+    """Return the cells of these runs in order of size; a run without a spec is left out."""
     groups: dict[str, list[RunResult]] = {}
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
         if run.spec:

@@ -1,23 +1,20 @@
-"""A cell as every output tells it, and with tables where it trained nothing."""
+"""A cell as every output shows it, with tables if it measured something other than training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.results.grids import Grid
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Entry", "Sheet"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell as every output tells it, whatever it measures. ``n`` counts its good repeats, ``failed`` the others;
-    ``options`` holds what else of the spec differs between the cells of the bench."""
+    """One cell as every output shows it, whatever it measures. ``n`` counts its good repeats, ``failed`` the others;
+    ``options`` holds the other settings of the spec that differ between the cells of the bench."""
 
     series: str
     framework: str
@@ -40,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sheet(Entry):
-    """One cell of a bench that trains nothing."""
+    """One cell of a bench that measures something other than training."""
 
     measures: str
     grids: tuple[Grid, ...]

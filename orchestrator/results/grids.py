@@ -1,4 +1,4 @@
-"""Tables of numbers that are no speeds, and what is said of them: what a kind of measurement makes of its readings."""
+"""Tables of measurements that are not speeds, with their notes: what each kind of measurement makes of its readings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table: names of columns with their units, and rows of numbers, unrounded, of texts, or of None where there is none."""
+    """A table: column names with units, and rows of unrounded numbers, texts, or None for a missing value."""
 
     title: str
     columns: tuple[str, ...]
@@ -22,8 +22,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the good runs of a cell amount to: tables, lines that are said above them, what qualifies them, and a line for each
-    node or link that is unfit."""
+    """The results of the good runs of a cell: tables, lines to show above them (``said``), notes that qualify them
+    (``doubts``), and a line for each slow node or link (``culprits``)."""
 
     grids: tuple[Grid, ...] = ()
     said: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""What the runs of a cell ran on, in words: devices, versions, networks, drivers.
+"""A description of what the runs of a cell ran on: devices, versions, networks, drivers.
 
-The program's own last line is the better witness; what preflight found stands in for it where it said nothing.
+The program's own last line takes precedence; facts of preflight fill in what it does not report.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 _WORTH = 0.05
 _QUALIFYING = {"idle", "ecc", "xid", "clocks", "modes", "pcie", "links"}
-"""Checks of preflight that speak of what may change a number; the others refuse a run, or speak of versions."""
+"""Preflight checks of conditions that may change a number; the other checks refuse a run or concern versions."""
 _SLOWDOWNS = {
     "sw_power_cap": "the power limit",
     "sync_boost": "the slowest GPU of a group",
@@ -33,39 +33,40 @@ _SLOWDOWNS = {
     "hw_thermal_slowdown": "temperature, by half or more",
     "hw_power_brake_slowdown": "the power supply, by half or more",
 }
-"""Reasons by the names of nvidia-smi's ``clocks_event_reasons_counters``, in words."""
+"""Descriptions of the reasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
 _TITLES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL", "python": "Python"}
 
 
 def of_gpus(facts: Any, key: str) -> list[str]:
-    """Return the distinct values of a key of one node's GPUs, as preflight found them."""
+    """Return the distinct values of a key of one node's GPUs, as captured by preflight."""
     gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
     entries = gpus if isinstance(gpus, (list, tuple)) else ()
     return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
 
 
 def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return, by host, the rate of the active InfiniBand ports that preflight found, all together; None where it found none."""
-    rates = {host: found.get("infiniband_gbit") if isinstance(found, Mapping) else None for host, found in facts.items()}
+    """Return by host the total rate in Gbit/s of the active InfiniBand ports in its facts; None for a host without any."""
+    rates = {host: node.get("infiniband_gbit") if isinstance(node, Mapping) else None for host, node in facts.items()}
     return {host: float(rate) if isinstance(rate, (int, float)) and rate > 0 else None for host, rate in rates.items()}
 
 
 def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
-    """Return what the slowest node can send over InfiniBand, of the best run; None where NCCL spoke anything else, or where
-    the rates of a node's ports are not known."""
+    """Return the bytes per second that the slowest node can send over InfiniBand, in the best run; None if NCCL used any other
+    network, or if the port rates of a node are unknown."""
     slowest = []
     for run in runs:
         networks = run.observed.get("networks") or ()
         rates = infiniband_gbit(run.facts)
-        known = [rate for rate in rates.values() if rate]
-        if not networks or not known or len(known) < len(rates) or not all(str(one).startswith("NET/IB") for one in networks):
+        port_rates = [rate for rate in rates.values() if rate]
+        only_infiniband = bool(networks) and all(str(network).startswith("NET/IB") for network in networks)
+        if not only_infiniband or not port_rates or len(port_rates) < len(rates):
             return None
-        slowest.append(min(known))
+        slowest.append(min(port_rates))
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
 def slowed(records: Mapping[str, ExitRecord]) -> dict[str, dict[str, float]]:
-    """Return, by reason and host, the share of a run for which clocks were lowered, from a twentieth on; from its nodes' exit
+    """Return by reason and host the share of a run during which clocks were lowered, if at least 5 %, from the nodes' exit
     records. Reasons have the names of nvidia-smi's counters."""
     shares: dict[str, dict[str, float]] = {}
     for host, record in records.items():
@@ -80,47 +81,47 @@ def slowed(records: Mapping[str, ExitRecord]) -> dict[str, dict[str, float]]:
 
 
 def slowed_in(runs: Sequence[RunResult]) -> list[str]:
-    """Return a text for each reason that lowered clocks in any of some runs; of a run counts the node that lost most."""
+    """Return a text for each reason that lowered clocks in any of the runs; each run counts with its most affected node."""
     texts = []
     for name, words in _SLOWDOWNS.items():
-        if found := [run.slowed[name] for run in runs if name in run.slowed]:
-            shares = sorted(max(share.values()) for share in found)
+        if by_run := [run.slowed[name] for run in runs if name in run.slowed]:
+            shares = sorted(max(share.values()) for share in by_run)
             reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
-            hosts = fold(sorted(set().union(*found)))
-            counted = f", in {len(found)} of {len(runs)} runs" * (len(runs) > 1)
+            hosts = fold(sorted(set().union(*by_run)))
+            counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
             texts.append(f"clocks lowered by {words}: for {reach} of the run on {hosts}{counted}")
     return texts
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:
-    """Return a text for everything that preflight found wrong with GPUs and that runs were measured with all the same."""
-    found: dict[str, set[str]] = {}
+    """Return a text for each GPU problem that preflight found and that the runs were measured with nevertheless."""
+    hosts_by_text: dict[str, set[str]] = {}
     for run in runs:
         for host, facts in run.facts.items():
             for check in _conditions(host, facts):
                 if check.verdict != "ok" and check.name in _QUALIFYING:
-                    found.setdefault(check.found, set()).add(host)
-    return [f"before it ran on {fold(sorted(hosts))}: {text}" for text, hosts in found.items()]
+                    hosts_by_text.setdefault(check.found, set()).add(host)
+    return [f"before it ran on {fold(sorted(hosts))}: {text}" for text, hosts in hosts_by_text.items()]
 
 
 def _conditions(host: str, facts: Any) -> list[Check]:
     try:
         return conditions(host, facts)
-    except (TypeError, ValueError, AttributeError, LookupError):  # a manifest that somebody has changed by hand
+    except (TypeError, ValueError, AttributeError, LookupError):  # a manifest edited by hand
         return []
 
 
 def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
-    """Return devices and versions of a cell in one line, each once: as the program saw them, else as preflight did."""
+    """Return devices and versions of a cell in one line, each once: as reported by the program, else from preflight."""
     parts: dict[str, None] = {}
     for run in runs:
         seen = run.observed
-        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _found_devices(run, spec.device))
+        parts |= dict.fromkeys(_device_names(seen.get("devices")) or _preflight_devices(run, spec.device))
         if seen.get("framework_version"):
             parts[f"{seen.get('framework', spec.framework)} {seen['framework_version']}"] = None
             versions = {name: seen.get(name) for name in _TITLES}
         else:
-            versions = _found_versions(run)
+            versions = _preflight_versions(run)
         parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
         parts |= dict.fromkeys(_transport_words(seen))
         drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
@@ -129,24 +130,24 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
 
 
 def _transport_words(seen: Mapping[str, Any]) -> list[str]:
-    found = seen.get("transport")
-    return [str(word) for word in found.get("words", ())] if isinstance(found, Mapping) else []
+    transport = seen.get("transport")
+    return [str(word) for word in transport.get("words", ())] if isinstance(transport, Mapping) else []
 
 
-def _found_devices(run: RunResult, device: str) -> list[str]:
-    """Return the devices of a run's nodes, as preflight found them."""
+def _preflight_devices(run: RunResult, device: str) -> list[str]:
+    """Return the devices of a run's nodes, as captured by preflight."""
     if device == "cuda":
         return [name for facts in run.facts.values() for name in of_gpus(facts, "name")]
     return [f"cpu {facts['cpu']}" for facts in run.facts.values() if isinstance(facts, Mapping) and facts.get("cpu")]
 
 
-def _found_versions(run: RunResult) -> dict[str, Any]:
-    """Return the versions of a run's framework, as preflight found them; nodes that differ are a qualification."""
-    found: dict[str, Any] = {}
+def _preflight_versions(run: RunResult) -> dict[str, Any]:
+    """Return the versions of a run's framework, as captured by preflight; differing nodes are a qualification."""
+    merged: dict[str, Any] = {}
     for facts in run.facts.values():
         versions = facts.get("framework") if isinstance(facts, Mapping) else None
-        found |= versions if isinstance(versions, Mapping) else {}
-    return found
+        merged |= versions if isinstance(versions, Mapping) else {}
+    return merged
 
 
 def _device_names(devices: Any) -> list[str]:
@@ -159,23 +160,23 @@ def _device_names(devices: Any) -> list[str]:
 
 
 def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = ()) -> list[str]:
-    """Return one text for each fact on which nodes or repeats disagree, hosts folded by value, or runs and baseline do."""
-    own, other = _facts_by_value(runs), _facts_by_value(baseline)
-    found = []
-    for name, values in sorted(own.items()):
+    """Return a text for each fact that differs between nodes or repeats, hosts folded by value, or from the baseline's."""
+    run_facts, base_facts = _facts_by_value(runs), _facts_by_value(baseline)
+    texts = []
+    for name, values in sorted(run_facts.items()):
         if len(values) > 1:
-            told = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
-            found.append(f"{name} differs: {told}")
-        elif name in other and not set(other[name]) >= set(values):
-            found.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(other[name]))}")
-    return found
+            by_value = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
+            texts.append(f"{name} differs: {by_value}")
+        elif name in base_facts and not set(base_facts[name]) >= set(values):
+            texts.append(f"{name} is {', '.join(values)}, the baseline's was {', '.join(sorted(base_facts[name]))}")
+    return texts
 
 
 def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]:
     """Return which hosts had which value of each compared fact, over all repeats."""
-    found: dict[str, dict[str, set[str]]] = {}
+    hosts: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for host, facts in run.facts.items():
             for name, value in characteristics(facts).items() if isinstance(facts, Mapping) else ():
-                found.setdefault(name, {}).setdefault(value, set()).add(host)
-    return found
+                hosts.setdefault(name, {}).setdefault(value, set()).add(host)
+    return hosts

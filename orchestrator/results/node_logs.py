@@ -1,7 +1,7 @@
-"""All logs of a run, checked and understood, node by node; in several processes where there is much to read.
+"""All logs of a run, verified and parsed, node by node; in several processes if they are large.
 
-Of each node only what the analysis needs is kept: what was said of the steps by the files that hold samples, in the room of one
-rank where lines speak of one process each, and who spoke.
+Only what the analysis needs is kept of each node: the step samples of the files that hold them, and the ranks that were logged.
+Where each line describes a single process, samples are aggregated over ranks in constant memory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestrator.results.numbers.throughput import Terms, step_times
 __all__ = ["NodeLogs", "read_logs"]
 
 _WORTH_BYTES = 64 << 20
-"""Of logs; for less, other processes are not started up."""
+"""Bytes of logs below which no other processes are started."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
-    """What a node's logs say: files that the grammar names, which of them hold samples, and the `tempo.quantiles` of the step
-    times of each of these where it was asked for and has them."""
+    """The parsed logs of a node: the files that the grammar names, which of them hold samples, and in ``rhythm`` the
+    `tempo.quantiles` of the step times of each of these, if requested and available."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
@@ -48,18 +48,18 @@ def read_logs(
     holders: frozenset[str],
     terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
-    """Check every log of every host against the ``files`` of its exit record. Return what they say by host, and what processes
-    say together where each line speaks of one; the files then hold no samples of their own.
+    """Verify every log of every host against the ``files`` of its exit record. Return the parsed logs by host, and the
+    aggregate over ranks if each line describes a single process; the files then hold no samples of their own.
 
-    ``holders`` are the hosts whose files hold the samples; ``terms`` those of the run, to learn the step times of each
-    file, which takes longer. Raises DataError result_invalid, of the first host in order.
+    ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
+    computed too, which takes longer. Raises DataError result_invalid for the first host in order that has an error.
     """
     jobs: list[Job] = [(run.path, host, record.files, grammar, host in holders, terms) for host, record in records.items()]
-    much = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
+    in_processes = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
     logs, aggregate = {}, RankAggregate()
-    for some, said in shared_out(_read, jobs, worth=much):
-        logs.update(some)
-        aggregate.merge(said)
+    for job_logs, job_aggregate in shared_out(_read, jobs, worth=in_processes):
+        logs.update(job_logs)
+        aggregate.merge(job_aggregate)
     return logs, aggregate
 
 
@@ -69,24 +69,26 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
         files: dict[str, Parsed] = {}
         rhythm: dict[str, tuple[float, float, float]] = {}
         sampled = []
-        for name, one in _understood(RunDir(path), host, entries, grammar):
+        for name, log in _parsed(RunDir(path), host, entries, grammar):
             is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
             if is_sample:
                 sampled.append(name)
-                with suppress(DataError):  # one rank's log may lack steps; the run has a number all the same, or says why not
-                    rhythm |= {name: quantiles(step_times(one.samples, terms))} if terms else {}
-                if isinstance(one.said, RankAggregate):
-                    aggregate.merge(one.said)
+                # Steps may be missing from one rank's log; the run still has a number, or an error that says why not.
+                with suppress(DataError):
+                    if terms:
+                        rhythm[name] = quantiles(step_times(log.samples, terms))
+                if isinstance(log.said, RankAggregate):
+                    aggregate.merge(log.said)
             files[name] = (
-                one
-                if is_sample and not isinstance(one.said, RankAggregate)
-                else replace(one, said=(), readings=one.readings if is_sample else ())
+                log
+                if is_sample and not isinstance(log.said, RankAggregate)
+                else replace(log, said=(), readings=log.readings if is_sample else ())
             )
         logs[host] = NodeLogs(files, tuple(sampled), rhythm)
     return logs, aggregate
 
 
-def _understood(run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
+def _parsed(run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
     for name, entry in sorted(entries.items()):
         data = verified(run, host, name, entry)
         if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):

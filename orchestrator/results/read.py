@@ -1,8 +1,8 @@
-"""From the collected files of a run to its result: the manifest says what was planned, the logs prove what happened.
+"""From the collected files of a run to its result: the manifest holds the plan, the logs prove what happened.
 
-Nothing is taken on trust: every log must have the size and digest of its node's exit record, every planned rank must have
-spoken once on its planned node, and the program's last line must agree with the plan. Otherwise the run has an error and no
-number, and the other runs are reported all the same. No node is needed, only the run directory.
+Everything is verified: every log must have the size and digest of its node's exit record, every planned rank must have logged
+its rank line exactly once on its planned node, and the program's last line must agree with the plan. Otherwise the run has an
+error and no number; the other runs are still reported. Only the run directory is needed, no node.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[s
     "collectives": collectives.points,
     "pairs": pair_times,
 }
-"""By kind of measurement: what understands the lines of a run, given its spec, and what the program said at its end with the
-hosts in order of node_rank as ``nodes``."""
+"""The parser of a run's lines, by kind of measurement. Arguments: the spec, the lines, and the values of the program's closing
+line, plus ``nodes``: the hosts in order of node_rank."""
 
 
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
-    """Return one run's result. What is wrong with the run is in the result's ``error``; nothing of the run is raised."""
+    """Return one run's result. A fault of the run is in the result's ``error``; it is never raised."""
     try:
         planned = read_manifest(run)
     except DataError as error:
@@ -66,12 +66,12 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         return replace(result, state=outcome.state, error=outcome.error or recorded_error(None, run.run_id))
     try:
         return _measured(run, planned, result, each_rank)
-    except ConfigError as error:  # a grammar that was sound when the run was planned
+    except ConfigError as error:  # the grammar was valid when the run was planned
         damaged = DataError(error.message, kind="state_damaged", where=f"{run.path / 'manifest.json'}: {error.where}")
         return replace(result, state="damaged", error=damaged)
     except OrchError as error:
         error.run_id = run.run_id
-        # What follows from several logs has no place of its own yet.
+        # An error that follows from several logs has no location yet.
         error.host, error.where = error.host or planned.slots[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
         return replace(result, state=state, error=error)
@@ -82,53 +82,53 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     records = _exit_records(run, planned)
     holders = planned.slots[:1] if grammar.nodes == "first" else planned.slots
     terms = Terms.of(spec, grammar)
-    every = terms if each_rank and grammar.nodes == "every" else None
-    logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), every)
-    parsed = {host: found.files for host, found in logs.items()}
-    doubts = [planned.caveat] * bool(planned.caveat) + _prove_ranks(planned, parsed)
+    rank_terms = terms if each_rank and grammar.nodes == "every" else None
+    logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), rank_terms)
+    parsed = {host: node_logs.files for host, node_logs in logs.items()}
+    notes = ([planned.caveat] if planned.caveat else []) + _verify_ranks(planned, parsed)
     sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
     if not sampled:
         raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
     observed = _closing(planned, sampled)
-    samples = aggregate.samples() if aggregate else next((one.samples for one in sampled if one.samples), ())
-    doubts += [text for one in sampled for text in one.warnings] + _remarks(observed)
-    doubts += _leftovers(planned.outcome) + _stragglers(planned.outcome)
-    doubts += _arithmetic(spec.dtype, observed.get("output_dtype"))
-    spoken = _transport(run, planned, records)
-    words = spoken.words(spec.nodes, spec.world_size)
-    observed = {**observed, "networks": list(spoken.networks), "transport": {**asdict(spoken), "words": list(words)}}
-    doubts += nccl.fallbacks(spoken, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
+    samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
+    notes += [text for log in sampled for text in log.warnings] + _remarks(observed)
+    notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
+    notes += _arithmetic(spec.dtype, observed.get("output_dtype"))
+    paths = _transport(run, planned, records)
+    transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
+    observed = {**observed, "networks": list(paths.networks), "transport": transport}
+    notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
     result = replace(
         result,
         state="finished",
         simulated=planned.simulated or observed.get("simulated") is True,
-        qualifications=tuple(dict.fromkeys(doubts)),
+        qualifications=tuple(dict.fromkeys(notes)),
         observed=observed,
         slowed=slowed(records),
     )
     if not planned.measure.has_speed:
-        return replace(result, readings=_readings(planned, [line for one in sampled for line in one.readings], observed))
+        return replace(result, readings=_readings(planned, [line for log in sampled for line in log.readings], observed))
     measured = throughput(samples, terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
     times = step_times(samples, terms)
-    doubts += _disagreement(disagreement(samples, terms), measured.samples_per_s)
-    doubts += _unsteady(trend(times))
+    notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
+    notes += _unsteady(trend(times))
     return replace(
         result,
         throughput=measured,
-        qualifications=tuple(dict.fromkeys(doubts)),
+        qualifications=tuple(dict.fromkeys(notes)),
         step_variation=variation(times),
         tempo=tempo(samples, terms),
-        by_rank={f"{node.host}/{name}": found for node in holders for name, found in logs[node.host].rhythm.items()},
+        by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
 
 
 def _readings(planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a program that trains nothing has measured, understood. Raises DataError where that is not all of it."""
+    """Return the parsed readings of a program that does not train. Raises DataError if they are incomplete."""
     if not lines:
-        raise invalid(f"expected lines that tell of {planned.measure.noun}, the log has none")
+        raise invalid(f"expected lines with {planned.measure.noun}, the log has none")
     return _READERS.get(planned.measure.name, _as_read)(planned.spec, lines, {**observed, "nodes": planned.hosts})
 
 
@@ -137,7 +137,7 @@ def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, An
 
 
 def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]) -> nccl.Paths:
-    """Return what NCCL chose on all nodes, from its own logs; they were checked with all the others."""
+    """Return the transports that NCCL chose on all nodes, from its own logs, which were verified with all others."""
     logs = (
         run.log_path(node.host, name).read_bytes()
         for node in planned.slots
@@ -148,37 +148,39 @@ def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]
 
 
 def _remarks(observed: Mapping[str, Any]) -> list[str]:
-    """Return what the program itself says of its numbers: ``remarks`` of its last line."""
-    found = observed.get("remarks")
-    return [text[:300] for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    """Return the program's own notes on its numbers: ``remarks`` of its last line."""
+    remarks = observed.get("remarks")
+    return [text[:300] for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
 
 
 def _leftovers(outcome: RecordedOutcome | None) -> list[str]:
-    """Return a qualification where the controller found processes of the run after its end."""
+    """Return a qualification if the controller found processes of the run after its end."""
     left = [host for host, node in outcome.clean.items() if node.left] if outcome else []
     return [f"processes of the run were left on {fold(left)} and had to be ended"] if left else []
 
 
 def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
-    """Return a qualification for each node that answered far more slowly than the others while the run went on."""
+    """Return a qualification for each node that answered far more slowly than the others during the run."""
     answers = outcome.answers if outcome else {}
     times = {host: answer.round_trip_s for host, answer in answers.items() if answer.round_trip_s}
-    found = []
+    notes = []
     for host, took in times.items():
         others = [other for name, other in times.items() if name != host]
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
-            found.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
-    return found
+            notes.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
+    return notes
 
 
-def _arithmetic(dtype: str, found: Any) -> list[str]:
-    """Return a qualification where the program found its model's output to be of another type than the run asked for."""
-    wanted = _OUTPUT_TYPES.get(dtype)
-    return [] if None in (wanted, found) or found == wanted else [f"asked for {dtype}, the model's output was {short(found)}"]
+def _arithmetic(dtype: str, output_dtype: Any) -> list[str]:
+    """Return a qualification if the program reports another type of its model's output than the run's dtype implies."""
+    expected = _OUTPUT_TYPES.get(dtype)
+    if None in (expected, output_dtype) or output_dtype == expected:
+        return []
+    return [f"dtype {dtype} requested, the model's output was {short(output_dtype)}"]
 
 
 def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
-    """Return every node's exit record, all of them good. A node that failed is named before those stopped because of it."""
+    """Return every node's exit record. Raises the error of a node that failed before those of nodes stopped because of it."""
     records: dict[str, ExitRecord] = {}
     errors: list[OrchError] = []
     for node in planned.slots:
@@ -186,7 +188,7 @@ def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
             record = exit_record(run, node.host)
             if record is None:
                 hint = "run `orch collect`"
-                raise invalid("expected an exit record, none came home", node.host, hint=hint)
+                raise invalid("expected an exit record, none was collected", node.host, hint=hint)
             records[node.host] = record
             _check_exit(record, run, node)
         except (DataError, RunError) as error:
@@ -199,78 +201,80 @@ def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
 
 
 def _check_exit(record: ExitRecord, run: RunDir, node: Slot) -> None:
-    for key, wanted, got in (("run_id", run.run_id, record.run_id), ("node_rank", node.node_rank, record.node_rank)):
-        if got != wanted:
-            raise invalid(f"expected {key} {wanted!r}, got {short(got)}", node.host, "exit.json")
+    for key, expected, got in (("run_id", run.run_id, record.run_id), ("node_rank", node.node_rank, record.node_rank)):
+        if got != expected:
+            raise invalid(f"expected {key} {expected!r}, got {short(got)}", node.host, "exit.json")
     if record.state in ("failed", "stopped"):
         reason = short(record.reason or record.how)
-        raise RunError(f"the node says {record.state}: {reason}", kind="rank_failed", host=node.host, where="exit.json")
+        raise RunError(f"the node reports {record.state}: {reason}", kind="rank_failed", host=node.host, where="exit.json")
     if record.code != 0 or record.signal is not None:
         got = f"state {short(record.state)}, code {short(record.code)}, signal {short(record.signal)}"
         raise invalid(f"expected state 'finished' with code 0, got {got}", node.host, "exit.json")
     for rank in record.ranks:
         if rank.code != 0:
             how = short(rank.signal or rank.code)
-            raise invalid(f"rank {rank.rank} ended with {how} in a run called finished", node.host, "exit.json")
+            raise invalid(f"rank {rank.rank} ended with {how} in a run recorded as finished", node.host, "exit.json")
 
 
-def _prove_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
-    """Check that each rank spoke once, on its planned node. Returns a qualification where the grammar has no rank line."""
+def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[str]:
+    """Check that each rank logged its rank line once, on its planned node. Return a qualification without a rank pattern."""
     grammar = planned.grammar
     if not grammar.rank:
-        return ["ranks not proven: this program does not say who they are"]
+        return ["rank count not verified (the log has no rank lines: log.rank)"]
     patterns = grammar.rank_files or grammar.files
     world = planned.spec.world_size
-    spoken: dict[int, str] = {}
+    seen: dict[int, str] = {}
     for node in planned.slots:
-        for name, one in parsed[node.host].items():
+        for name, log in parsed[node.host].items():
             if not any(fnmatchcase(name, pattern) for pattern in patterns):
                 continue
-            for rank, world_size in one.ranks:
+            for rank, world_size in log.ranks:
                 if world_size not in (None, world):
                     raise invalid(f"expected world size {world}, rank {rank} logged {world_size}", node.host, name)
                 if rank not in node.ranks:
-                    raise invalid(f"expected ranks {_span(node.ranks)} on this node, rank {rank} spoke", node.host, name)
-                if rank in spoken:
-                    raise invalid(f"expected rank {rank} once, it spoke again after {spoken[rank]}", node.host, name)
-                spoken[rank] = f"{node.host}/{name}"
-    silent = sorted(set(range(world)) - set(spoken))
-    if silent:
-        hosts = fold(node.host for node in planned.slots if set(node.ranks) & set(silent))
-        raise invalid(f"expected {world} ranks to say who they are, {len(silent)} did not, rank {silent[0]} first", hosts)
+                    raise invalid(
+                        f"expected rank lines of {_span(node.ranks)} on this node, got one of rank {rank}", node.host, name
+                    )
+                if rank in seen:
+                    raise invalid(f"expected one rank line of rank {rank}, got another after {seen[rank]}", node.host, name)
+                seen[rank] = f"{node.host}/{name}"
+    missing = sorted(set(range(world)) - set(seen))
+    if missing:
+        hosts = fold(node.host for node in planned.slots if set(node.ranks) & set(missing))
+        raise invalid(f"expected rank lines of {world} ranks, {len(missing)} are missing, first rank {missing[0]}", hosts)
     return []
 
 
-def _disagreement(found: tuple[str, float] | None, speed: float) -> list[str]:
-    """Return a text where a log's own rates or step times are at odds with the time that it shows to have passed."""
-    if not found:
+def _disagreement(other_measure: tuple[str, float] | None, speed: float) -> list[str]:
+    """Return a qualification if a log's own rates or step times contradict the time that passed according to it."""
+    if not other_measure:
         return []
-    name, other = found
-    told = f"{published(other):.2f} samples/s by its {name}, {published(speed):.2f} by the time that passed"
-    return [f"the log disagrees with itself: {told}"]
+    name, other = other_measure
+    speeds = f"{published(other):.2f} samples/s by its {name}, {published(speed):.2f} by the elapsed time"
+    return [f"the log disagrees with itself: {speeds}"]
 
 
 def _unsteady(trend: float | None) -> list[str]:
-    """Return a text where the steps of the window grow quicker or slower; the window stays what was asked for."""
+    """Return a qualification if steps speed up or slow down within the window. The window stays as planned."""
     if trend is None:
         return []
-    how, cause = ("slower", "the machine slows down") if trend > 0 else ("quicker", "more --warmup-steps may be needed")
-    return [f"not steady: the last fifth of the window is {abs(trend):.1%} {how} a step than the first; {cause}"]
+    how, cause = ("slower", "the machine slows down") if trend > 0 else ("faster", "more --warmup-steps may be needed")
+    return [f"not steady: the last fifth of the window is {abs(trend):.1%} {how} per step than the first; {cause}"]
 
 
 def _closing(planned: Manifest, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
-    """Return what the program said at its end. Raises DataError where it did not, or speaks of another run."""
+    """Return the values of the program's closing line. Raises DataError if it is missing or belongs to another run."""
     if not planned.grammar.closing:
         return {}
     host = planned.slots[0].host
-    closing = next((one.closing for one in sampled if one.closing is not None), None)
+    closing = next((log.closing for log in sampled if log.closing is not None), None)
     if closing is None:
-        reasons = [text for one in sampled for text in one.warnings if text.startswith("closing line")]
-        raise invalid("expected the program's closing line, the log lacks it", host, hint="; ".join(reasons))
-    wanted = planned.spec.as_dict() | {"world_size": planned.spec.world_size, "global_batch": planned.spec.global_batch}
+        reasons = [text for log in sampled for text in log.warnings if text.startswith("closing line")]
+        raise invalid("expected the program's closing line, the log has none", host, hint="; ".join(reasons))
+    expected = planned.spec.as_dict() | {"world_size": planned.spec.world_size, "global_batch": planned.spec.global_batch}
     for key in _AGREE:
-        if key in closing and closing[key] != wanted[key]:
-            raise invalid(f"expected {key} {wanted[key]!r} as planned, the program says {short(closing[key])}", host)
+        if key in closing and closing[key] != expected[key]:
+            raise invalid(f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}", host)
     ranks = closing.get("ranks")
     if ranks is not None and ranks != list(range(planned.spec.world_size)):
         raise invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {short(ranks)}", host)

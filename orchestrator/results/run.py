@@ -1,4 +1,4 @@
-"""One run as its evidence shows it: the value that every table and every comparison is made of."""
+"""The result of one run, derived from its evidence: the value that every table and comparison is built from."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["RunResult"]
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run as its evidence shows it.
+    """The result of one run, derived from its evidence.
 
-    ``spec`` is None where the manifest cannot be read. ``observed`` is what the training program said at its end,
-    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank`` has, where it was asked for and
-    every node logs steps, the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings``
-    are what a program that trains nothing has measured, ``slowed`` what `hardware.slowed` says of the nodes' clocks.
+    ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
+    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank``, if requested and every node
+    logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings`` are
+    the measurements of a program that does not train, ``slowed`` is the result of `hardware.slowed` for the nodes' clocks.
     """
 
     run_id: str
@@ -44,5 +44,5 @@ class RunResult:
 
     @property
     def is_good(self) -> bool:
-        """Claim that it has measured what it was to measure."""
+        """Whether the run has measured what it was planned to measure."""
         return self.error is None and (self.throughput is not None or bool(self.readings))

@@ -1,7 +1,7 @@
-"""Tables of what is measured beside training: each kind of measurement fills them its own way, all outputs draw them alike.
+"""Tables of measurements other than training: each kind of measurement fills them its own way, all outputs draw them equally.
 
-A sheet is one cell, all repeats of one spec. What it shows is computed from the readings of its good runs by the function that
-stands for its kind in `_CONTENT`; whatever qualifies it comes from `orchestrator.results.summary`, as for training.
+A sheet is one cell: all repeats of one spec. Its content is computed from the readings of its good runs by the function that
+`_CONTENT` lists for its kind; the notes that qualify it come from `orchestrator.results.summary`, as for training.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["content_of"]
 
 
 def content_of(cell: Cell) -> Content:
-    """Return what the readings of the good runs of a cell amount to."""
+    """Return the tables of a cell, computed from the readings of its good runs."""
     repeats = [(run.repeat, run.readings) for run in cell.good]
     return _CONTENT.get(cell.measure.name, _as_read)(cell.spec, repeats) if repeats else Content()
 
 
 def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the lines of all repeats as they are."""
+    """Return the lines of all repeats unchanged."""
     columns = tuple(repeats[0][1][0])
     rows = tuple((repeat, *(line.get(name) for name in columns)) for repeat, lines in repeats for line in lines)
     return Content((Grid(f"{spec.model} {spec.shape}", ("repeat", *columns), rows),))
@@ -36,4 +36,4 @@ _CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {
     "collectives": collectives.content,
     "pairs": pair_tables.content,
 }
-"""By kind of measurement: what makes its tables."""
+"""The function that makes the tables, by kind of measurement."""

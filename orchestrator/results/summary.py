@@ -1,7 +1,8 @@
-"""From runs to the rows of a scaling table, each with whatever qualifies its numbers.
+"""From runs to the rows of a scaling table, each with the notes that qualify its numbers.
 
-A row is one cell: all repeats of one spec. Runs of different specs, and real and simulated ones, are never pooled. The result
-does not depend on the order of the runs. A failed run is counted and its cause kept; it is neither zero nor absent.
+A row is one cell: all repeats of one spec. Runs of different specs are never pooled, nor are real and simulated runs. The
+result does not depend on the order of the runs. A failed run is counted and its cause kept; it is never treated as zero or
+dropped.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ WIDE_SPREAD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One cell that has a speed: samples/s over ``n`` good repeats, unrounded, None where there is none. ``series`` is what a
-    row shares with its baseline, in words. Intervals are of 95 %, None where there are too few repeats; the baseline has none
-    of its speedup, which is 1."""
+    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0. ``series`` describes what
+    a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no interval of its
+    speedup, which is 1 by definition."""
 
     loader: str
     batch_size: int
@@ -50,8 +51,8 @@ class Row(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` speak of the whole.
-    ``sheets`` have what was measured beside training, in order of size."""
+    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
+    ``sheets`` hold measurements other than training, in order of size."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -64,9 +65,9 @@ class Summary:
 
 
 def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summary:
-    """Return the scaling table of ``results``; ``notes`` are further ones, of how the bench went.
+    """Return the scaling table of ``results``; ``notes`` are additional notes on how the bench went.
 
-    Raises DataError (result_invalid) for a run given twice.
+    Raises DataError (result_invalid) for a run that is passed twice.
     """
     twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
     if twice:
@@ -90,22 +91,22 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
-    # What a tune tried is held against its default, and wants no baseline.
-    alone = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
-    said = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in alone]
-    said += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(said))), tuple(sheets))
+    # Candidates of a tune are compared with its default, so they need no baseline.
+    without_baseline = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
+    own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
+    own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets))
 
 
 def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the names of options and lengths that are not the same in all cells, and of options that somebody chose."""
+    """Return the names of options and lengths that differ between cells, and of options that were set explicitly."""
     values: dict[str, set[str]] = {}
     names = {name for cell in cells for name in cell.spec.settings}
     for cell in cells:
         for name in (*names, *_LENGTH):
             values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
-    told = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
-    chosen = {name for spec, name in told if _is_chosen(spec, f"options.{name}")}
+    with_origin = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
+    chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
     return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
 
 
@@ -114,17 +115,21 @@ def _choice(spec: RunSpec, name: str) -> Any:
 
 
 def _series(cell: Cell, differing: Sequence[str]) -> str:
-    """Return what a cell shares with its baseline, in words: ``pytorch resnet50 fp16 b128 synthetic``."""
+    """Return a description of what a cell shares with its baseline: ``pytorch resnet50 fp16 b128 synthetic``."""
     spec = cell.spec
     words = [spec.framework, spec.model, spec.dtype]
-    words += [f"b{spec.batch_size}", spec.loader] * cell.measure.has_speed
-    words += [spec.device] * (spec.device != "cuda")
+    if cell.measure.has_speed:
+        words += [f"b{spec.batch_size}", spec.loader]
+    if spec.device != "cuda":
+        words.append(spec.device)
     words += [f"{name}={as_written(spec.settings[name])}" for name in differing if name in spec.settings]
-    return " ".join(words + ["simulated"] * cell.simulated)
+    if cell.simulated:
+        words.append("simulated")
+    return " ".join(words)
 
 
 def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
-    """Return, for the id of each cell, all cells that differ from it in shape and length alone, itself among them."""
+    """Return, by ``id`` of each cell, all cells that differ from it only in shape and length, including the cell itself."""
     keys = {id(cell): cell.key(*_SHAPE, *_LENGTH) for cell in cells}
     families: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -133,21 +138,21 @@ def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
 
 
 def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
-    """Return the 1n1g cell of a family with good runs; of several, one of equal length, else the longest."""
-    found = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.speeds]
-    return max(found, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
+    """Return the family's 1n1g cell with good runs; if there are several, one of equal length, else the longest."""
+    candidates = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.speeds]
+    return max(candidates, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
 
 
 def _no_baseline(series: str, family: Sequence[Cell]) -> str:
-    """Say that a speedup lacks, and what gives one: runs of another bench count only for a bench that borrows them."""
+    """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
     tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
-    again = "orch bench again, without --no-baseline, measures one or borrows a good one of the same spec"
-    repeated = "orch resume --retry-failed repeats those of this bench that failed, orch bench again measures new ones"
-    return f"{series}: no speedup, as there is no good 1n1g run; {repeated if tried else again}"
+    rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
+    retry = "orch resume --retry-failed repeats the failed ones of this bench, a new orch bench measures new ones"
+    return f"{series}: no speedup, because there is no good 1n1g run; {retry if tried else rerun}"
 
 
 def _is_chosen(spec: RunSpec, name: str) -> bool:
-    """Claim that somebody gave a value; one of unknown origin is taken for given."""
+    """Return True if the value was set explicitly; a value of unknown origin counts as set."""
     return " default" not in spec.origins.get(name, "")
 
 
@@ -204,7 +209,7 @@ def _failures(cell: Cell) -> tuple[str, ...]:
 
 
 def _cause(run: RunResult) -> str:
-    """Return the first cause in one line: a hint that quotes a log is for the one who asks about that run."""
+    """Return the first cause in one line; a hint that quotes a log is left to the views of a single run."""
     error = run.error
     if error is None:
         return "no number"
@@ -214,47 +219,54 @@ def _cause(run: RunResult) -> str:
 
 
 def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
-    found = ["simulated: the program waits instead of computing; not a speed of this hardware"] * cell.simulated
-    found += ["cpu: measured on CPUs"] * (cell.spec.device == "cpu")
+    notes = []
+    if cell.simulated:
+        notes.append("simulated: the program waits instead of computing; not a speed of this hardware")
+    if cell.spec.device == "cpu":
+        notes.append("cpu: measured on CPUs")
     speeds, n = cell.speeds, len(cell.good)
     if n:
-        enough = n < ENOUGH_REPEATS and not cell.measure.repeats_within
-        found += [f"{n} good repeat{'s' * (n > 1)}, {ENOUGH_REPEATS} or more are needed to believe it"] * enough
-        found += [f"{n} repeats where other cells have {typical}"] * (n != typical)
+        too_few = n < ENOUGH_REPEATS and not cell.measure.repeats_within
+        if too_few:
+            notes.append(f"{n} good repeat{'s' if n > 1 else ''}: interval unreliable below n={ENOUGH_REPEATS}")
+        if n != typical:
+            notes.append(f"{n} repeats where other cells have {typical}")
     if speeds:
-        found += [f"repeats spread over {spread(speeds):.1%} of the median"] * (spread(speeds) > WIDE_SPREAD)
-        found += _outliers(cell)
-    found += doubts
+        if spread(speeds) > WIDE_SPREAD:
+            notes.append(f"repeats spread over {spread(speeds):.1%} of the median")
+        notes += _outliers(cell)
+    notes += doubts
     if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
-        found.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
-    found += conditions_of(cell.good) if cell.spec.device == "cuda" else []
-    found += slowed_in(cell.good)
-    found += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
-    return tuple(dict.fromkeys([*found, *(text for run in cell.good for text in run.qualifications)]))
+        notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+    if cell.spec.device == "cuda":
+        notes += conditions_of(cell.good)
+    notes += slowed_in(cell.good)
+    notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
+    return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
 
 
 def _doubts(cells: Sequence[Cell]) -> list[tuple[Cell, list[str]]]:
-    """Return what is doubtful about each of some cells that differ in nothing but size, length and batch."""
+    """Return the doubts about each cell; the cells differ only in size, length and batch size."""
     measured = [_measured(cell) for cell in cells]
-    return [(cell, [finding.text for finding in findings(own, measured)]) for cell, own in zip(cells, measured, strict=True)]
+    return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
 
 
 def _measured(cell: Cell) -> Measured:
     spec = cell.spec
-    found = Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds))
-    # What bounds a speed is known of images of 224 x 224 and 1000 classes, on real devices.
+    measured = Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds))
+    # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
     usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
-    named = {hardware([run], spec) for run in cell.good}
-    if not usual or spec.device == "cpu" or cell.simulated or len(named) != 1:
-        return found
-    return replace(found, devices=named.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
+    hardware_texts = {hardware([run], spec) for run in cell.good}
+    if not usual or spec.device == "cpu" or cell.simulated or len(hardware_texts) != 1:
+        return measured
+    return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
 def _outliers(cell: Cell) -> list[str]:
-    """Return one text for each repeat that does not belong to the others. It counts all the same."""
-    found = []
+    """Return a note for each repeat that is an outlier among the others. An outlier still counts."""
+    notes = []
     for place in outliers(cell.speeds):
         apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
         words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
-        found.append(f"repeat {cell.good[place].repeat} is {words}, too far for chance; it counts all the same")
-    return found
+        notes.append(f"repeat {cell.good[place].repeat} is {words}, more than chance explains; it still counts")
+    return notes

@@ -1,4 +1,4 @@
-"""What a bench has used and come to so far, each finished run read once."""
+"""The time that a bench has used and its results so far; each finished run is read once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Tally", "durations", "longest", "spent_s"]
 
 
 class Tally:
-    """What a bench has used and come to so far: seconds since its start, and results of runs that are over, each read once.
-    ``read`` has those that were."""
+    """The seconds that a bench has used and the results of its runs that are over, each read once. ``read`` holds the results
+    read so far, by run id."""
 
     def __init__(self, bench: BenchDir, clock: Callable[[], float]) -> None:
         self._bench = bench
@@ -29,7 +29,7 @@ class Tally:
         return self._clock() - self._began
 
     def result(self, run_id: str) -> RunResult | None:
-        """Return the result of a run, None where it is not over."""
+        """Return the result of a run, None if it is not over."""
         if run_id not in self.read:
             run = self._bench.run(run_id)
             if not run.path.is_dir() or read_manifest(run).outcome is None:
@@ -39,13 +39,13 @@ class Tally:
 
     def results(self) -> list[RunResult]:
         """Return the results of all runs that are over, in execution order."""
-        return [found for run in self._bench.runs() if (found := self.result(run.run_id))]
+        return [result for run in self._bench.runs() if (result := self.result(run.run_id))]
 
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
-    """Return the cells of which runs have ended, each with the seconds that its longest run took from its plan to its logs."""
+    """Return the cells with ended runs, each with the seconds from plan to collected logs of its longest run."""
     record = bench.record()
-    if record.plan is None:  # of an earlier version
+    if record.plan is None:  # written by an earlier version
         return []
     by_cell: dict[int, float] = {}
     for run_id, seconds in durations(bench.events()).items():
@@ -55,7 +55,7 @@ def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
 
 
 def spent_s(events: Sequence[Entry]) -> float:
-    """Return the seconds that the controllers before the present one have spent on a bench, from its journal."""
+    """Return the seconds that earlier controllers have spent on a bench, from its journal."""
     spans: list[list[float]] = []
     for event in events:
         if event.at is None:
@@ -68,9 +68,9 @@ def spent_s(events: Sequence[Entry]) -> float:
 
 
 def durations(events: Sequence[Entry]) -> dict[str, float]:
-    """Return the seconds of each run that one controller has seen from its plan to its end, failed ones as well."""
+    """Return the seconds of each run, failed ones included, that a single controller followed from plan to end."""
     planned: dict[str, float] = {}
-    found = {}
+    seconds = {}
     for event in events:
         if event.event == Event.BEGUN:
             planned.clear()
@@ -79,5 +79,5 @@ def durations(events: Sequence[Entry]) -> dict[str, float]:
         elif event.event == Event.PLANNED:
             planned.setdefault(event.run, event.at)
         elif event.event in (Event.FINISHED, Event.FAILED, Event.COLLECTED) and event.run in planned:
-            found[event.run] = max(0.0, event.at - planned[event.run])
-    return found
+            seconds[event.run] = max(0.0, event.at - planned[event.run])
+    return seconds

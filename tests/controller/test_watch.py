@@ -136,7 +136,7 @@ def test_a_keeper_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig: Fak
     rig.when[Started] = rig.b.die
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "node_lost", "b")
-    assert "the ranks it left were ended" in outcome.error.message and rig.b.asked[-1] == "stop" and rig.b.leftovers == []
+    assert "its remaining ranks were ended" in outcome.error.message and rig.b.asked[-1] == "stop" and rig.b.leftovers == []
 
 
 def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:

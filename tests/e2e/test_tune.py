@@ -137,7 +137,7 @@ def test_a_tune_that_is_cut_short_leaves_nothing_behind_and_goes_on_where_it_was
 
 def test_a_budget_in_which_nothing_can_be_confirmed_is_refused_after_one_run(controller: Controller, templates: Path) -> None:
     done = controller.orch("tune", *WORDS, "--templates", str(templates), *QUIETLY, "--budget", "4s")
-    assert done.code == 1 and "the budget ends before one candidate is tried and confirmed. give --budget 1m" in done.err, done
+    assert done.code == 1 and "the budget does not suffice to try and confirm a candidate. use --budget 1m" in done.err, done
     assert len(controller.runs) == 1
     # What goes on with it has its budget, so nothing says that this would help, and it ends in the same way.
     resumed = controller.orch("resume")

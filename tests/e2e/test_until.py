@@ -36,7 +36,7 @@ def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says
     assert [row["n"] for row in done.json["rows"]] == [4, 4]
     order, end = done.json["notes"]
     assert order == f"random order in blocks, seed {record_of(controller)['course']['seed']}"
-    assert end.startswith("after 4 repeats, the most there may be, not every 95 % interval is within ±0.001%; the widest is ±")
+    assert end.startswith("after 4 repeats, the maximum, not every 95 % interval is within ±0.001%; the widest is ±")
     assert decisions(controller) == [("wide", 2), ("wide", 3), ("most", 4)]
     blocks = [json.loads((run / "manifest.json").read_text())["repeat"] for run in controller.runs]
     assert blocks == [1, 1, 2, 2, 3, 3, 4, 4]
@@ -95,7 +95,7 @@ def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(co
     plan = controller.orch("bench", *words, "--budget", "1m", "--dry-run")
     assert plan.code == 0 and "a budget of 60 s, enough for about " in plan.out
     short = controller.orch("bench", *words, "--budget", "0.2s")
-    assert short.code == 1 and "over before the first run of 1n1g fp32. give a larger --budget" in short.err, short
+    assert short.code == 1 and "used up before the first run of 1n1g fp32. use a larger --budget" in short.err, short
     assert not controller.runs and controller.orch("resume", controller.bench.name).code == 1
 
 

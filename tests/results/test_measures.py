@@ -128,8 +128,8 @@ def test_its_runs_are_a_sheet_and_no_row_and_a_run_without_readings_has_failed(b
     assert (sheet.series, sheet.shape, sheet.n, sheet.failed) == ("pinger ping fp16", "2n2g", 2, 1)
     assert sheet.grids[0].columns == ("repeat", "to", "time_s")
     assert sheet.grids[0].rows == ((1, "0", "0.125"), (1, "1", "20.5"), (2, "0", "0.25"), (2, "1", "21.5"))
-    assert sheet.qualifications[0] == "2 good repeats, 3 or more are needed to believe it"
-    assert "expected lines that tell of readings of its own, the log has none" in sheet.failures[0]
+    assert sheet.qualifications[0] == "2 good repeats: interval unreliable below n=3"
+    assert "expected lines with readings of its own, the log has none" in sheet.failures[0]
 
 
 def test_json_has_the_sheet_as_its_schema_says(bench: BenchDir) -> None:

@@ -86,8 +86,8 @@ def test_what_nccl_chose_on_all_nodes_is_kept_shown_and_doubted(bench: BenchDir)
 @pytest.mark.parametrize(
     ("step_time_s", "told"),
     [
-        (0.24, ["the log disagrees with itself: 266.67 samples/s by its step times, 128.00 by the time that passed"]),
-        (0.6, ["the log disagrees with itself: 106.67 samples/s by its step times, 128.00 by the time that passed"]),
+        (0.24, ["the log disagrees with itself: 266.67 samples/s by its step times, 128.00 by the elapsed time"]),
+        (0.6, ["the log disagrees with itself: 106.67 samples/s by its step times, 128.00 by the elapsed time"]),
         (0.49, []),
     ],
 )
@@ -229,23 +229,27 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
             "node1",
             "expected 640 samples in the window, the log counts 160",
         ),
-        (in_log("orch done", "orch dune"), "node1", "expected the program's closing line, the log lacks it"),
+        (in_log("orch done", "orch dune"), "node1", "expected the program's closing line, the log has none"),
         (
             in_log('"world_size"', '"world_size": 1, "world_size"'),
             "node1",
-            "lacks it. closing line: expected JSON, got the key",
+            "has none. closing line: expected JSON, got the key",
         ),
         (in_log('"nccl": null', '"nccl": NaN'), "node1", "got the number NaN"),
-        (in_log('"steps": 12', '"steps": 120'), "node1", "expected steps 12 as planned, the program says 120"),
-        (in_log('"fp16"', '"fp32"'), "node1", "expected dtype 'fp16' as planned, the program says 'fp32'"),
+        (in_log('"steps": 12', '"steps": 120'), "node1", "expected steps 12 as planned, the program reports 120"),
+        (in_log('"fp16"', '"fp32"'), "node1", "expected dtype 'fp16' as planned, the program reports 'fp32'"),
         (in_log('"global_batch": 64', '"global_batch": 16'), "node1", "expected global_batch 64 as planned"),
         (in_log('"world_size": 4', '"world_size": 1'), "node1", "expected world_size 4 as planned"),
         (in_log('"ranks": [0, 1, 2, 3]', '"ranks": [0, 1, 2]'), "node1", "expected ranks 0-3 in the closing line"),
         # ranks
-        (in_log("orch rank=3", "rank=3", node=1, name="rank-3.out"), "node2", "1 did not, rank 3 first"),
-        (in_log("rank=3", "rank=2", node=1, name="rank-3.out"), "node2", "expected rank 2 once, it spoke again"),
-        (in_log("rank=3", "rank=1", node=1, name="rank-3.out"), "node2", "expected ranks 2-3 on this node, rank 1 spoke"),
-        (in_log("rank=3", "rank=9", node=1, name="rank-3.out"), "node2", "rank 9 spoke"),
+        (in_log("orch rank=3", "rank=3", node=1, name="rank-3.out"), "node2", "1 are missing, first rank 3"),
+        (in_log("rank=3", "rank=2", node=1, name="rank-3.out"), "node2", "expected one rank line of rank 2, got another"),
+        (
+            in_log("rank=3", "rank=1", node=1, name="rank-3.out"),
+            "node2",
+            "expected rank lines of 2-3 on this node, got one of rank 1",
+        ),
+        (in_log("rank=3", "rank=9", node=1, name="rank-3.out"), "node2", "got one of rank 9"),
         (in_log("world_size=4", "world_size=8", node=1, name="rank-2.out"), "node2", "expected world size 4, rank 2 logged 8"),
         # exit records that lie or are damaged
         (in_record(run_id="another"), "node1", "expected run_id 'r1', got 'another'"),
@@ -258,11 +262,11 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
         (
             in_record(ranks=[{"rank": 1, "code": None, "signal": "SIGSEGV"}]),
             "node1",
-            "rank 1 ended with 'SIGSEGV' in a run called",
+            "rank 1 ended with 'SIGSEGV' in a run recorded as",
         ),
         (in_record(ranks="none"), "node1", "ranks: expected a list"),
         (in_record(files=[]), "node1", "files: expected an object"),
-        (in_record(files={}), "node1", "2 did not, rank 0 first"),
+        (in_record(files={}), "node1", "2 are missing, first rank 0"),
         (in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}), "node1", "expected 5 bytes as on the node"),
         (in_file_entry("rank-0.out", "x"), "node1", "files.rank-0.out: expected bytes and sha256"),
         (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "node1", "expected a name of letters"),
@@ -446,7 +450,7 @@ def grammar(**changes: Any) -> Before:
 def test_a_program_that_does_not_name_its_ranks_is_qualified(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1", grammar(rank="", closing="")))
     assert result.throughput
-    assert result.qualifications == ("ranks not proven: this program does not say who they are",)
+    assert result.qualifications == ("rank count not verified (the log has no rank lines: log.rank)",)
 
 
 def test_a_grammar_whose_files_are_not_there_is_an_error(bench: BenchDir) -> None:
@@ -480,10 +484,11 @@ def test_a_restart_inside_the_log_qualifies_the_number(bench: BenchDir) -> None:
 @pytest.mark.parametrize(
     ("grown", "said"),
     [
-        (0.10, "not steady: the last fifth of the window is 7.9% slower a step than the first; the machine slows down"),
+        (0.10, "not steady: the last fifth of the window is 7.9% slower per step than the first; the machine slows down"),
         (
             -0.10,
-            "not steady: the last fifth of the window is 8.1% quicker a step than the first; more --warmup-steps may be needed",
+            "not steady: the last fifth of the window is 8.1% faster per step than the first; "
+            "more --warmup-steps may be needed",
         ),
         (0.0, ""),
     ],
@@ -529,10 +534,10 @@ def test_what_always_qualifies_a_program_on_a_device_stands_beside_its_numbers(b
 @pytest.mark.parametrize(
     ("dtype", "found", "said"),
     [
-        ("fp16", "float32", ("asked for fp16, the model's output was 'float32'",)),
+        ("fp16", "float32", ("dtype fp16 requested, the model's output was 'float32'",)),
         ("fp16", "float16", ()),
         ("tf32", "float32", ()),
-        ("fp32", "bfloat16", ("asked for fp32, the model's output was 'bfloat16'",)),
+        ("fp32", "bfloat16", ("dtype fp32 requested, the model's output was 'bfloat16'",)),
         ("fp16", None, ()),
     ],
 )

@@ -133,8 +133,8 @@ def test_without_a_baseline_there_is_a_note_with_what_gives_one_to_this_table() 
     summary = summarize(cell("4n8g", [900.0] * 3, dtype="fp16"))
     assert summary.rows[0].speedup is None and not summary.baseline
     assert summary.notes == (
-        "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, as there is no good 1n1g run; "
-        "orch bench again, without --no-baseline, measures one or borrows a good one of the same spec",
+        "pytorch resnet50 fp16 b128 synthetic channels_last=true: no speedup, because there is no good 1n1g run; "
+        "orch bench without --no-baseline measures one or borrows a good one of the same spec",
     )
 
 
@@ -143,7 +143,7 @@ def test_a_failed_1n1g_is_no_baseline() -> None:
     assert [row.speedup for row in summary.rows] == [None, None]
     (note,) = summary.notes
     assert note.endswith(
-        "; orch resume --retry-failed repeats those of this bench that failed, orch bench again measures new ones"
+        "; orch resume --retry-failed repeats the failed ones of this bench, a new orch bench measures new ones"
     )
 
 
@@ -212,8 +212,8 @@ def test_simulated_and_real_runs_are_never_pooled() -> None:
 @pytest.mark.parametrize(
     ("results", "shape", "text"),
     [
-        (cell("1n1g", [100.0] * 2), "1n1g", "2 good repeats, 3 or more are needed to believe it"),
-        (cell("1n1g", [100.0]), "1n1g", "1 good repeat, 3 or more are needed to believe it"),
+        (cell("1n1g", [100.0] * 2), "1n1g", "2 good repeats: interval unreliable below n=3"),
+        (cell("1n1g", [100.0]), "1n1g", "1 good repeat: interval unreliable below n=3"),
         (cell("1n1g", [95.0, 100.0, 100.1]), "1n1g", "repeats spread over 5.1% of the median"),
         (cell("1n1g", [100.0] * 3, device="cpu"), "1n1g", "cpu: measured on CPUs"),
         ([*cell("1n1g", [99.0, 100.0, 101.0]), *cell("1n2g", [202.5] * 3)], "1n2g", "superlinear"),
@@ -222,7 +222,7 @@ def test_simulated_and_real_runs_are_never_pooled() -> None:
             "1n8g",
             "more GPUs but slower than 1n4g (1079.19 samples/s)",
         ),
-        (cell("1n1g", [9.0] * 3, result={"qualifications": ("ranks not proven",)}), "1n1g", "ranks not proven"),
+        (cell("1n1g", [9.0] * 3, result={"qualifications": ("rank count not verified",)}), "1n1g", "rank count not verified"),
     ],
 )
 def test_what_qualifies_a_number_stands_beside_it(results: list[RunResult], shape: str, text: str) -> None:
@@ -259,7 +259,7 @@ def seen(networks: list[str], *gbit: Any) -> dict[str, Any]:
 
 
 IMPOSSIBLE = "impossible: the arithmetic of 1 × H200 allows at most 77763 samples/s"
-TOO_FAST = "impossible: a link of 12.5 GB/s a node allows at most 500841 samples/s"
+TOO_FAST = "impossible: a link of 12.5 GB/s per node allows at most 500841 samples/s"
 
 
 @pytest.mark.parametrize(
@@ -408,6 +408,6 @@ def test_nothing_gives_an_empty_table() -> None:
 def test_a_repeat_that_is_no_part_of_the_others_is_said_and_counts() -> None:
     (row,) = summarize(cell("1n1g", [100.0, 100.4, 92.0, 100.2, 100.1])).rows
     assert (row.n, row.min_speed) == (5, 92.0) and row.average_speed == pytest.approx(98.54)
-    assert "repeat 3 is 8.1% slower than the others, too far for chance; it counts all the same" in row.qualifications
+    assert "repeat 3 is 8.1% slower than the others, more than chance explains; it still counts" in row.qualifications
     (steady,) = summarize(cell("1n1g", [100.0, 100.4, 99.2, 100.2, 100.1])).rows
     assert not [text for text in steady.qualifications if "too far" in text]

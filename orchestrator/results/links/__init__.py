@@ -1,1 +1,1 @@
-"""What is measured other than training: collectives and pairs of nodes."""
+"""Measurements other than training: collectives and pairs of nodes."""

@@ -1,4 +1,4 @@
-"""Collectives: what the lines of a run say, and bandwidths as nccl-tests defines them (its doc/PERFORMANCE.md).
+"""Collectives: parsed lines of a run, and bandwidths as nccl-tests defines them (its doc/PERFORMANCE.md).
 
 >>> point = CollectivePoint("allreduce", 536870912, True, time_s=0.002684354560, iterations=20)
 >>> round(algorithm_bandwidth(point), 3), round(bus_bandwidth(point, world_size=8), 3)
@@ -26,14 +26,15 @@ _ALIGNED_BYTES = 16
 _FORMS = {"both": (False, True), "out": (False,), "in": (True,)}
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,12})?")
 _SLOWEST = 1.1
-"""A rank whose mean is so many times that of all of them is told."""
+"""A rank whose mean time is above this multiple of the mean over all ranks is noted."""
 _FEW = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
-    """One size in one form. ``size_bytes`` are those of the whole: of what is gathered or scattered, by all ranks together.
-    ``time_s`` is the mean of a call, over ``iterations`` and ranks; ``max_time_s`` that of the slowest rank, 0 if not told."""
+    """One size in one form (in place or out of place). ``size_bytes`` is the total over all ranks of the data gathered or
+    scattered. ``time_s`` is the mean time of a call over ``iterations`` and ranks; ``max_time_s`` is that of the slowest rank,
+    0 if unknown."""
 
     collective: str
     size_bytes: int
@@ -44,7 +45,7 @@ class CollectivePoint:
 
 
 def factor(collective: str, world_size: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth: how often a link carries each byte at best, whatever the algorithm.
+    """Return bus bandwidth over algorithm bandwidth: how often a link carries each byte at least, for any algorithm.
 
     >>> factor("allreduce", 4), factor("reduce_scatter", 4), factor("all_gather", 4), factor("broadcast", 4)
     (1.5, 0.75, 0.75, 1.0)
@@ -59,7 +60,7 @@ def algorithm_bandwidth(point: CollectivePoint) -> float:
 
 
 def bus_bandwidth(point: CollectivePoint, world_size: int) -> float:
-    """Return what can be held against the bandwidth of the hardware, in GB/s of 10^9 bytes; 0 for a rank alone."""
+    """Return the bandwidth comparable with that of the hardware, in GB/s of 10^9 bytes; 0 for a single rank."""
     return algorithm_bandwidth(point) * factor(point.collective, world_size)
 
 
@@ -67,47 +68,47 @@ def bus_bandwidth(point: CollectivePoint, world_size: int) -> float:
 
 
 def points(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[CollectivePoint, ...]:
-    """Return what a run measured, in order of size. ``observed`` is what the program said at its end.
+    """Return the measurements of a run, in order of size. ``observed`` holds the values of the program's closing line.
 
-    Raises DataError (result_invalid) where a line is none, or where any size that was asked for is missing, doubled or neither
-    measured nor left out for a reason that was given.
+    Raises DataError (result_invalid) for a malformed line, and for a planned size that occurs twice, or that is neither
+    measured nor listed as left out with its reason.
     """
-    found: dict[tuple[int, bool], CollectivePoint] = {}
+    measured: dict[tuple[int, bool], CollectivePoint] = {}
     for line in lines:
         point = _point(spec, line)
-        if (point.size_bytes, point.in_place) in found:
+        if (point.size_bytes, point.in_place) in measured:
             raise _invalid(f"{_name(point.size_bytes, point.in_place)}: expected one line, got another")
-        found[point.size_bytes, point.in_place] = point
+        measured[point.size_bytes, point.in_place] = point
     missing_forms = {form["in_place"] for form in _records(observed, "unsupported")}
     left_out = {size for size in _whole_numbers(observed, "left_out_bytes")}
     forms = [form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms]
     expected = [(size, form) for size in planned_sizes(spec) if size not in left_out for form in forms]
     if not expected:
-        raise _invalid("expected at least one size in one form, the program could measure none")
+        raise _invalid("expected at least one size in one form, the program measured none")
     for size, form in expected:
-        if (size, form) not in found:
-            raise _invalid(f"{_name(size, form)}: expected a line, the log has none: {len(found)} of {len(expected)} are there")
-    stranger = next((key for key in found if key not in expected), None)
-    if stranger:
-        raise _invalid(f"{_name(*stranger)}: a size that was not asked for")
-    return tuple(found[key] for key in expected)
+        if (size, form) not in measured:
+            raise _invalid(f"{_name(size, form)}: expected a line, the log has none; it has {len(measured)} of {len(expected)}")
+    unplanned = next((key for key in measured if key not in expected), None)
+    if unplanned:
+        raise _invalid(f"{_name(*unplanned)}: expected planned sizes only, got this one")
+    return tuple(measured[key] for key in expected)
 
 
 def planned_sizes(spec: RunSpec) -> list[int]:
-    """Return the sizes of a run in bytes, rounded as nccl-tests does: multiples of 16 bytes for each rank, at least one."""
+    """Return the sizes of a run in bytes, rounded as in nccl-tests: multiples of 16 bytes per rank, at least one."""
     if text := spec.options.get("sizes"):
         words = str(text).split(",")
         if not all(word.isascii() and word.isdigit() and len(word) <= 15 for word in words):
             raise _invalid(f"options.sizes: expected whole numbers with commas, got {str(text)[:40]!r}")
-        wanted = [int(word) for word in words]
+        sizes = [int(word) for word in words]
     else:
         step, most = _option(spec, "factor", 2), _option(spec, "max_bytes", 1)
-        wanted = [_option(spec, "min_bytes", 1)]
-        while wanted[-1] * step <= most:
-            wanted.append(wanted[-1] * step)
+        sizes = [_option(spec, "min_bytes", 1)]
+        while sizes[-1] * step <= most:
+            sizes.append(sizes[-1] * step)
     ranks = spec.world_size if spec.model in ("reduce_scatter", "all_gather") else 1
     unit = ranks * _ALIGNED_BYTES
-    usable = (size - size % _ITEM_BYTES[spec.dtype] for size in wanted)
+    usable = (size - size % _ITEM_BYTES[spec.dtype] for size in sizes)
     return list(dict.fromkeys(max(unit, size // unit * unit) for size in usable))
 
 
@@ -132,14 +133,14 @@ def _point(spec: RunSpec, line: Mapping[str, str]) -> CollectivePoint:
 
 def _records(observed: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     value = observed.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(one, dict) and one.get("in_place") in (0, 1) for one in value):
+    if not isinstance(value, list) or not all(isinstance(form, dict) and form.get("in_place") in (0, 1) for form in value):
         raise _invalid(f"closing line: {name}: expected a list of forms")
     return value
 
 
 def _whole_numbers(observed: Mapping[str, Any], name: str) -> list[int]:
     value = observed.get(name, [])
-    if not isinstance(value, list) or not all(type(one) is int for one in value):
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
         raise _invalid(f"closing line: {name}: expected a list of whole numbers")
     return value
 
@@ -157,23 +158,24 @@ def _invalid(message: str) -> DataError:
 
 def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
     """Return the median over repeats of the time of each size (s), by size in bytes, of one form."""
-    found = {size: some for (size, form), some in sorted(_by_size(repeats).items()) if form == in_place}
-    return {size: median([point.time_s for point in some]) for size, some in found.items()}
+    by_size = {size: readings for (size, form), readings in sorted(_by_size(repeats).items()) if form == in_place}
+    return {size: median([point.time_s for point in readings]) for size, readings in by_size.items()}
 
 
 def content(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the table of a cell: a row for each size; times in µs, bandwidths in GB/s, of the medians over repeats.
+    """Return the table of a cell: a row per size; times in µs and bandwidths in GB/s, of the medians over repeats.
 
-    The interval is that of the bus bandwidth, by the repeats, as `intervals.interval` has it.
+    The interval is that of the bus bandwidth over repeats, by `intervals.interval`.
     """
     by_size = _by_size(repeats)
     sizes = sorted({size for size, _ in by_size})
-    forms = [form for form in (False, True) if any(one == form for _, one in by_size)]
+    forms = [form for form in (False, True) if any(measured_form == form for _, measured_form in by_size)]
     columns = ["size B", *(f"{name}{_MARKS[form]}" for form in forms for name in _COLUMNS)]
     rows = tuple((size, *(value for form in forms for value in _cells(spec, by_size.get((size, form), [])))) for size in sizes)
     best = max((row[columns.index(f"busbw{_MARKS[form]}")] or 0.0 for row in rows for form in forms), default=0.0)
-    said = (f"best bus bandwidth {best:.2f} GB/s; busbw = algbw · {factor(spec.model, spec.world_size):.4g}, GB of 10^9 bytes",)
-    return Content((Grid("", tuple(columns), rows),), said, tuple(_doubts(by_size)))
+    ratio = factor(spec.model, spec.world_size)
+    headline = f"best bus bandwidth {best:.2f} GB/s; busbw = algbw · {ratio:.4g}, GB of 10^9 bytes"
+    return Content((Grid("", tuple(columns), rows),), (headline,), tuple(_doubts(by_size)))
 
 
 _COLUMNS = ("time µs", "algbw", "busbw", "busbw low", "busbw high", "n")
@@ -181,30 +183,36 @@ _MARKS = {False: " out", True: " in"}
 
 
 def _by_size(repeats: Repeats) -> dict[tuple[int, bool], list[CollectivePoint]]:
-    found: dict[tuple[int, bool], list[CollectivePoint]] = {}
+    by_size: dict[tuple[int, bool], list[CollectivePoint]] = {}
     for _, readings in repeats:
         for point in readings:
-            found.setdefault((point.size_bytes, point.in_place), []).append(point)
-    return found
+            by_size.setdefault((point.size_bytes, point.in_place), []).append(point)
+    return by_size
 
 
-def _cells(spec: RunSpec, some: Sequence[CollectivePoint]) -> tuple[float | int | None, ...]:
-    if not some:
+def _cells(spec: RunSpec, readings: Sequence[CollectivePoint]) -> tuple[float | int | None, ...]:
+    if not readings:
         return (None,) * len(_COLUMNS)
-    middle = CollectivePoint(spec.model, some[0].size_bytes, some[0].in_place, median([point.time_s for point in some]), 0)
-    speeds = [bus_bandwidth(point, spec.world_size) for point in some]
+    middle = CollectivePoint(
+        spec.model, readings[0].size_bytes, readings[0].in_place, median([point.time_s for point in readings]), 0
+    )
+    speeds = [bus_bandwidth(point, spec.world_size) for point in readings]
     reach = interval(speeds) if min(speeds) > 0 else None
     ends = (reach.low, reach.high) if reach else (None, None)
-    return middle.time_s * 1e6, algorithm_bandwidth(middle), bus_bandwidth(middle, spec.world_size), *ends, len(some)
+    return middle.time_s * 1e6, algorithm_bandwidth(middle), bus_bandwidth(middle, spec.world_size), *ends, len(readings)
 
 
 def _doubts(by_size: Mapping[tuple[int, bool], Sequence[CollectivePoint]]) -> list[str]:
-    """Return what qualifies a table: ranks that took much longer than the mean, and sizes of which few calls were timed."""
-    most = max((point.iterations for some in by_size.values() for point in some), default=0)
-    uneven = {size for (size, _), some in by_size.items() if median([one.max_time_s / one.time_s for one in some]) > _SLOWEST}
-    few = {size for (size, _), some in by_size.items() if min(one.iterations for one in some) < min(_FEW, most)}
+    """Return the notes that qualify a table: ranks much slower than the mean, and sizes with few timed calls."""
+    most = max((point.iterations for readings in by_size.values() for point in readings), default=0)
+    uneven = {
+        size
+        for (size, _), readings in by_size.items()
+        if median([point.max_time_s / point.time_s for point in readings]) > _SLOWEST
+    }
+    few = {size for (size, _), readings in by_size.items() if min(point.iterations for point in readings) < min(_FEW, most)}
     texts = {f"one rank took more than {_SLOWEST - 1:.0%} longer than the mean of all": uneven}
-    texts |= {f"fewer than {_FEW} calls of some runs were timed, as they take long": few}
+    texts |= {f"fewer than {_FEW} calls were timed in some runs, because they take long": few}
     return [f"{text}, at {_span(sizes)}" for text, sizes in texts.items() if sizes]
 
 

@@ -1,9 +1,9 @@
-"""From the times of all pairs of nodes to the node, the link or the boundary between groups that is slow; nobody is trusted.
+"""From the times of all pairs of nodes to the slow node, link or boundary between groups; no node serves as a reference.
 
-The model is one of logarithms: log(time of a pair in a sweep) = level + node + node + link + drift of the sweep + noise.
-Medians keep one bad node from smearing over its partners, and one bad link from accusing its two nodes. A culprit is named
-where even the lower end of its interval, at a level for all nodes and links together, is slower than the others by more than
-`MARGIN`.
+The model is additive in logarithms: log(time of a pair in a sweep) = level + node + node + link + drift of the sweep + noise.
+Medians keep a slow node from affecting the scores of its partners, and a slow link from affecting those of its two nodes. A
+culprit is named if even the lower end of its interval, at a level for all nodes and links together, is slower than the others
+by more than `MARGIN`.
 
 >>> slow = {pair: [3.0, 3.1, 2.9, 3.0] if 2 in pair else [1.0, 1.1, 0.9, 1.0] for pair in combinations(range(6), 2)}
 >>> [f"{node.node}: {node.slower:.1f}x" for node in diagnosis(slow, 6).nodes if node.named]
@@ -26,26 +26,27 @@ Pair = tuple[int, int]
 """Two nodes by their node_rank, the lower one first."""
 
 MARGIN = 0.10
-"""What is slower than the others by less is named in no case."""
+"""A node or link that is slower than the others by less is never named."""
 LEVEL = 0.01
-"""The chance that anything is named, of all nodes and links together, where nothing is slower than `MARGIN` allows."""
+"""The chance that any node or link at all is named although none is slower than `MARGIN` allows."""
 _MARGIN = math.log1p(MARGIN)
 _SHOWN = 0.95
 _MOST_OF = 0.75
-"""A slow node is slow to so many of its partners, else its links are what is slow."""
+"""A slow node is slow to at least this share of its partners; otherwise its links are slow."""
 _TO_DEVIATION = 1.4826
-"""Times the median distance from the median: the standard deviation of a normal distribution."""
+"""Factor from the median distance from the median to the standard deviation, for a normal distribution."""
 _SURELY = 1.6
-"""Times the distance of its lower end, an effect beyond the margin is named nine times of ten, and not every other time."""
+"""An effect this many times the distance of its lower end beyond the margin is named nine times out of ten, not one in two."""
 _OF_MEDIAN = math.pi / 2
 """The variance of a median over that of a mean, for many normal values."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """How many times slower a node is to its middle partner than an ordinary pair, with its 95 % interval.
+    """How many times slower a node is to its median partner than an ordinary pair, with the 95 % interval.
 
-    ``least`` is the lower end at the level of the whole family; ``slow_to`` of ``partners`` are at least half as far off.
+    ``least`` is the lower end at the level of all comparisons together; to ``slow_to`` of its ``partners`` the node is at
+    least half as slow.
     """
 
     node: int
@@ -59,7 +60,7 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How many times slower a pair is than its two nodes explain, with its 95 % interval; ``least`` as for a node."""
+    """How many times slower a pair is than its two nodes explain, with the 95 % interval; ``least`` as for a node."""
 
     pair: Pair
     slower: float
@@ -70,7 +71,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Groups of two or more nodes that are ordinary among themselves; every pair across is slow, ``slower`` in the middle."""
+    """Groups of two or more nodes that are ordinary within themselves; all pairs across are slow, ``slower`` in the median."""
 
     groups: tuple[tuple[int, ...], ...]
     slower: float
@@ -78,10 +79,10 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """What the times of all pairs say.
+    """The diagnosis from the times of all pairs.
 
-    ``relative`` holds each pair's time over the ordinary one; ``ordinary_s`` is that time. ``seen_node`` and ``seen_link`` say
-    how many times slower a node, or a link, would have to be to be named with noise as it was.
+    ``relative`` holds each pair's time over the ordinary time ``ordinary_s``. ``seen_node`` and ``seen_link`` are the factors
+    by which a node, or a link, would have to be slower to be named at the measured noise.
     """
 
     sweeps: int
@@ -96,12 +97,12 @@ class Culprits:
     @property
     def clean(self) -> bool:
         """Whether nothing stands out."""
-        return not self.boundary and not any([one.named for one in self.nodes] + [one.named for one in self.links])
+        return not self.boundary and not any([score.named for score in self.nodes] + [link.named for link in self.links])
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Logarithms of times by pair, less what drifts from sweep to sweep, and what follows from them."""
+    """Logarithms of times by pair, without the drift from sweep to sweep, and values derived from them."""
 
     count: int
     sweeps: int
@@ -119,29 +120,29 @@ class _Times:
 
 
 def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
-    """Return what seconds by pair of ``nodes``, each sweep once and in the same order for all pairs, say.
+    """Return the diagnosis from the seconds by pair of ``nodes``: one value per sweep, in the same order for all pairs.
 
-    Two nodes are one pair, with which nothing compares; of three, one node or one link can be named. One sweep has no noise to
-    be known by, and nothing is named then.
+    Two nodes form a single pair, which cannot be compared with another; of three, one node or one link can be named. The noise
+    of a single sweep is unknown, so nothing is named then.
     """
-    known = _prepared(times, nodes)
-    scores = _scores(known)
-    links = _links(known, scores)
-    if accused := _accused(known, scores, links):
+    prepared = _prepared(times, nodes)
+    scores = _scores(prepared)
+    links = _links(prepared, scores)
+    if accused := _accused(prepared, scores, links):
         scores |= {node: replace(scores[node], named=True) for node in accused}
-        links = _links(known, scores)
-    boundary = _boundary(known, scores, links)
+        links = _links(prepared, scores)
+    boundary = _boundary(prepared, scores, links)
     if boundary:
-        scores, links = _acquitted(known, boundary, scores)
+        scores, links = _acquitted(prepared, boundary, scores)
     return Culprits(
-        sweeps=known.sweeps,
-        ordinary_s=math.exp(known.base),
+        sweeps=prepared.sweeps,
+        ordinary_s=math.exp(prepared.base),
         nodes=tuple(scores.values()),
         links=tuple(links),
         boundary=boundary,
-        relative={pair: _factor(known.over(*pair)) for pair in known.logs},
-        seen_node=_within_reach([(one.slower, one.least) for one in scores.values()]),
-        seen_link=_within_reach([(one.slower, one.least) for one in links]),
+        relative={pair: _factor(prepared.over(*pair)) for pair in prepared.logs},
+        seen_node=_within_reach([(score.slower, score.least) for score in scores.values()]),
+        seen_link=_within_reach([(link.slower, link.least) for link in links]),
     )
 
 
@@ -150,7 +151,7 @@ def _prepared(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
         raise ValueError(f"expected every pair of {count} nodes")
     logs = {pair: [math.log(seconds) for seconds in times[pair]] for pair in sorted(times)}
     sweeps = min(map(len, logs.values()))
-    # What one sweep has in common is taken from each pair's own middle, so that a slow pair has no part in it.
+    # The drift of a sweep is relative to each pair's own median, so that a slow pair does not affect it.
     middle = {pair: median(values) for pair, values in logs.items()}
     drift = [median([values[sweep] - middle[pair] for pair, values in logs.items()]) for sweep in range(sweeps)]
     logs = {pair: [value - off for value, off in zip(values, drift, strict=True)] for pair, values in logs.items()}
@@ -161,152 +162,155 @@ def _prepared(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
 
 
 def _ordinary(centre: Mapping[Pair, float], count: int, noise: float) -> tuple[frozenset[Pair], float, float]:
-    """Return the pairs with nothing slow in them, their middle, and how far pairs on their fast side are from it.
+    """Return the pairs without a slow node or link, their median, and the scatter of the pairs that are faster than it.
 
-    Where a third of the nodes is bad, most pairs are; but a good node has a quarter of good partners even then. What is slow is
-    on one side only, so the other side tells how far pairs lie apart by nature.
+    If a third of the nodes are slow, most pairs are; but even then a quarter of a good node's partners are good. Slow pairs lie
+    on one side only, so the other side shows the natural scatter of pairs.
     """
     quarter = math.ceil((count - 1) / 4) - 1
     partners = ([value for pair, value in centre.items() if node in pair] for node in range(count))
     base, scale = sorted(sorted(values)[quarter] for values in partners)[count // 2], noise
-    found: frozenset[Pair] = frozenset()
+    ordinary: frozenset[Pair] = frozenset()
     while True:
         limit = base + max(2 * _MARGIN, 3 * scale)
-        wider = frozenset(pair for pair, value in centre.items() if value <= limit) | found
-        if wider == found:
-            return found, base, scale
-        found = wider
-        base = median([centre[pair] for pair in found])
-        faster = [base - centre[pair] for pair in found if centre[pair] < base]
+        wider = frozenset(pair for pair, value in centre.items() if value <= limit) | ordinary
+        if wider == ordinary:
+            return ordinary, base, scale
+        ordinary = wider
+        base = median([centre[pair] for pair in ordinary])
+        faster = [base - centre[pair] for pair in ordinary if centre[pair] < base]
         scale = max(noise, _TO_DEVIATION * median(faster)) if faster else noise
 
 
-def _scores(known: _Times) -> dict[int, NodeScore]:
-    """Return the score of every node. The worst is named first, and is no part any more of what the others are held to."""
+def _scores(prepared: _Times) -> dict[int, NodeScore]:
+    """Return the score of every node. The slowest is named first and is then left out of the reference for the others."""
     scores: dict[int, NodeScore] = {}
     named: set[int] = set()
     while True:
-        scores |= {node: _node(known, node, named) for node in range(known.count) if node not in named}
-        found = [score for node, score in scores.items() if score.named and node not in named]
-        if not found:
+        scores |= {node: _node(prepared, node, named) for node in range(prepared.count) if node not in named}
+        newly_named = [score for node, score in scores.items() if score.named and node not in named]
+        if not newly_named:
             return dict(sorted(scores.items()))
-        named.add(max(found, key=lambda score: score.least).node)
+        named.add(max(newly_named, key=lambda score: score.least).node)
 
 
-def _reference(known: _Times, without: Collection[int]) -> list[float]:
-    """Return the middle of ordinary pairs without some nodes, sweep by sweep."""
-    pairs = [pair for pair in known.ordinary if not set(pair) & set(without)] or list(known.ordinary)
-    return [median([known.logs[pair][sweep] for pair in pairs]) for sweep in range(known.sweeps)]
+def _reference(prepared: _Times, without: Collection[int]) -> list[float]:
+    """Return the median of the ordinary pairs without the given nodes, sweep by sweep."""
+    pairs = [pair for pair in prepared.ordinary if not set(pair) & set(without)] or list(prepared.ordinary)
+    return [median([prepared.logs[pair][sweep] for pair in pairs]) for sweep in range(prepared.sweeps)]
 
 
-def _node(known: _Times, node: int, named: Collection[int]) -> NodeScore:
-    """Return a node's score: its pairs with those that are not named, all where fewer than two are left, against pairs without
-    it."""
-    others = [other for other in range(known.count) if other != node]
+def _node(prepared: _Times, node: int, named: Collection[int]) -> NodeScore:
+    """Return a node's score: its pairs with unnamed nodes (with all, if fewer than two are unnamed) against pairs without the
+    node."""
+    others = [other for other in range(prepared.count) if other != node]
     partners = [other for other in others if other not in named]
     partners = partners if len(partners) > 1 else others
     effects = [
-        _low_median([known.of(node, other)[sweep] for other in partners]) - usual
-        for sweep, usual in enumerate(_reference(known, [node, *named]))
+        _low_median([prepared.of(node, other)[sweep] for other in partners]) - usual
+        for sweep, usual in enumerate(_reference(prepared, [node, *named]))
     ]
     effect = mean(effects)
-    slow_to = sum(known.over(node, other) > max(effect, _MARGIN) / 2 for other in others)
-    error = math.sqrt(_variance(effects) + _OF_MEDIAN * known.link_deviation**2 / len(partners))
-    interval, least = _reach(known, effect, error)
-    is_named = least > 1 + MARGIN and slow_to >= _MOST_OF * len(others) and known.count > 2
+    slow_to = sum(prepared.over(node, other) > max(effect, _MARGIN) / 2 for other in others)
+    error = math.sqrt(_variance(effects) + _OF_MEDIAN * prepared.link_deviation**2 / len(partners))
+    interval, least = _reach(prepared, effect, error)
+    is_named = least > 1 + MARGIN and slow_to >= _MOST_OF * len(others) and prepared.count > 2
     return NodeScore(node, _factor(effect), interval, least, slow_to, len(others), is_named)
 
 
-def _accused(known: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> list[int]:
-    """Return the nodes that explain several slow links by one cause: slow to most partners, and for certain to some of them."""
-    found = []
+def _accused(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> list[int]:
+    """Return the nodes that explain several slow links by one cause: slow to most partners, and certainly to some of them."""
+    nodes = []
     for node, score in scores.items():
-        proven = [known.over(*link.pair) for link in links if link.named and node in link.pair]
-        if proven and not score.named and score.slower > 1 + MARGIN and score.partners > 1:
-            slow_to = sum(known.over(*pair) > min(proven) / 2 for pair in known.logs if node in pair)
-            found += [node] * (slow_to >= _MOST_OF * score.partners)
-    return found
+        certain = [prepared.over(*link.pair) for link in links if link.named and node in link.pair]
+        if certain and not score.named and score.slower > 1 + MARGIN and score.partners > 1:
+            slow_to = sum(prepared.over(*pair) > min(certain) / 2 for pair in prepared.logs if node in pair)
+            if slow_to >= _MOST_OF * score.partners:
+                nodes.append(node)
+    return nodes
 
 
-def _links(known: _Times, scores: Mapping[int, NodeScore]) -> list[Link]:
-    """Return every pair's score over what its nodes explain: all that a named one is slower, up to the margin of another."""
+def _links(prepared: _Times, scores: Mapping[int, NodeScore]) -> list[Link]:
+    """Return every pair's score beyond what its nodes explain: the full effect of a named node, of others up to the margin."""
     explained = {}
     for node, score in scores.items():
         effect = math.log(score.slower)
         explained[node] = effect if score.named else min(max(effect, 0.0), _MARGIN)
-    typical = median([_variance(values) for values in known.logs.values()])
-    found = []
-    for pair, values in known.logs.items():
-        effect = known.over(*pair) - explained[pair[0]] - explained[pair[1]]
-        # A pair that was steady by chance is taken to be as noisy as the middle one.
-        error = math.sqrt(max(_variance(values), typical) + known.link_deviation**2)
-        interval, least = _reach(known, effect, error)
-        # Of three nodes, a slow one and a slow link of it cannot be told from one slow node.
-        is_told = known.count > 3 or (known.count == 3 and not any(scores[node].named for node in pair))
-        found.append(Link(pair, _factor(effect), interval, least, least > 1 + MARGIN and is_told))
-    return found
+    typical = median([_variance(values) for values in prepared.logs.values()])
+    links = []
+    for pair, values in prepared.logs.items():
+        effect = prepared.over(*pair) - explained[pair[0]] - explained[pair[1]]
+        # A pair that happened to be steady is treated as no less noisy than the median pair.
+        error = math.sqrt(max(_variance(values), typical) + prepared.link_deviation**2)
+        interval, least = _reach(prepared, effect, error)
+        # With three nodes, a slow node with a slow link cannot be distinguished from one slow node.
+        is_distinct = prepared.count > 3 or (prepared.count == 3 and not any(scores[node].named for node in pair))
+        links.append(Link(pair, _factor(effect), interval, least, least > 1 + MARGIN and is_distinct))
+    return links
 
 
-def _boundary(known: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> Boundary | None:
+def _boundary(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> Boundary | None:
     """Return the groups of two or more nodes that only slow pairs connect, if there are several.
 
-    A slow node is slow to everybody. Two that seem to be, and are quick to each other, are behind the same slow boundary.
+    A slow node is slow to all partners. Two that seem slow, but are fast to each other, are behind the same slow boundary.
     """
-    by_link = [known.over(*link.pair) for link in links if link.named]
+    by_link = [prepared.over(*link.pair) for link in links if link.named]
     half = median(by_link) / 2 if by_link else math.inf
     slow = set()
-    for pair in known.logs:
+    for pair in prepared.logs:
         by_node = [math.log(scores[node].slower) / 2 for node in pair if scores[node].named]
-        if known.over(*pair) > min([half, *by_node]):
+        if prepared.over(*pair) > min([half, *by_node]):
             slow.add(pair)
-    groups = [group for group in _components(known.count, set(known.logs) - slow) if len(group) > 1]
+    groups = [group for group in _components(prepared.count, set(prepared.logs) - slow) if len(group) > 1]
     if len(groups) < 2:
         return None
     place = {node: number for number, group in enumerate(groups) for node in group}
     across = [pair for pair in slow if pair[0] in place and pair[1] in place and place[pair[0]] != place[pair[1]]]
-    return Boundary(tuple(groups), _factor(median([known.over(*pair) for pair in across])))
+    return Boundary(tuple(groups), _factor(median([prepared.over(*pair) for pair in across])))
 
 
 def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
     group = list(range(count))
-    for one, other in pairs:
-        if group[one] != group[other]:
-            old, new = group[other], group[one]
-            group = [new if each == old else each for each in group]
-    return [tuple(node for node in range(count) if group[node] == each) for each in sorted(set(group), key=group.index)]
+    for node, other in pairs:
+        if group[node] != group[other]:
+            old, new = group[other], group[node]
+            group = [new if number == old else number for number in group]
+    return [tuple(node for node in range(count) if group[node] == number) for number in sorted(set(group), key=group.index)]
 
 
-def _acquitted(known: _Times, boundary: Boundary, scores: Mapping[int, NodeScore]) -> tuple[dict[int, NodeScore], list[Link]]:
-    """Return scores and links, none of them named for what the boundary explains."""
+def _acquitted(
+    prepared: _Times, boundary: Boundary, scores: Mapping[int, NodeScore]
+) -> tuple[dict[int, NodeScore], list[Link]]:
+    """Return scores and links without those named for an effect that the boundary explains."""
     place = {node: number for number, group in enumerate(boundary.groups) for node in group}
     cleared = {node: replace(score, named=score.named and node not in place) for node, score in scores.items()}
-    across = {pair for pair in known.logs if len({place.get(node) for node in pair} - {None}) == 2}
-    return cleared, [replace(link, named=link.named and link.pair not in across) for link in _links(known, cleared)]
+    across = {pair for pair in prepared.logs if len({place.get(node) for node in pair} - {None}) == 2}
+    return cleared, [replace(link, named=link.named and link.pair not in across) for link in _links(prepared, cleared)]
 
 
-def _reach(known: _Times, effect: float, error: float) -> tuple[Interval, float]:
-    """Return the 95 % interval of an effect as times slower, and its lower end at the level of all comparisons together."""
-    if known.sweeps < 2:
+def _reach(prepared: _Times, effect: float, error: float) -> tuple[Interval, float]:
+    """Return the 95 % interval of an effect as a factor, and its lower end at the level of all comparisons together."""
+    if prepared.sweeps < 2:
         return Interval(0.0, math.inf, _SHOWN), 0.0
-    comparisons = known.count + len(known.logs)
-    half = student(known.sweeps - 1, (1 + _SHOWN) / 2) * error
-    least = _factor(effect - student(known.sweeps - 1, 1 - LEVEL / comparisons) * error)
+    comparisons = prepared.count + len(prepared.logs)
+    half = student(prepared.sweeps - 1, (1 + _SHOWN) / 2) * error
+    least = _factor(effect - student(prepared.sweeps - 1, 1 - LEVEL / comparisons) * error)
     return Interval(_factor(effect - half), _factor(effect + half), _SHOWN), least
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Return the variance of the mean of these."""
+    """Return the variance of the mean of the values."""
     return deviation(values) ** 2 / len(values) if len(values) > 1 else 0.0
 
 
-def _within_reach(found: Sequence[tuple[float, float]]) -> float:
-    """Return how slow one has to be to be named nine times of ten, with nine of ten of these values and lower ends."""
-    widths = sorted(math.log(slower / least) if least else math.inf for slower, least in found)
+def _within_reach(scores: Sequence[tuple[float, float]]) -> float:
+    """Return the factor that is named nine times out of ten, judged by nine tenths of these (value, lower end) pairs."""
+    widths = sorted(math.log(slower / least) if least else math.inf for slower, least in scores)
     return _factor(_MARGIN + _SURELY * widths[math.ceil(0.9 * len(widths)) - 1])
 
 
 def _low_median(values: Sequence[float]) -> float:
-    """Return the middle value, of two the lower: of three nodes, one bad link is no reason to accuse its two nodes."""
+    """Return the median, the lower one of two middle values: of three nodes, one slow link must not name its two nodes."""
     return sorted(values)[(len(values) - 1) // 2]
 
 

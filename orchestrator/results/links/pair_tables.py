@@ -1,4 +1,4 @@
-"""What `orch bench pairs` has found, in words and tables: who is slow, how sure that is, and what would have been found."""
+"""The results of `orch bench pairs` as sentences and tables: what is slow, how certain that is, and what was detectable."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["content"]
 
 _WORST = 10
 _HIDDEN = 100.0
-"""Where a link would have to be so many times slower to be named, nothing is said of the cluster."""
+"""No verdict is given if a link would have to be more than this many times slower to be named."""
 _NODES = ("node", "slower", "from", "to", "sending", "receiving", "slow to", "ping ms", "verdict")
 _LINKS = ("node", "node 2", "slower", "from", "to", "GB/s", "over ordinary", "verdict")
-"""``slower``: how many times, with the ends of its 95 % interval."""
+"""``slower`` is a factor, ``from`` and ``to`` the ends of its 95 % interval."""
 Way = tuple[int, int]
-"""From one node to another."""
+"""Sending node and receiving node."""
 
 
 def content(spec: RunSpec, repeats: Repeats) -> Content:
@@ -32,22 +32,22 @@ def content(spec: RunSpec, repeats: Repeats) -> Content:
     times: dict[str, dict[Pair, list[float]]] = {}
     names: dict[int, str] = {}
     for _, readings in repeats:
-        for one in readings:
-            times.setdefault(one.direction, {}).setdefault(one.pair, []).extend(one.times_s)
-            names |= dict(zip(one.pair, one.hosts, strict=True))
-    found = diagnosis(times[BOTH], spec.nodes)
+        for reading in readings:
+            times.setdefault(reading.direction, {}).setdefault(reading.pair, []).extend(reading.times_s)
+            names |= dict(zip(reading.pair, reading.hosts, strict=True))
+    result = diagnosis(times[BOTH], spec.nodes)
     ways = _ways(times)
     size = spec.options["size_bytes"] * spec.gpus
-    culprits = _culprits(found, names, ways)
+    culprits = _culprits(result, names, ways)
     ping_s = {pair: median(values) for pair, values in times[PING].items()}
     ping_ms = median(list(ping_s.values())) * 1e3
-    ordinary = f"an ordinary pair: {_rate(size, found.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
-    grids = (_node_grid(found, names, ways, ping_s), _link_grid(found, names, size), _matrix(found, names, size))
-    return Content(grids, (*(culprits or _nothing(found)), ordinary), culprits=culprits)
+    ordinary = f"an ordinary pair: {_rate(size, result.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
+    grids = (_node_grid(result, names, ways, ping_s), _link_grid(result, names, size), _matrix(result, names, size))
+    return Content(grids, (*(culprits or _nothing(result)), ordinary), culprits=culprits)
 
 
 def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, float]:
-    """Return how many times slower each one-way line is than the middle one of the middle node."""
+    """Return the ratio of each one-way time to the median one of the median node."""
     logs = {way: mean([math.log(seconds) for seconds in values])
             for direction, turned in zip(ONE_WAY, (False, True), strict=True)
             for pair, values in times[direction].items()
@@ -57,72 +57,72 @@ def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, floa
     return {way: math.exp(log - usual) for way, log in logs.items()}
 
 
-def _culprits(found: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
-    texts = [_node_words(score, names, ways) for score in sorted(found.nodes, key=_slowest) if score.named]
-    texts += [_link_words(link, names, ways) for link in sorted(found.links, key=_slowest) if link.named]
-    if found.boundary:
-        groups = " and ".join(fold(names[node] for node in group) for group in found.boundary.groups)
-        texts.append(f"between {groups}: {found.boundary.slower:.1f}x slower than within them, as across two switches")
+def _culprits(result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
+    texts = [_node_words(score, names, ways) for score in sorted(result.nodes, key=_slowest) if score.named]
+    texts += [_link_words(link, names, ways) for link in sorted(result.links, key=_slowest) if link.named]
+    if result.boundary:
+        groups = " and ".join(fold(names[node] for node in group) for group in result.boundary.groups)
+        texts.append(f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches")
     return tuple(texts)
 
 
 def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
-    whom = "every partner" if score.slow_to == score.partners else f"{score.slow_to} of {score.partners} partners"
-    when = _one_sided(_sending(ways, score.node), _receiving(ways, score.node), ", when sending", ", when receiving")
-    return f"{names[score.node]}: {score.slower:.1f}x slower to {whom} (95 %: {_reach(score)}){when}"
+    partners = "every partner" if score.slow_to == score.partners else f"{score.slow_to} of {score.partners} partners"
+    direction = _one_sided(_sending(ways, score.node), _receiving(ways, score.node), ", when sending", ", when receiving")
+    return f"{names[score.node]}: {score.slower:.1f}x slower to {partners} (95 %: {_reach(score)}){direction}"
 
 
 def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
     a, b = (names[node] for node in link.pair)
-    when = _one_sided(ways[link.pair], ways[link.pair[1], link.pair[0]], f", from {a} to {b}", f", from {b} to {a}")
-    return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){when}"
+    direction = _one_sided(ways[link.pair], ways[link.pair[1], link.pair[0]], f", from {a} to {b}", f", from {b} to {a}")
+    return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){direction}"
 
 
 def _one_sided(one: float, other: float, first: str, second: str) -> str:
-    """Return which of two ways is slow, where the other is less than half as far off."""
+    """Return ``first`` or ``second`` for the slow direction; empty unless the other deviates less than half as much."""
     logs = math.log(one), math.log(other)
     if max(logs) <= math.log1p(MARGIN) or min(logs) > max(logs) / 2:
         return ""
     return first if logs[0] > logs[1] else second
 
 
-def _nothing(found: Culprits) -> tuple[str, ...]:
-    relative = list(found.relative.values())
+def _nothing(result: Culprits) -> tuple[str, ...]:
+    relative = list(result.relative.values())
     if len(relative) == 1:
-        return ("two nodes are one pair, and there is nothing to compare it with; three can tell",)
-    if found.sweeps < 2:
-        return ("one sweep tells nothing of its noise: no verdict. take more --steps",)
-    if found.seen_link > _HIDDEN:
-        return (f"the noise of {found.sweeps} sweeps hides nearly everything: no verdict. take more --steps",)
-    apart = f"all pairs within {min(relative) - 1:+.0%} and {max(relative) - 1:+.0%} of the ordinary time"
-    node, link = (math.ceil(round(10 * times, 6)) / 10 for times in (found.seen_node, found.seen_link))
-    reach = f"a node {node:.1f}x slower, or a link {link:.1f}x, would have been named"
-    return (f"nothing stands out: {apart}; {reach}",)
+        return ("two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",)
+    if result.sweeps < 2:
+        return ("the noise of a single sweep is unknown: no verdict. use more --steps",)
+    if result.seen_link > _HIDDEN:
+        return (f"the noise of {result.sweeps} sweeps hides nearly everything: no verdict. use more --steps",)
+    span = f"all pairs within {min(relative) - 1:+.0%} and {max(relative) - 1:+.0%} of the ordinary time"
+    node, link = (math.ceil(round(10 * times, 6)) / 10 for times in (result.seen_node, result.seen_link))
+    detectable = f"a node {node:.1f}x slower, or a link {link:.1f}x, would have been named"
+    return (f"nothing stands out: {span}; {detectable}",)
 
 
-def _node_grid(found: Culprits, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
+def _node_grid(result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
     rows = []
-    for score in found.nodes:
+    for score in result.nodes:
         pings = [seconds for pair, seconds in ping_s.items() if score.node in pair]
         shown = (_sending(ways, score.node), _receiving(ways, score.node), f"{score.slow_to} of {score.partners}")
         verdict = "slow" if score.named else ""
         rows.append((names[score.node], *_scored(score), *shown, median(pings) * 1e3, verdict))
-    return Grid("nodes, to their middle partner", _NODES, tuple(rows))
+    return Grid("nodes, to their median partner", _NODES, tuple(rows))
 
 
-def _link_grid(found: Culprits, names: Mapping[int, str], size: int) -> Grid:
+def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
     rows = []
-    for place, link in enumerate(sorted(found.links, key=_slowest)):
+    for place, link in enumerate(sorted(result.links, key=_slowest)):
         if place < _WORST or link.named:
-            relative = found.relative[link.pair]
-            rate = _rate(size, found.ordinary_s * relative)
+            relative = result.relative[link.pair]
+            rate = _rate(size, result.ordinary_s * relative)
             ends = [names[node] for node in link.pair]
             rows.append((*ends, *_scored(link), rate, relative, "slow" if link.named else ""))
     return Grid("slowest links, over what their nodes explain", _LINKS, tuple(rows))
 
 
-def _matrix(found: Culprits, names: Mapping[int, str], size: int) -> Grid:
-    rates: dict[Way, float] = {pair: _rate(size, found.ordinary_s * times) for pair, times in found.relative.items()}
+def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
+    rates: dict[Way, float] = {pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()}
     order = sorted(names)
     rows = tuple((names[one], *(rates.get((min(one, other), max(one, other))) for other in order)) for one in order)
     return Grid("every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows)

@@ -1,6 +1,6 @@
-"""From the lines of `orch bench pairs` to the times of each pair: all of them, each once, or none.
+"""From the lines of `orch bench pairs` to the times of each pair: every time exactly once, or an error.
 
-With several ranks on each node the slowest counts: a pair is done when all its ranks are.
+With several ranks per node the slowest counts: a pair is done when all its ranks are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PairTimes:
-    """What one pair took in one direction, in seconds, sweep by sweep. ``hosts`` are the names of the pair's nodes; each of its
+    """The seconds that a pair took in one direction, sweep by sweep. ``hosts`` are the names of the pair's nodes; each of its
     ranks sent ``size_bytes``."""
 
     pair: Pair
@@ -35,7 +35,7 @@ class PairTimes:
 
 
 def pair_times(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[PairTimes, ...]:
-    """Return what a run's lines say, pair by pair in order. Raises DataError where a time is missing, twice there, or no time.
+    """Return the times of a run, pair by pair in order. Raises DataError for a missing, duplicate or invalid time.
 
     ``observed["nodes"]`` names the hosts in order of node_rank.
     """
@@ -43,29 +43,29 @@ def pair_times(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapp
     if spec.options["all_reduce"]:
         directions["all-reduce"] = spec.options["size_bytes"]
     sweeps = spec.steps - spec.warmup_steps
-    wanted = spec.nodes * (spec.nodes - 1) // 2 * len(directions) * sweeps * spec.gpus
-    if len(lines) != wanted:
-        raise _damaged(f"expected {wanted} times of pairs, the logs have {len(lines)}")
-    found: dict[tuple[Pair, str, int], dict[int, float]] = {}
+    expected = spec.nodes * (spec.nodes - 1) // 2 * len(directions) * sweeps * spec.gpus
+    if len(lines) != expected:
+        raise _damaged(f"expected {expected} times of pairs, the logs have {len(lines)}")
+    by_rank: dict[tuple[Pair, str, int], dict[int, float]] = {}
     for line in lines:
         a, b, sweep, local_rank, size_bytes = (int(line[name]) for name in ("a", "b", "sweep", "local_rank", "size_bytes"))
         seconds, direction = float(line["time_s"]), line["direction"]
         placed = 0 <= a < b < spec.nodes and 1 <= sweep <= sweeps and local_rank < spec.gpus
         if not placed or directions.get(direction) != size_bytes or not 0 < seconds < _LONGEST_S:
             raise _damaged(f"expected a time of this run, got {' '.join(f'{name}={value}' for name, value in line.items())}")
-        times = found.setdefault(((a, b), direction, sweep), {})
+        times = by_rank.setdefault(((a, b), direction, sweep), {})
         if local_rank in times:
-            raise _damaged(f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, it is there again")
+            raise _damaged(f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, got it again")
         times[local_rank] = seconds
     hosts = observed["nodes"]
-    # As many times as wanted, no two alike, none of anything else: none is missing.
+    # The number of times is right, all are distinct and all belong to this run, so none is missing.
     return tuple(
         PairTimes(
             pair,
             (hosts[pair[0]], hosts[pair[1]]),
             direction,
             size_bytes,
-            tuple(max(found[pair, direction, sweep].values()) for sweep in range(1, sweeps + 1)),
+            tuple(max(by_rank[pair, direction, sweep].values()) for sweep in range(1, sweeps + 1)),
         )
         for pair in combinations(range(spec.nodes), 2)
         for direction, size_bytes in directions.items()

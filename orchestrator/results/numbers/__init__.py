@@ -1,1 +1,1 @@
-"""The arithmetic of a table: throughput, intervals, peaks and the limits of physics."""
+"""The arithmetic of a table: throughput, intervals, peaks and physical limits."""

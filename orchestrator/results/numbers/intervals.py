@@ -1,9 +1,9 @@
-"""How far a measured speed, or a speedup, may be from the true one: confidence intervals from the repeats of a cell.
+"""Confidence intervals of a measured speed or speedup, from the repeats of a cell.
 
-Repeats are what is independent; steps within a run share its node placement, clocks and caches, so thousands of them make no
-number more certain than its runs do. Speeds are compared as logarithms, in which an interval of a ratio is one of a difference,
-and Student's t is applied to them (Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats that a
-benchmark has, the percentiles of a bootstrap cover the truth far less often than they promise: ``benchmarks/coverage.py`` shows
+Only repeats are independent; the steps of a run share its node placement, clocks and caches, so even thousands of them do not
+make a number more certain than the number of runs does. Speeds are compared as logarithms, where the interval of a ratio is
+that of a difference, with Student's t (Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats of a
+benchmark, bootstrap percentiles cover the true value far less often than their nominal level: ``benchmarks/coverage.py`` shows
 both.
 
 >>> speed = interval([98.0, 100.0, 102.0, 99.0, 101.0])
@@ -36,18 +36,18 @@ __all__ = [
 
 LEVEL = 0.95
 _ALIKE = 0.005
-"""Speeds within half a percent are not told apart, however closely the others agree."""
+"""Speeds within half a percent are treated as equal, however closely the others agree."""
 _LABELINGS, _SEED = 20_000, 7
-"""So many ways to deal runs out to two benches are all tried; of more, so many are drawn, the same ones each time."""
+"""Up to this many ways to assign runs to two benches are all tried; beyond that this many are drawn, with a fixed seed."""
 _TIE = 1e-9
-"""Differences of logarithms that are this near to each other are the same."""
+"""Differences of logarithms closer than this are treated as equal."""
 _LARGEST = 700.0
-"""The logarithm of a number that a float still holds: two absurdly different repeats could ask for a larger one."""
+"""The logarithm of a number that still fits a float; two absurdly different repeats could yield a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From ``low`` to ``high``; of many such intervals a share of ``level`` holds the true value."""
+    """From ``low`` to ``high``; a fraction ``level`` of many such intervals contains the true value."""
 
     low: float
     high: float
@@ -59,15 +59,15 @@ class Interval:
 
 
 def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Return the interval of the typical speed of which these, all above 0, are repeats; None for fewer than two."""
+    """Return the interval of the typical speed from repeats, all above 0; None for fewer than two."""
     return _around([math.log(speed) for speed in speeds], level)
 
 
 def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical ratio of two cells, each with its speeds, all above 0, by repeat.
 
-    Repeats of one number ran one after another, so what drifts in the course of a bench is in both and falls out of their
-    ratio. None where fewer than two repeats are in both.
+    Repeats with the same index ran one after the other, so drift over a bench is common to both and cancels in their ratio.
+    None if the cells share fewer than two repeats.
     """
     return _around([math.log(speed / others[repeat]) for repeat, speed in speeds.items() if repeat in others], level)
 
@@ -75,7 +75,7 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
 def change_interval(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed ``after`` over that ``before``, all above 0; None for fewer than two of either.
 
-    The two were measured apart and may scatter differently: Welch's t on logarithms (B. L. Welch, "The generalization of
+    The two were measured separately and may scatter differently: Welch's t on logarithms (B. L. Welch, "The generalization of
     Student's problem when several different population variances are involved", Biometrika 34, 1947), with the degrees of
     freedom of F. E. Satterthwaite (Biometrics Bulletin 2, 1946).
 
@@ -93,7 +93,10 @@ def change_interval(before: Sequence[float], after: Sequence[float], level: floa
 
 
 def change_chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return how often benches of one typical speed, two or more runs each, come to a Welch's t as far from 0 as theirs."""
+    """Return the p-value of Welch's t-test: how often two benches of equal typical speed give a t at least this far from 0.
+
+    Each side needs two or more runs.
+    """
     from scipy.special import stdtr
 
     centre, error, freedom = _welch(before, after)
@@ -110,10 +113,10 @@ def _welch(before: Sequence[float], after: Sequence[float]) -> tuple[float, floa
 
 
 def chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return how often speeds, all above 0, dealt out to two benches at random differ by as much as these do, or more.
+    """Return how often speeds, all above 0, assigned to two benches at random differ by at least as much as these do.
 
     A permutation test, two-sided, of the difference of the mean logarithms (R. A. Fisher, "The Design of Experiments", 1935,
-    section 21). Where labelings are drawn, the observed one counts among them, so that chance is never 0 (B. Phipson and G. K.
+    section 21). If labelings are drawn, the observed one is counted with them, so the result is never 0 (B. Phipson and G. K.
     Smyth, "Permutation p-values should never be zero", 2010).
 
     >>> round(chance([100.0, 101.0, 99.0, 98.0, 102.0], [89.0, 91.0, 90.0, 92.0, 88.0]) * 252)
@@ -121,24 +124,24 @@ def chance(before: Sequence[float], after: Sequence[float]) -> float:
     """
     from scipy.stats import permutation_test
 
-    # In this order, so that it does not matter which is called before.
+    # Sorted, so that the result does not depend on which side is called before.
     logs = sorted(sorted(math.log(speed) for speed in speeds) for speeds in (before, after))
-    found = permutation_test(
+    test = permutation_test(
         logs,
-        lambda one, other, axis: one.mean(axis=axis) - other.mean(axis=axis),
+        lambda first, second, axis: first.mean(axis=axis) - second.mean(axis=axis),
         n_resamples=_LABELINGS,
         vectorized=True,
         random_state=_SEED,
     )
-    dealt, seen = found.null_distribution, found.statistic
-    drawn = int(len(dealt) < math.comb(len(before) + len(after), len(before)))
-    # scipy's own value takes for ties what is equal to the last digits of the difference, which may be smaller than its terms.
-    as_far = min(int((dealt <= seen + _TIE).sum()), int((dealt >= seen - _TIE).sum()))
-    return min(1.0, 2 * (as_far + drawn) / (len(dealt) + drawn))
+    differences, observed = test.null_distribution, test.statistic
+    drawn = int(len(differences) < math.comb(len(before) + len(after), len(before)))
+    # scipy's own p-value compares ties relative to the difference, which may be far smaller than the rounding of its terms.
+    as_far = min(int((differences <= observed + _TIE).sum()), int((differences >= observed - _TIE).sum()))
+    return min(1.0, 2 * (as_far + drawn) / (len(differences) + drawn))
 
 
 def least_chance(before: int, after: int) -> float:
-    """Return the smallest `chance` that so many speeds of each can come to, however far they are apart.
+    """Return the smallest `chance` that is possible with this many speeds on each side, however far apart they are.
 
     >>> least_chance(3, 3), round(least_chance(5, 5), 4)
     (0.1, 0.0079)
@@ -147,24 +150,24 @@ def least_chance(before: int, after: int) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Return each chance as it counts among several questions asked at once (S. Holm, "A simple sequentially rejective
+    """Return each p-value adjusted for multiple comparisons (S. Holm, "A simple sequentially rejective
     multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    found, worst = [0.0] * len(chances), 0.0
+    adjusted, worst = [0.0] * len(chances), 0.0
     for done, place in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
         worst = max(worst, min(1.0, chances[place] * (len(chances) - done)))
-        found[place] = worst
-    return found
+        adjusted[place] = worst
+    return adjusted
 
 
 def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
-    """Return the places of those speeds, all above 0, that are no part of the others; ``chance``: of finding any where none is.
+    """Return the indexes of outliers among speeds, all above 0; ``chance`` is that of reporting any if there is none.
 
-    Each logarithm is held against mean and deviation of all others (externally studentized residuals; R. D. Cook and S.
-    Weisberg, "Residuals and Influence in Regression", 1982, section 2.2.2). Fewer than four tell nothing.
+    Each logarithm is compared with mean and deviation of all others (externally studentized residuals; R. D. Cook and S.
+    Weisberg, "Residuals and Influence in Regression", 1982, section 2.2.2). Empty for fewer than four speeds.
 
     >>> outliers([100.0, 101.0, 92.0, 100.5, 100.2])
     [2]
@@ -174,18 +177,18 @@ def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
     from scipy.special import stdtrit
 
     limit = float(stdtrit(len(speeds) - 2, 1 - chance / 2 / len(speeds)))
-    logs, found = [math.log(speed) for speed in speeds], []
+    logs, indexes = [math.log(speed) for speed in speeds], []
     for place, log in enumerate(logs):
         others = [*logs[:place], *logs[place + 1 :]]
         centre = math.fsum(others) / len(others)
         scatter = deviation(others) * math.sqrt(1 + 1 / len(others))
         if abs(log - centre) > max(limit * scatter, _ALIKE):
-            found.append(place)
-    return found
+            indexes.append(place)
+    return indexes
 
 
 def student(freedom: float, chance: float) -> float:
-    """Return the value that Student's t with so many degrees of freedom stays below with this chance.
+    """Return the quantile of Student's t with ``freedom`` degrees of freedom at the probability ``chance``.
 
     >>> round(student(9, 0.975), 3)
     2.262
@@ -198,7 +201,7 @@ def student(freedom: float, chance: float) -> float:
 def _around(logs: Sequence[float], level: float) -> Interval | None:
     if len(logs) < 2:
         return None
-    from scipy.special import stdtrit  # takes a while, and a summary without repeats needs none of it
+    from scipy.special import stdtrit  # slow to import, and not needed by a summary without repeats
 
     count = len(logs)
     centre = math.fsum(logs) / count

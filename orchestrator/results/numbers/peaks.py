@@ -1,11 +1,11 @@
-"""What devices and models are, in the few numbers that bound a training speed from above.
+"""The few numbers of devices and models that bound a training speed from above.
 
-Devices: peaks without sparsity of the fastest variant that goes by the name, from NVIDIA's data sheets and architecture papers
-(Tesla K80 by the half, which is what a program sees as one device; Tesla P100 and V100, T4, A100, H100, H200, HGX B200).
+Devices: peaks without sparsity of the fastest variant with that name, from NVIDIA's data sheets and architecture papers
+(Tesla K80: half of the board, which programs see as one device; Tesla P100 and V100, T4, A100, H100, H200, HGX B200).
 
 Models: He et al., "Deep Residual Learning for Image Recognition" (2015), and Simonyan and Zisserman, "Very Deep Convolutional
-Networks" (2014), for images of 224 x 224 and 1000 classes. By ``resnet50`` some programs mean the paper's network, others the
-one with strides in the 3 x 3 convolutions (v1.5): the paper's is the smaller one and stands for both.
+Networks" (2014), for images of 224 x 224 and 1000 classes. ``resnet50`` is the paper's network in some programs,
+and in others the variant with strides in the 3 x 3 convolutions (v1.5); the paper's, the smaller one, is used for both.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ __all__ = ["DEVICES", "MODELS", "Device", "Model", "devices_in", "link_in"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of device. ``half`` and ``single`` are operations per second, a multiply-add being two: on 16-bit floats, and
-    on 32-bit ones or, where it is quicker, TF32, which programs take for fp32 unasked. ``cache_bytes`` is the last cache."""
+    """One kind of device. ``half`` and ``single`` are operations per second, a multiply-add counting as two: on 16-bit floats,
+    and on 32-bit floats or, if faster, TF32, which programs use for fp32 by default. ``cache_bytes`` is the size of the
+    last-level cache."""
 
     name: str
     half: float
@@ -31,20 +32,20 @@ class Device:
     called: str = ""
 
     def rate(self, dtype: str) -> float | None:
-        """Return operations per second of a type, None for one that does not say what is computed in."""
+        """Return operations per second for a dtype, None for one that does not determine the arithmetic."""
         return {"fp16": self.half, "bf16": self.half, "amp": self.half, "fp32": self.single, "tf32": self.single}.get(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model. ``multiply_adds`` are the fewest that train on one sample, ``kept`` the values of one sample that the forward
-    pass leaves for the backward pass.
+    """One model. ``multiply_adds`` is the minimum for training on one sample, ``kept`` the number of values per sample that the
+    forward pass keeps for the backward pass.
 
-    Training takes the forward pass three times: itself, the gradients of what each layer got, the gradients of its weights; no
-    gradient of the image is needed. Convolutions of 3 x 3 and stride 1 count by the multiplications of F(6 x 6, 3 x 3), 64
-    where the definition has 324: more than any library saves (Lavin and Gray, "Fast Algorithms for Convolutional Neural
-    Networks", 2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). Kept is what each layer got, without the pixels
-    that its stride leaves out.
+    Training costs three forward passes: the pass itself, the gradients of each layer's input, and those of its weights; the
+    gradient of the image is not needed. Convolutions of 3 x 3 and stride 1 count with the multiplications of F(6 x 6, 3 x 3),
+    64 instead of 324 by definition: a larger saving than in any library (Lavin and Gray, "Fast Algorithms for Convolutional
+    Neural Networks", 2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). ``kept`` counts the input of each layer,
+    without the pixels that its stride skips.
     """
 
     parameters: int
@@ -78,17 +79,18 @@ _LINK = re.compile(r"(?<![\d.])(\d{1,4}) Gb/s (?:InfiniBand|Ethernet)")
 
 
 def devices_in(text: str) -> dict[str, Device]:
-    """Return the devices that a text names, as nvidia-smi, a document or a cloud's instance type does, by name for a reader.
+    """Return the devices named in a text (by nvidia-smi, a document, or a cloud's instance type), by display name.
 
     >>> list(devices_in("8 x Tesla V100-SXM2-16GB")), list(devices_in("AWS p2.16xlarge")), devices_in("H20, GH200 480GB")
     (['V100'], ['K80 (p2.16xlarge)'], {})
     """
     named = ((device, re.search(rf"\b(?:{device.called or device.name})\b", text)) for device in DEVICES)
-    return {device.name + f" ({word[0]})" * (word[0] != device.name): device for device, word in named if word}
+    matches = [(device, word[0]) for device, word in named if word]
+    return {device.name if word == device.name else f"{device.name} ({word})": device for device, word in matches}
 
 
 def link_in(text: str) -> float | None:
-    """Return the bytes per second, one way, of the network that a text names, None where it names none or several.
+    """Return the bytes per second, one way, of the network named in a text; None if it names none or several.
 
     >>> link_in("4 nodes of 8 x V100, 100 Gb/s InfiniBand")
     12500000000.0

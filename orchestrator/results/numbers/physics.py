@@ -1,8 +1,8 @@
-"""Doubts about numbers that follow from the numbers themselves, and from what devices and links can do at all.
+"""Doubts about numbers that follow from the numbers themselves and from the physical limits of devices and links.
 
-One cell is judged beside its peers: cells of the same program, alike in all but size and batch. Measured and published tables
-go the same way. A bound speaks only where device, model and link are known, and lies above everything that is possible;
-scaling is judged by the repeats least in favour of a finding.
+A cell is compared with its peers: cells of the same program that differ only in size and batch size. Measured and published
+tables are treated equally. A bound is applied only if device, model and link are known, and lies above everything possible;
+scaling is judged by the repeats that speak most against a finding.
 
 >>> one, eight = (Measured(1, gpus, 32, "vgg16", "amp", (speed,)) for gpus, speed in ((1, 407.69), (8, 3332.17)))
 >>> [finding.text for finding in findings(eight, [one])]
@@ -20,16 +20,16 @@ from orchestrator.results.numbers.throughput import median, published
 __all__ = ["SLACK", "Finding", "Measured", "findings"]
 
 SLACK = 0.02
-"""What single numbers may differ by without a word; docs/metrics.md has where it comes from."""
+"""Single numbers may differ by this fraction without a finding; docs/metrics.md gives its origin."""
 _ROOM = 1.1
-"""A device may run above the clock that its data sheet speaks of: an H100 goes to 1980 MHz, its peaks are of 1830."""
+"""A device may run above the clock of its data sheet: an H100 reaches 1980 MHz, its peaks are stated for 1830 MHz."""
 _GRADIENT_BYTES, _WEIGHT_BYTES = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One cell: its size, what it ran, and the samples/s of its repeats, or a single published number. ``devices`` is a text
-    that names them, empty where nothing is to be made of that; ``link_bytes_per_s`` of one node, one way."""
+    that names the devices, empty if no bounds should be derived; ``link_bytes_per_s`` is per node, one way."""
 
     nodes: int
     gpus: int
@@ -47,7 +47,7 @@ class Measured:
 
     @property
     def shape(self) -> str:
-        """Size in words: ``4n8g``."""
+        """Size as text: ``4n8g``."""
         return f"{self.nodes}n{self.gpus}g"
 
     @property
@@ -62,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A doubt. ``beyond`` says how far, as a ratio above 1: of what was printed and what it could be at most, or at least."""
+    """A doubt. ``beyond`` is a ratio above 1: how far the number is above its maximum, or below its minimum."""
 
     kind: str
     beyond: float
@@ -70,18 +70,18 @@ class Finding:
 
 
 def findings(cell: Measured, peers: Iterable[Measured]) -> tuple[Finding, ...]:
-    """Return what is doubtful about a cell. ``peers`` may hold the cell itself; cells without speeds are passed by."""
+    """Return the doubts about a cell. ``peers`` may contain the cell itself; cells without speeds are ignored."""
     if not cell.speeds:
         return ()
     others = [peer for peer in peers if peer is not cell and peer.speeds]
-    alike = [peer for peer in others if peer.batch_size == cell.batch_size]
-    smaller = [peer for peer in alike if peer.ranks < cell.ranks]
-    found = (_superlinear(cell, smaller), _slower(cell, smaller), _batch(cell, others), _first_hop(cell, alike))
-    return (*(finding for finding in found if finding), *_impossible(cell))
+    same_batch = [peer for peer in others if peer.batch_size == cell.batch_size]
+    smaller = [peer for peer in same_batch if peer.ranks < cell.ranks]
+    results = (_superlinear(cell, smaller), _slower(cell, smaller), _batch(cell, others), _first_hop(cell, same_batch))
+    return (*(finding for finding in results if finding), *_impossible(cell))
 
 
 def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
-    """Compare a rank with one of the baseline and of the next smaller size: where one jump is odd, only that is told."""
+    """Compare the speed per rank with the baseline and the next smaller size; only the more suspicious jump is reported."""
     near = max((peer.ranks for peer in smaller), default=0)
     fastest = [
         max((peer for peer in smaller if peer.ranks == ranks), key=lambda peer: max(peer.speeds), default=None)
@@ -99,7 +99,7 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
 
 
 def _room_for_chance(cell: Measured, peer: Measured) -> float:
-    """Repeats on both sides of a speedup have shown by themselves how far chance goes; elsewhere there is the slack."""
+    """Return the tolerance: 0 if both sides of a speedup have repeats, which show the noise by themselves, else the slack."""
     return 0.0 if peer.ranks == 1 and min(len(cell.speeds), len(peer.speeds)) > 1 else SLACK
 
 
@@ -112,7 +112,7 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
 
 
 def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
-    """Compare with smaller batches on the same devices: a sample does not take longer because there are more of them."""
+    """Compare with smaller batches on the same devices: a larger batch does not make a sample slower."""
     size = (cell.nodes, cell.gpus)
     rivals = [peer for peer in others if (peer.nodes, peer.gpus) == size and peer.batch_size < cell.batch_size]
     fastest = max(rivals, key=lambda peer: min(peer.speeds), default=cell)
@@ -123,35 +123,35 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     return Finding("batch", beyond, text)
 
 
-def _first_hop(cell: Measured, alike: Sequence[Measured]) -> Finding | None:
-    """Compare what two nodes lose against one with what more nodes lose.
+def _first_hop(cell: Measured, same_batch: Sequence[Measured]) -> Finding | None:
+    """Compare the loss per step from one node to two with the loss to more nodes.
 
-    An all-reduce of whatever kind sends 2 (n - 1) / n times the gradients out of each of n nodes, on the average (Patarasuk
-    and Yuan, "Bandwidth optimal all-reduce algorithms", 2009), so a loss for want of bandwidth grows with n, from 2 to 4 by
-    half. One that does not is something else, or one of the numbers is wrong.
+    Any all-reduce sends on average 2 (n - 1) / n times the gradients out of each of n nodes (Patarasuk and Yuan, "Bandwidth
+    optimal all-reduce algorithms", 2009), so a loss due to bandwidth grows with n: by half from 2 to 4. A loss that does not
+    grow has another cause, or one of the numbers is wrong.
     """
-    ones = [peer for peer in alike if (peer.nodes, peer.gpus) == (1, cell.gpus)]
-    more = [peer for peer in alike if peer.nodes > 2 and peer.gpus == cell.gpus]
-    if cell.nodes != 2 or not ones:
+    single_nodes = [peer for peer in same_batch if (peer.nodes, peer.gpus) == (1, cell.gpus)]
+    larger = [peer for peer in same_batch if peer.nodes > 2 and peer.gpus == cell.gpus]
+    if cell.nodes != 2 or not single_nodes:
         return None
-    one = min(ones, key=lambda peer: min(peer.speeds))
-    before = one.step_s(min(one.speeds))
+    single = min(single_nodes, key=lambda peer: min(peer.speeds))
+    before = single.step_s(min(single.speeds))
     lost = cell.step_s(max(cell.speeds)) - before
     if lost <= 0:
         return None
-    expected = {(before + lost * 2 * (peer.nodes - 1) / peer.nodes) / peer.step_s(min(peer.speeds)): peer for peer in more}
+    expected = {(before + lost * 2 * (peer.nodes - 1) / peer.nodes) / peer.step_s(min(peer.speeds)): peer for peer in larger}
     worst = max(expected, default=0.0)
     if worst <= 1 + SLACK:
         return None
     peer = expected[worst]
-    here, there = ((each.step_s(each.speed) - one.step_s(one.speed)) * 1e3 for each in (cell, peer))
-    least = here * 2 * (peer.nodes - 1) / peer.nodes
-    words = f"loses {here:.0f} ms a step against {one.shape}, and {peer.shape} only {there:.0f}"
+    lost_ms, peer_lost_ms = ((member.step_s(member.speed) - single.step_s(single.speed)) * 1e3 for member in (cell, peer))
+    least = lost_ms * 2 * (peer.nodes - 1) / peer.nodes
+    words = f"loses {lost_ms:.0f} ms per step against {single.shape}, and {peer.shape} only {peer_lost_ms:.0f}"
     return Finding("first hop", worst, f"{words} where a lack of bandwidth would cost {least:.0f}; doubt this number first")
 
 
 def _impossible(cell: Measured) -> Iterator[Finding]:
-    """Yield what no machine of this kind does, judged by the fastest repeat; of several bounds of a kind the lowest."""
+    """Yield a finding for each kind of bound that the fastest repeat exceeds; of several bounds of a kind the lowest counts."""
     model = MODELS.get(cell.model)
     lowest: dict[str, tuple[float, str]] = {}
     for kind, bound, limit in _bounds(cell, model) if model else ():
@@ -163,7 +163,7 @@ def _impossible(cell: Measured) -> Iterator[Finding]:
 
 
 def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:
-    """Yield the kind of a bound, the most samples/s that it allows, and what sets it. Ranks wait for the slowest device."""
+    """Yield kind, maximum samples/s and limiting resource of each bound. Ranks wait for the slowest device."""
     for name, device in devices_in(cell.devices).items():
         whose = f"of {cell.ranks} × {name}"
         rate = device.rate(cell.dtype)
@@ -175,15 +175,15 @@ def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:
             step_s = moved / (device.memory_bytes_per_s * _ROOM)
             yield "memory", cell.ranks * cell.batch_size / step_s, f"the memory {whose}"
     if cell.link_bytes_per_s and cell.nodes > 1:
-        # What a node sends where even the switch sums (SHARP); a ring sends more.
+        # The least that a node sends: with reduction in the switch (SHARP). A ring sends more.
         step_s = model.parameters * _GRADIENT_BYTES / cell.link_bytes_per_s
-        limit = f"a link of {cell.link_bytes_per_s / 1e9:g} GB/s a node"
+        limit = f"a link of {cell.link_bytes_per_s / 1e9:g} GB/s per node"
         yield "interconnect", cell.ranks * cell.batch_size / step_s, limit
 
 
 def _least_bytes(cell: Measured, model: Model, device: Device) -> float:
-    """Return the bytes that a step moves at least: what is kept for the backward pass, and the weights, are written once
-    and read once, but for what the last cache holds."""
+    """Return the minimum of bytes moved in a step: the values kept for the backward pass and the weights are written once and
+    read once, except for what fits the last-level cache."""
     value_bytes = 4 if cell.dtype in ("fp32", "tf32") else 2
     kept = cell.batch_size * model.kept * value_bytes + model.parameters * _WEIGHT_BYTES
     return 2 * (kept - device.cache_bytes)

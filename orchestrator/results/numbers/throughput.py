@@ -1,7 +1,7 @@
 """From step samples to numbers, by the definitions of ``docs/metrics.md``. Nothing here rounds but `published`.
 
-The window of a run is the steps ``warmup + 1 … steps``. Its throughput is the samples of the window over the time of the
-window; rates are combined by time and never averaged. What a run needs and the log lacks is an error, not a smaller sample.
+The window of a run is the steps ``warmup + 1 … steps``. Throughput is the samples of the window over the time of the window;
+rates are combined by time and never averaged. A step that is missing from the log is an error; the window never shrinks.
 
 >>> log = [StepSample(step, timestamp=step * 0.5) for step in range(13)]
 >>> throughput(log, Terms(warmup_steps=2, steps=12, global_batch=64))
@@ -46,20 +46,20 @@ __all__ = [
 
 
 WORTH = 0.02
-"""A smaller drift of step times within a window is not worth a word, nor a smaller difference of two benches a verdict."""
+"""Smaller drift of step times within a window is not reported, and a smaller difference of two benches gives no verdict."""
 APART = 0.05
-"""By so much may two measures of one window differ: what lies between two steps, rounding."""
+"""Two measures of one window may differ by this fraction: time between two steps, rounding."""
 _PARTS = 10
 _TOO_ONE_SIDED = 33
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the functions here must know of a run beside its samples: the window ``warmup_steps + 1 … steps``, the samples of
-    one step over all ranks, and how to read its rates.
+    """What this module needs to know of a run besides its step samples: the window ``warmup_steps + 1 … steps``, the global
+    batch, and how to read its rates.
 
-    ``ranks`` is how many rates like the logged one make up that of the run: 1 where lines speak of the whole run, else one for
-    each process, or node, that logs its own. ``cumulative``: a rate is the mean since the first step.
+    ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe the whole run, else the
+    number of processes, or nodes, that log their own. ``cumulative``: a rate is the mean since the first step.
     """
 
     warmup_steps: int
@@ -70,7 +70,7 @@ class Terms:
 
     @classmethod
     def of(cls, spec: RunSpec, grammar: LogGrammar) -> Terms:
-        """Return the terms of a run whose log is read by ``grammar``."""
+        """Return the terms of a run whose log is parsed with ``grammar``."""
         uncounted = spec.warmup_steps if grammar.after_warmup else 0
         ranks = {"global": 1, "node": spec.nodes}.get(grammar.scope, spec.world_size)
         return cls(spec.warmup_steps - uncounted, spec.steps - uncounted, spec.global_batch, ranks, grammar.cumulative)
@@ -99,8 +99,8 @@ class Stretch:
 def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     """Return samples per second over the window.
 
-    Raises DataError (result_invalid) where steps of the window are missing, saying how many there were, and where a time is
-    not finite or does not grow.
+    Raises DataError (result_invalid) with the number of lines if steps of the window are missing, and if a time is not finite
+    or does not increase.
     """
     window = _window(samples, terms)
     seconds, _ = stretches(samples, window, terms)
@@ -113,29 +113,30 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
 
 
 def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:
-    """Return the seconds of one step for each line of the window, in order. Raises as `throughput` does."""
+    """Return the seconds of one step for each line of the window, in order. Raises like `throughput`."""
     _, intervals = stretches(samples, _window(samples, terms), terms)
     return tuple(interval.seconds / interval.steps for interval in intervals)
 
 
 def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
-    """Return what else a log says of its own speed, where that is `APART` from its throughput: by what, and samples/s.
-    Raises as `throughput` does.
+    """Return another measure of speed in the log (its name, samples/s) if it differs from the throughput by `APART` or more.
+    Raises like `throughput`.
 
     >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
     >>> disagreement(log, Terms(warmup_steps=2, steps=12, global_batch=64))
     ('rates', 160.0)
     """
     best = throughput(samples, terms).samples_per_s
-    # Between two lines many steps may have passed: a rate speaks of them all, a step time of the last.
-    every = len(_window(samples, terms)) == terms.steps - terms.warmup_steps
-    said = [("step times", ("step_time_s",))] * every + [("rates", ("samples_per_s", "steps_per_s"))]
-    numbers = [one.step for one in samples]
-    for name, kinds in said:
-        columns = {kind: column for kind in kinds if any(column := [getattr(one, kind) for one in samples])}
+    measures: list[tuple[str, tuple[str, ...]]] = [("rates", ("samples_per_s", "steps_per_s"))]
+    # Many steps may lie between two lines: a rate covers all of them, a step time only the last.
+    if len(_window(samples, terms)) == terms.steps - terms.warmup_steps:
+        measures.insert(0, ("step times", ("step_time_s",)))
+    numbers = [sample.step for sample in samples]
+    for name, kinds in measures:
+        columns = {kind: column for kind in kinds if any(column := [getattr(sample, kind) for sample in samples])}
         if not columns:
             continue
-        with suppress(DataError):  # not on every line
+        with suppress(DataError):  # missing from some lines
             speed = throughput(rows(numbers, columns), terms).samples_per_s
             if not 1 / (1 + APART) < speed / best < 1 + APART:
                 return name, speed
@@ -143,30 +144,32 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
 
 
 def _window(samples: Sequence[StepSample], terms: Terms) -> list[StepSample]:
-    """Return the lines of the window. They must end with the last step and stand at equal distances, 1 or more steps."""
+    """Return the lines of the window. They must end with the last step and be equally spaced, by 1 or more steps."""
     warmup_steps, steps = terms.warmup_steps, terms.steps
     numbers = [sample.step for sample in samples]
     if any(later <= earlier for earlier, later in zip(numbers, numbers[1:], strict=False)):
-        raise DataError("expected each step once and in order, got steps that go back or stand still", kind="result_invalid")
+        raise DataError("expected each step once and in order, got steps that go back or repeat", kind="result_invalid")
     window = [sample for sample in samples if warmup_steps < sample.step <= steps]
     span = f"steps {warmup_steps + 1}…{steps}"
     if not window:
-        found = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
-        raise DataError(f"expected lines for {span}, found 0; {found}", kind="result_invalid")
-    edges = [warmup_steps] * (warmup_steps in numbers or warmup_steps == 0) + [sample.step for sample in window]
+        last = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
+        raise DataError(f"expected lines for {span}, found 0; {last}", kind="result_invalid")
+    edges = [sample.step for sample in window]
+    if warmup_steps in numbers or warmup_steps == 0:
+        edges.insert(0, warmup_steps)
     if len(edges) == 1 and steps - warmup_steps > 1:
         raise DataError(
-            f"expected a line of step {warmup_steps} or several of {span}: one alone does not tell where its time begins",
+            f"expected a line for step {warmup_steps} or several for {span}, got one line: its time has no start",
             kind="result_invalid",
-            hint="--warmup-steps on a step that is printed gives it one",
+            hint="set --warmup-steps to a step that is printed",
         )
     stride = min((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=1)
-    wanted = range(warmup_steps + stride, steps + 1, stride)
-    missing = sorted(set(wanted) - set(edges))
-    if missing or window[-1].step != steps or len(window) != len(wanted):
+    expected = range(warmup_steps + stride, steps + 1, stride)
+    missing = sorted(set(expected) - set(edges))
+    if missing or window[-1].step != steps or len(window) != len(expected):
         detail = f"; the first missing is step {missing[0]}" if missing else ""
         raise DataError(
-            f"expected {len(wanted)} lines for {span}, found {len(window)}, the last for step {window[-1].step}{detail}",
+            f"expected {len(expected)} lines for {span}, found {len(window)}, the last for step {window[-1].step}{detail}",
             kind="result_invalid",
             hint="the log is incomplete, or --steps and --warmup-steps do not fall on steps that are printed",
         )
@@ -176,7 +179,7 @@ def _window(samples: Sequence[StepSample], terms: Terms) -> list[StepSample]:
 def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms: Terms) -> tuple[float, list[Stretch]]:
     """Return the seconds of the window and of each interval in it.
 
-    A clock is better evidence than durations, and durations than rates: a clock leaves nothing out between two steps.
+    Timestamps are preferred to durations, and durations to rates: timestamps leave out no time between two steps.
     """
     warmup_steps, cumulative = terms.warmup_steps, terms.cumulative
     before = next((sample for sample in samples if sample.step == warmup_steps), None)
@@ -200,7 +203,7 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
         if marks:
             pairs = zip(lines, lines[1:], marks, marks[1:], strict=False)
             return marks[-1] - marks[0], [Stretch(b.step, b.step - a.step, _positive(y - x, b.step)) for a, b, x, y in pairs]
-    # A step time is that of one step, even where only every tenth step is printed; a rate covers all steps since the last.
+    # A step time covers one step, even if only every tenth step is printed; a rate covers all steps since the last line.
     stride = window[0].step - warmup_steps
     times = _all(line.step_time_s for line in window)
     if not times and not cumulative:
@@ -209,16 +212,20 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
         raise DataError(
             f"expected a time or a rate on every line of steps {warmup_steps + 1}…{window[-1].step}",
             kind="result_invalid",
-            hint=f"where lines carry a clock, the line for step {warmup_steps} is needed too",
+            hint=f"if lines have timestamps, the line for step {warmup_steps} is needed too",
         )
     intervals = [Stretch(w.step, stride, _positive(time * stride, w.step)) for w, time in zip(window, times, strict=True)]
     return math.fsum(interval.seconds for interval in intervals), intervals
 
 
 def _all(values: Iterable[float | None]) -> list[float]:
-    """Return the values, or nothing where one of them is missing."""
-    wanted = list(values)
-    return found if len(found := [value for value in wanted if value is not None]) == len(wanted) else []
+    """Return the values, or an empty list if any is missing."""
+    numbers = []
+    for value in values:
+        if value is None:
+            return []
+        numbers.append(value)
+    return numbers
 
 
 def _quotient(steps: int, steps_per_s: float | None, step: int) -> float | None:
@@ -236,9 +243,9 @@ def _positive(seconds: float, step: int) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the sum from left to right over the number, which is what the published averages were made with.
+    """Return the sum from left to right over the number of values, as in the published averages.
 
-    Pairwise or exact summation gives another last digit for some of them. Raises ValueError for no values.
+    Pairwise or exact summation changes the last digit of some of them. Raises ValueError for no values.
     """
     if not values:
         raise ValueError("mean of no values")
@@ -246,7 +253,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _sum_left_to_right(values: Sequence[float]) -> float:
-    """Return the plain sum; the builtin compensates for lost digits since Python 3.12."""
+    """Return the plain sum; the builtin compensates rounding since Python 3.12."""
     total = 0.0
     for value in values:
         total += value
@@ -263,7 +270,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def published(value: float, places: int = 2) -> float:
-    """Return ``value`` rounded as ``numpy.round`` does, which is how the published tables were rounded.
+    """Return ``value`` rounded like ``numpy.round``, as in the published tables.
 
     >>> published(2725.415), round(2725.415, 2)
     (2725.42, 2725.41)
@@ -296,12 +303,11 @@ def spread(values: Sequence[float]) -> float:
 
 
 def trend(step_times: Sequence[float]) -> float | None:
-    """Return by how much the last fifth of a window takes longer than the first, as a fraction, where steps drift; else None.
+    """Return by how much longer the last fifth of a window takes than the first, as a fraction, if step times drift; else None.
 
-    The window is cut into ten parts, and the medians of these are put to the test of Mann and Kendall ("Nonparametric tests
-    against trend", Econometrica 13, 1945): of the 45 pairs, those with a slower later part must outnumber the others by 33, or
-    be outnumbered by that, as happens to one steady window in 450. Less than `WORTH` is no trend that matters. None for fewer
-    than 20 values.
+    The window is cut into ten parts, whose medians are tested for a trend by Mann and Kendall ("Nonparametric tests against
+    trend", Econometrica 13, 1945): of the 45 pairs, those with a slower later part must outnumber the others by 33, or vice
+    versa, which happens in one steady window of 450. A trend below `WORTH` is ignored. None for fewer than 20 values.
 
     >>> trend([0.50 + 0.001 * number for number in range(40)])
     0.0635551142005959

@@ -331,7 +331,7 @@ def test_the_table_says_that_it_came_from_names_and_by_which_rule(tmp_path: Path
         "rule tf_timehistory_1_6: mean of the 5 rates printed for steps 100-600; the median of 5 runs was published; "
         "speedup is median over median of 1n1g"
     ) in notes
-    assert any(note.endswith("no speedup, as there is no good 1n1g run") for note in notes)
+    assert any(note.endswith("no speedup, because there is no good 1n1g run") for note in notes)
 
 
 def test_a_copied_log_is_no_second_run(tmp_path: Path) -> None:

@@ -103,5 +103,6 @@ def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_
     for search, runs in ((first, owed), (again, [])):
         assert list(search.runs(runs)) == []
         (error,) = search.counted([])
-        assert str(error).endswith("the budget of 5 s was over before the first run. give a larger --budget to a new orch tune")
+        text = "the budget of 5 s was used up before the first run. start a new orch tune with a larger --budget"
+        assert str(error).endswith(text)
     assert tuned(made).why == "no time was left to try a candidate"

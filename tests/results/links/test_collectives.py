@@ -171,17 +171,17 @@ def test_a_whole_log_is_its_points_in_order_of_size() -> None:
 
 
 @pytest.mark.parametrize(("lines", "observed", "message"), [
-    (WHOLE[:-1], {}, "4096 bytes in place: expected a line, the log has none: 5 of 6 are there"),
+    (WHOLE[:-1], {}, "4096 bytes in place: expected a line, the log has none; it has 5 of 6"),
     (WHOLE[1:], {}, "1024 bytes out of place: expected a line"),
     ([*WHOLE, WHOLE[0]], {}, "1024 bytes out of place: expected one line, got another"),
-    ([*WHOLE, line(8192)], {}, "8192 bytes in place: a size that was not asked for"),
+    ([*WHOLE, line(8192)], {}, "8192 bytes in place: expected planned sizes only"),
     ([*WHOLE[:-1], line(4096, collective="broadcast")], {}, "expected lines of allreduce, got one of 'broadcast'"),
     ([*WHOLE[:-1], line(4096, time_s="0.0")], {}, "4096 bytes: expected times above 0"),
     ([*WHOLE[:-1], line(4096, time_s="1e9")], {}, "expected size, iterations and times"),
     ([*WHOLE[:-1], line(4096, max_time_s="0.000050000")], {}, "the slowest rank's the longest"),
     (WHOLE, {"left_out_bytes": "all"}, "left_out_bytes: expected a list of whole numbers"),
     (WHOLE, {"unsupported": [{"in_place": 2}]}, "unsupported: expected a list of forms"),
-    ([], {"unsupported": [{"in_place": 0}, {"in_place": 1}]}, "the program could measure none"),
+    ([], {"unsupported": [{"in_place": 0}, {"in_place": 1}]}, "the program measured none"),
 ])  # fmt: skip
 def test_a_log_that_is_not_whole_is_an_error_and_no_smaller_table(
     lines: list[dict[str, str]], observed: dict[str, Any], message: str
@@ -233,7 +233,7 @@ def test_the_table_has_both_forms_side_by_side_and_dashes_where_one_is_missing()
     assert second[:3] == (2000000, None, None) and second[7:10] == (pytest.approx(4000.0), 0.5, 0.75)
     assert found.doubts == (
         "one rank took more than 10% longer than the mean of all, at 2000000 bytes",
-        "fewer than 5 calls of some runs were timed, as they take long, at 2000000 bytes",
+        "fewer than 5 calls were timed in some runs, because they take long, at 2000000 bytes",
     )
 
 

@@ -67,7 +67,7 @@ def changed(number: int, **values: Any) -> Any:
     [
         (lambda lines: lines[:-1], "expected 72 times of pairs, the logs have 71"),
         (lambda lines: [*lines, lines[0]], "expected 72 times of pairs, the logs have 73"),
-        (lambda lines: [*lines[:-1], lines[0]], "nodes 0 and 1, a-to-b, sweep 1, once, it is there again"),
+        (lambda lines: [*lines[:-1], lines[0]], "nodes 0 and 1, a-to-b, sweep 1, once, got it again"),
         (changed(0, b="3"), "expected a time of this run, got sweep=1 round=1 a=0 b=3"),
         (changed(0, a="1"), "a=1 b=1"),
         (changed(0, sweep="4"), "sweep=4"),
@@ -144,14 +144,18 @@ def test_two_groups_are_told_as_a_boundary() -> None:
             "nothing stands out: all pairs within +0% and +0% of the ordinary time; "
             "a node 1.1x slower, or a link 1.1x, would have been named",
         ),
-        (spec_of(nodes=2, gpus=1), 3, "two nodes are one pair, and there is nothing to compare it with; three can tell"),
+        (
+            spec_of(nodes=2, gpus=1),
+            3,
+            "two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",
+        ),
         (
             spec_of(nodes=4, gpus=1),
             2,
             "nothing stands out: all pairs within +0% and +0% of the ordinary time; "
             "a node 1.1x slower, or a link 1.1x, would have been named",
         ),
-        (spec_of(nodes=4, gpus=1), 1, "one sweep tells nothing of its noise: no verdict. take more --steps"),
+        (spec_of(nodes=4, gpus=1), 1, "the noise of a single sweep is unknown: no verdict. use more --steps"),
     ],
 )
 def test_where_nobody_is_named_it_says_what_would_have_been(spec: RunSpec, sweeps: int, said: str) -> None:

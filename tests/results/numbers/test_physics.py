@@ -275,7 +275,7 @@ def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() ->
     assert findings(two, [one, measured("4n8g", 4096 / 0.16)]) == ()
     (found,) = findings(two, [one, measured("4n8g", 4096 / 0.145)])
     assert found.text == (
-        "loses 40 ms a step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60; doubt this number first"
+        "loses 40 ms per step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60; doubt this number first"
     )
 
 
