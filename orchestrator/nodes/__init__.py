@@ -1,5 +1,5 @@
-"""Everything that is said to a node: requests, files, checks, logs that come back.
+"""All communication with nodes: requests, files, checks, collected logs.
 
-May use `inventory`, `plan`, `checks`, `record` and `transport`. Hands on nothing, because that
-would load paramiko: import `node`, `cluster`, `fanout`, `preflight`, `deploy`, `collect` and `headroom` by name.
+May use `inventory`, `plan`, `checks`, `record` and `transport`. Exports nothing, because that would load paramiko: import
+`node`, `cluster`, `fanout`, `preflight`, `deploy`, `collect` and `headroom` by name.
 """

@@ -1,4 +1,4 @@
-"""The open lines of one command: one per host, made together, re-made when one breaks, closed at the end."""
+"""The connections of one command: one per host, opened together, reconnected when one breaks, closed at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREPARING = 16
 
 
 class Cluster:
-    """Lines to hosts by name. Use as a context manager; leaving it closes every line."""
+    """Connections to hosts by name. Use as a context manager; leaving it closes every connection."""
 
     def __init__(self, hosts: Sequence[Host], trust: Trust) -> None:
         self.hosts = tuple(hosts)
@@ -28,24 +28,24 @@ class Cluster:
         self._by_name = {host.name: host for host in self.hosts}
 
     def open(self) -> Cluster:
-        """Connect to every host at once. Raises Faults naming every host that cannot be reached, each with its cause, and
-        ConfigError, before anybody is contacted, for keys and files that cannot be used or limits of this process."""
+        """Connect to all hosts at the same time. Raises Faults naming every unreachable host with its cause, and ConfigError,
+        before any host is contacted, for unusable keys and files or limits of this process."""
         make_room(len(self.hosts))
         missing = self._missing()
-        # This is work of this machine alone, with `ssh -G` at times: many threads would only hinder each other.
+        # This is local work, sometimes with `ssh -G`: more threads would only slow each other down.
         endpoints = each_or_raise(missing, lambda name: prepare(self._host(name), self.trust), _PREPARING)
         self.nodes.update(each_or_raise(missing, lambda name: self._connect(name, endpoints[name])))
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:
-        """Connect to every host that can be reached; return the errors of the others by host name. Else as `open`."""
+        """Connect to every reachable host; return the errors of the others by host name. Otherwise like `open`."""
         make_room(len(self.hosts))
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
         return errors
 
     def reconnect(self, name: str) -> Node:
-        """Replace the line to one host with a fresh one, verified like the first."""
+        """Replace the connection to one host with a new one, verified like the first."""
         old = self.nodes.pop(name, None)
         if old:
             old.transport.close()
@@ -53,7 +53,7 @@ class Cluster:
         return self.nodes[name]
 
     def close(self) -> None:
-        """Close every line."""
+        """Close every connection."""
         each(self.nodes, lambda name: self.nodes[name].close())
         self.nodes.clear()
 

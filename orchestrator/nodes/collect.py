@@ -1,6 +1,6 @@
-"""Logs come home: as bytes, resumed where a transfer stopped, checked against the node's own digests, never overwritten.
+"""Collect logs: as bytes, resumed where a transfer stopped, verified against the node's own digests, never overwritten.
 
-Local names are built here from an allow-list; what a node says never names a file of ours.
+Local names are checked against an allow-list; a node cannot choose any other name for a local file.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from orchestrator.strictjson import strict_json
 __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 
 _MAX_FILES = 4096
-# Above the limit at which a node stops a run for its output: a log that tripped it is seen up to a second late.
+# Above the limit at which a node stops a run for its output, because the node notices it up to a second late.
 _MAX_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What one host's logs of one run amount to now. ``complete``: the exit record is here and every digest agrees.
+    """The collected logs of one host and one run. ``complete``: the exit record is collected and every digest matches.
 
-    ``odd`` are names in the log folder that are no logs, and were neither opened nor sent: links, pipes, devices.
+    ``odd`` are names in the log folder that are not logs and were neither opened nor sent: links, pipes, devices.
     """
 
     host: str
@@ -45,7 +45,7 @@ class Collected:
 def collect_host(
     node: Node, run: RunDir, *, timeout_s: float = 60.0, moved: Callable[[int], None] = lambda count: None
 ) -> Collected:
-    """Bring one host's logs of a run home; ``moved`` is told of each number of bytes that has come. Safe to repeat.
+    """Collect one host's logs of a run. ``moved`` is called with each number of bytes received. Safe to repeat.
 
     Raises TransportError transfer_corrupt after one failed retry.
     """
@@ -59,7 +59,7 @@ def collect_host(
             for name in wrong:
                 path = run.log_path(host, name)
                 if path.exists():
-                    # The bytes that came first are evidence too; they stay beside the fresh copy.
+                    # The bytes received first are evidence too; they stay next to the new copy.
                     path.rename(path.with_name(f"{name}.refused"))
     raise TransportError(
         f"collected logs differ from the node's own digests: {', '.join(wrong)}",
@@ -72,7 +72,7 @@ def collect_host(
 
 
 class _Logs:
-    """The logs of a host as they come in. The one that is written to stays open: it comes in many pieces."""
+    """The logs of a host as they arrive. The current log stays open, because it arrives in many pieces."""
 
     def __init__(self, run: RunDir, host: str, moved: Callable[[int], None]) -> None:
         self._run = run
@@ -83,7 +83,7 @@ class _Logs:
         self.received = 0
 
     def at(self, name: str, offset: int) -> Callable[[memoryview], None]:
-        """Return what writes to a log from an offset on. Raises DataError where that would leave a hole."""
+        """Return a function that writes to a log from an offset on. Raises DataError if that would leave a hole."""
         path = self._run.log_path(self._host, name)
         if path != self._path:
             self.close()
@@ -94,7 +94,7 @@ class _Logs:
             self._file.seek(offset)
             size = os.fstat(self._file.fileno()).st_size
         if size < offset:
-            raise DataError(f"expected {offset} bytes here already", kind="state_damaged", where=str(path))
+            raise DataError(f"expected a file of at least {offset} bytes, got {size}", kind="state_damaged", where=str(path))
         return self._write
 
     def _write(self, data: memoryview) -> None:
@@ -107,7 +107,7 @@ class _Logs:
         self._moved(len(data))
 
     def close(self) -> None:
-        """Let go of the log. Raises DataError where there is no room after all for what was written."""
+        """Close the log. Raises DataError if there is no space for what was written."""
         if self._file:
             file, self._file = self._file, None
             with failures(self._path):
@@ -115,7 +115,7 @@ class _Logs:
 
 
 def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[int], None]) -> Collected:
-    """Bring what is new; whether it is whole is the caller's to say, who compares the digests."""
+    """Collect new bytes. The caller compares the digests and decides whether the logs are complete."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
     with closing(_Logs(run, host, moved)) as logs:
@@ -124,19 +124,19 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[in
             if size == 0 and name not in have:
                 logs.at(name, 0)
     if wanted is None:
-        return Collected(host, 0, len(have), False, "not on the node any more" if have else "nothing there")
+        return Collected(host, 0, len(have), False, "no longer on the node" if have else "not on the node")
     if wanted.exit_record:
         run.write_log(host, "exit.json", wanted.exit_record)
     note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
     if wanted.alive and not wanted.exit_record:
         note = "still running there"
     if wanted.odd:
-        note = "; ".join([*([note] if note else []), f"no logs, and left there: {', '.join(map(repr, wanted.odd))}"])
+        note = "; ".join([*([note] if note else []), f"not logs, left on the node: {', '.join(map(repr, wanted.odd))}"])
     return Collected(host, logs.received, len(wanted.sizes), False, note, wanted.odd)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
-    """Tell whether a host's exit record of a run is here, can be read, and every log agrees with it."""
+    """Return True if a host's exit record of a run is collected and readable, and every log matches it."""
     try:
         return exit_record(run, host) is not None and not _mismatches(run, host)
     except DataError:
@@ -144,7 +144,7 @@ def is_complete(run: RunDir, host: str) -> bool:
 
 
 def _mismatches(run: RunDir, host: str) -> list[str]:
-    """Return the logs whose size or digest is not what the node's exit record says. None without a record."""
+    """Return the logs whose digest differs from the node's exit record; an empty list without a record."""
     import hashlib
 
     record = exit_record(run, host)
@@ -162,7 +162,7 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
 
 
 def settle(run: RunDir, hosts: Sequence[str]) -> None:
-    """Write the outcome of a run whose controller did not live to do so, once every node's record of it can be read."""
+    """Record the outcome of a run whose controller died before it could, once every node's exit record is readable."""
     manifest = read_manifest(run)
     try:
         records = {host: record for host in hosts if (record := exit_record(run, host))}
@@ -182,7 +182,7 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a node still has of a run: its exit record, whether its keeper lives, whether anything of it was ever started."""
+    """What a node still has of a run: its exit record, whether its supervisor is alive, whether the run was ever started."""
 
     record: ExitRecord | None
     alive: bool
@@ -191,8 +191,8 @@ class Left:
 
 
 def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
-    """Return what a run left on a node; None where the node knows nothing of it. Raises RunError for a record that is none."""
-    # Offsets beyond any file: only the record is wanted.
+    """Return what a run left on a node; None if the node does not have the run. Raises RunError for an invalid record."""
+    # No files are requested, only the record.
     wanted = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
     if wanted is None:
         return None

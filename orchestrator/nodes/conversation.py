@@ -1,4 +1,4 @@
-"""One conversation with the program that speaks for a node, and the line to the keeper of a run: framed and checked."""
+"""The protocol with the node runner, and the connection to the supervisor of a run: framed and checked."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NOISE_LIMIT = 1 << 20
 _LINE_LIMIT = 1 << 24
 _HINTS = {
     "storage_full": "free some space there, or set vars.workdir of this host to another disk",
-    "transfer_corrupt": "the node's disk or memory alters bytes, or somebody writes to these files",
-    "the node's system": "mount, df and dmesg there may tell more; -x leaves a host out",
+    "transfer_corrupt": "the node's disk or memory alters bytes, or another process writes to these files",
+    "the node's system": "check mount, df and dmesg on the node; -x excludes a host",
     "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
 }
 
@@ -30,12 +30,12 @@ _HINTS = {
 T = TypeVar("T")
 Counted = tuple[int, Callable[[memoryview], Any]]
 Reader = Generator[Counted | None, Any, T]
-"""Reads an answer: it yields None for the next line, which it is sent, or a count of bytes and what is given them in pieces,
-each good until that returns."""
+"""Reads an answer. It yields None to be sent the next line, or a number of bytes and a function that is called with them in
+pieces; a piece is valid until the function returns."""
 
 
 class Call:
-    """One answered request: a reader of lines and counted bytes over a channel, every wait limited."""
+    """A request and its answer: reads lines and counted bytes from a channel; every wait has a timeout."""
 
     def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str) -> None:
         self.channel = channel
@@ -48,12 +48,12 @@ class Call:
     def begin(self, request: bytes, mark: bytes, timeout_s: float) -> None:
         """Send a request and read up to the mark with which its answer begins."""
         self.timeout_s = timeout_s
-        with suppress(TransportError):  # one that ends without reading says why on its way out
+        with suppress(TransportError):  # if it exits without reading, it prints the reason
             self.send(request)
         self.skip_noise(mark)
 
     def leave(self) -> None:
-        """Say that there will be no more requests, and wait a moment for the runner to go."""
+        """Signal that there are no more requests, and wait briefly for the runner to exit."""
         self.channel.shutdown_write()
         with suppress(OrchError, TimeoutError):
             self.channel.ending(_LEAVE_S)
@@ -64,7 +64,7 @@ class Call:
         self.channel.send(data)
 
     def skip_noise(self, mark: bytes) -> None:
-        """Drop what login scripts print, up to and with the line that begins our answer."""
+        """Drop the output of login scripts, up to and including the line that begins the answer."""
         while (at := self._buffer.find(mark)) < 0:
             if len(self._buffer) > _NOISE_LIMIT:
                 raise self._broken("more than 1 MiB of text before the answer")
@@ -73,25 +73,25 @@ class Call:
         self._spoke = True
 
     def line(self) -> dict[str, Any]:
-        """Return the next JSON line. Raises what the node refused."""
+        """Return the next JSON line. Raises the error that a node refuses with."""
         while (value := self.next_line()) is None:
             self._more()
         return value
 
     def whole_lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines that have come whole, without waiting."""
+        """Yield the complete lines received so far, without waiting."""
         while (value := self.next_line()) is not None:
             yield value
 
     def lines_with(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Take in ``data`` and yield the lines that are whole now. Where it is empty, raises why nothing more comes."""
+        """Add ``data`` and yield the lines that are complete now. Empty data raises the reason for the end of the stream."""
         if not data:
             self._more()
         self._buffer += data
         return self.whole_lines()
 
     def next_line(self, data: bytes = b"") -> dict[str, Any] | None:
-        """Take in ``data`` and return the first line, None where it has not come whole."""
+        """Add ``data`` and return the first line, None if it is not complete yet."""
         self._buffer += data
         at = self._buffer.find(b"\n")
         if at < 0:
@@ -119,7 +119,7 @@ class Call:
         return data
 
     def follow(self, reader: Reader[T]) -> T:
-        """Have ``reader`` read the answer as it comes, in the connection's own thread; return what it returns."""
+        """Let ``reader`` read the answer as it arrives, in the connection's own thread; return its result."""
         reading = _Reading(self, reader)
         data = bytes(self._buffer)
         self._buffer.clear()
@@ -140,7 +140,7 @@ class Call:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Say why there is no answer: it did not come in time, or the runner is gone."""
+        """Raise the reason for a missing answer: a timeout, or the runner has exited."""
         try:
             yield
         except TimeoutError:
@@ -153,23 +153,23 @@ class Call:
     def _ended(self) -> OrchError:
         streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))
         words = [line for stream in streams for line in stream.decode("utf-8", "replace").strip().splitlines()[-3:]]
-        said = " / ".join(words) or "it said nothing"
+        output = " / ".join(words) or "it printed nothing"
         if self._spoke:
             return RunError(
-                f"the node runner ended before it had answered: {said}",
+                f"the node runner ended before it had answered: {output}",
                 kind="node_unfit",
                 host=self.host.name,
-                hint="dmesg there tells whether the kernel killed it, as for memory",
+                hint="check dmesg on the node: the kernel may have killed it for lack of memory",
             )
-        if '"<string>"' not in said and ("not found" in said or "No such file" in said):
+        if '"<string>"' not in output and ("not found" in output or "No such file" in output):
             return RunError(
-                f"no interpreter {self._python!r} for the node runner: {said}",
+                f"no interpreter {self._python!r} for the node runner: {output}",
                 kind="node_unfit",
                 host=self.host.name,
                 hint="install Python 3.6 or newer, or set vars.runner_python of this host in the inventory",
             )
         return RunError(
-            f"the node runner ended without an answer: {said}",
+            f"the node runner ended without an answer: {output}",
             kind="node_unfit",
             host=self.host.name,
             hint=f"does the login shell of {self.host.ssh.user or 'this user'} run commands (getent passwd tells which it is, "
@@ -181,10 +181,10 @@ class Call:
 
 
 class KeeperLine:
-    """The line to one run's keeper: orders go out, events come in, in the thread of the connection. ``hello`` was the first.
+    """The connection to a run's supervisor: sends orders, receives events in the connection's thread. ``hello`` was the first.
 
-    ``via`` names the jump host that it runs through, where there is one. ``keep`` is given the runner that has carried the line
-    once the keeper has gone at our word.
+    ``via`` names the jump host, if any. ``keep`` is called with the runner of the connection after the supervisor has exited
+    at the controller's request.
     """
 
     def __init__(self, call: Call, hello: dict[str, Any], keep: Callable[[Call], None], via: str = "") -> None:
@@ -198,22 +198,22 @@ class KeeperLine:
         self._deliver: Callable[[str, dict[str, Any]], None] = lambda *_: None
 
     def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
-        """Hand each event to ``deliver(host name, event)``, which must not wait; a lost line is the event ``lost``."""
+        """Call ``deliver(host name, event)`` with each event; it must not block. A lost connection is the event ``lost``."""
         self._deliver = deliver
         self._hand_over(self._call.whole_lines)
         self._call.channel.listen(lambda data: self._hand_over(lambda: self._call.lines_with(data)))
 
     def send(self, do: str, **fields: Any) -> None:
-        """Send one order. A line that is gone shows as the event ``lost``, not here."""
+        """Send one order. A lost connection is reported as the event ``lost``, not here."""
         try:
             self._call.send(json.dumps({**fields, "do": do}).encode() + b"\n")
         except TransportError:
             return
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Close the line. Before the go-word this makes the keeper leave without starting anything.
+        """Close the connection. Before the start signal this makes the supervisor exit without starting anything.
 
-        After a goodbye there are up to ``wait_s`` seconds for the keeper to go, so that its runner may answer further requests.
+        After a goodbye, wait up to ``wait_s`` seconds for the supervisor to exit, so that its runner can answer more requests.
         """
         self._over.wait(wait_s)
         if self._runner_stays:
@@ -238,7 +238,7 @@ class KeeperLine:
 
 
 class _Reading(Generic[T]):
-    """An answer on its way to a reader: a `Taker` that gives it the lines and the bytes that it asks for."""
+    """An answer in progress: a `Taker` that gives a reader the lines and bytes it requests."""
 
     def __init__(self, call: Call, reader: Reader[T]) -> None:
         self.result: T
@@ -274,7 +274,7 @@ class _Reading(Generic[T]):
 
 
 def refusal(fields: Any, host: str) -> OrchError:
-    """Return the error that a node's refusal stands for."""
+    """Return the error for a node's refusal."""
     values = fields if isinstance(fields, dict) else {}
     kind = str(values.get("kind", "node_unfit"))
     message = str(values.get("message", "refused without a reason"))
@@ -286,7 +286,7 @@ def refusal(fields: Any, host: str) -> OrchError:
 
 
 def owner_words(text: str) -> str:
-    """Return the owner record of a node's lock in words, or as it stands where it is not one of ours."""
+    """Return the owner record of a node's lock in words, or unchanged if it has another format."""
     try:
         value = json.loads(text)
         who = f"{value['user']}@{value['controller']}, process {value['process']}"

@@ -1,8 +1,8 @@
-"""What a deploy left on each node and found there, remembered in the project, and the quick look whether that still holds.
+"""Deploy payloads, remember the state of each node in the project, and check quickly whether a node has changed since.
 
-The look is one short shell command: the digests of all files of a set at once, the boot, the GPUs' driver, and inode, size
-and times of the interpreter and of the folders in which it finds its packages. Where all of it is as it was, nothing has to be
-sent, and the facts are those of before. They are shown by `orch deploy` and decide nothing: a bench captures its own.
+The check is one short shell command: the digests of all files of a set, the boot id, the GPU driver, and inode, size and
+times of the interpreter and of its package folders. If nothing has changed, nothing is sent and the remembered facts are
+used. `orch deploy` only shows these facts: a bench captures its own.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LOOK_S = 30.0
 class Deployed:
     """One node after a deploy.
 
-    ``key`` stands for the host as the inventory has it and for the frameworks that were deployed; ``root`` is the absolute
-    work directory; ``sets`` are, by the digest of each payload set, those of its files by name; ``machine`` and ``paths``
-    are what the node runner said that its facts rest on; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
+    ``key`` identifies the host's inventory entry and the deployed frameworks; ``root`` is the absolute work directory;
+    ``sets`` maps the digest of each payload set to the digests of its files by name; ``machine`` and ``paths`` are what the
+    facts depend on, as reported by the node runner; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
     """
 
     key: str
@@ -51,9 +51,9 @@ class Deployed:
 
     @property
     def question(self) -> str:
-        """The shell's command that prints `answer` where nothing has changed."""
+        """The shell command that prints `answer` if nothing has changed."""
         machine = "cat /proc/sys/kernel/random/boot_id /proc/driver/nvidia/version 2>/dev/null"
-        # Into each set and out again: a subshell, or a digest of the digests, would be a process more on every node.
+        # Change into each set and back: a subshell, or a digest of the digests, would cost one more process per node.
         sets = [
             f"cd ./{payload_path('', digest)} && sha256sum -- {_words(files)} && cd ../.."
             for digest, files in self.sets.items()
@@ -63,22 +63,22 @@ class Deployed:
 
     @property
     def answer(self) -> bytes:
-        """What `question` prints where nothing has changed, after whatever a login shell says."""
+        """The output of `question` if nothing has changed; a login shell may print text before it."""
         lines = [f"{digest}  {name}" for files in self.sets.values() for name, digest in files.items()]
         lines += [f"{path} {state}" for path, state in self.paths.items()]
         return (self.machine + "".join(f"{line}\n" for line in lines)).encode("utf-8", "surrogateescape")
 
     def holds(self, node: Node) -> bool:
-        """Look whether all of it is still so. A node without these programs, or one that says anything else, has changed."""
+        """Return True if the node is unchanged. Any other output, or a node without these programs, counts as changed."""
         try:
             done = node.transport.run(["sh", "-c", self.question], timeout_s=_LOOK_S)
         except OrchError:
-            return False  # whoever asks it next says why
+            return False  # the next request to the node reports the cause
         return done.code == 0 and done.stdout.endswith(self.answer)
 
 
 class Memory:
-    """What a project remembers of deploys of these frameworks; a lost or damaged memory costs one whole deploy."""
+    """The remembered deploys of these frameworks in a project; if the file is lost or damaged, the next deploy is complete."""
 
     def __init__(self, path: Path, folders: Sequence[FrameworkFolder]) -> None:
         self.path = path
@@ -91,40 +91,40 @@ class Memory:
             return
 
     def of(self, host: Host) -> Deployed | None:
-        """Return what is remembered of a host as it is in the inventory now; None where there is nothing."""
+        """Return the remembered deploy of a host; None if there is none, or its inventory entry has changed."""
         try:
-            found = Deployed(**self._all[host.name])
+            deployed = Deployed(**self._all[host.name])
         except (KeyError, TypeError):
             return None
-        return found if found.key == self._key(host) and found.sets == self._sets else None
+        return deployed if deployed.key == self._key(host) and deployed.sets == self._sets else None
 
     def note(self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]) -> None:
-        """Remember a host after a whole deploy: its ``facts`` by framework, and what they rest on."""
+        """Remember a host after a complete deploy: its ``facts`` by framework, and ``standing``, what they depend on."""
         root = str(next(iter(facts.values()))["workdir"])
         machine, paths = str(standing["machine"]), dict(standing["paths"])
         self._all[host.name] = asdict(Deployed(self._key(host), root, self._sets, machine, paths, facts, time.time()))
 
     def save(self) -> None:
-        """Write it down. Raises ConfigError where the project cannot be written."""
+        """Write the file. Raises ConfigError if the project cannot be written."""
         keep(self.path, {"schema": 1, "hosts": self._all})
 
     def _key(self, host: Host) -> str:
-        parts = [asdict(host), [(each.framework.name, each.framework.digest) for each in self._folders]]
+        parts = [asdict(host), [(folder.framework.name, folder.framework.digest) for folder in self._folders]]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def deploy(
     cluster: Cluster, folders: Sequence[FrameworkFolder], memory: Memory
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, Any]], dict[str, float]]:
-    """Bring payloads to every node that lacks them and capture its facts; what stands as it was left is only looked at.
+    """Send payloads to every node that misses them and capture its facts; an unchanged node is only checked.
 
-    Returns (bytes sent, facts), each by framework and host, and when the facts of the nodes were captured on which nothing has
-    changed. Raises Faults where a node does not answer, or two names are one machine.
+    Returns (bytes sent, facts), each by framework and host, and for unchanged nodes the time at which their facts were
+    captured. Raises Faults if a node does not answer, or two names are the same machine.
     """
     hosts = {host.name: host for host in cluster.hosts}
-    known = {name: found for name, host in hosts.items() if (found := memory.of(host))}
-    stands = each_or_raise(known, lambda name: known[name].holds(cluster.nodes[name]))
-    kept = {name: known[name] for name, same in stands.items() if same}
+    remembered = {name: deployed for name, host in hosts.items() if (deployed := memory.of(host))}
+    unchanged = each_or_raise(remembered, lambda name: remembered[name].holds(cluster.nodes[name]))
+    kept = {name: remembered[name] for name, same in unchanged.items() if same}
     changed = [name for name in hosts if name not in kept]
     sent: dict[str, dict[str, int]] = {}
     facts: dict[str, dict[str, Any]] = {}
@@ -142,13 +142,13 @@ def deploy(
         memory.note(hosts[host], lasting, standing)
     if changed:
         memory.save()
-    return sent, facts, {host: found.at for host, found in kept.items()}
+    return sent, facts, {host: deployed.at for host, deployed in kept.items()}
 
 
 def stage_payload(node: Node, folder: FrameworkFolder) -> int:
-    """Bring the wrapper of ranks and the framework's payload to a node as one set, named by its digest.
+    """Send the rank wrapper and the framework's payload to a node as one set, named by its digest.
 
-    Returns the bytes that had to be sent: what the node holds of it in another set is copied there.
+    Returns the number of bytes sent: files that the node has in another set are copied on the node.
     """
     digest = folder.payload_digest
     files = [
@@ -159,5 +159,5 @@ def stage_payload(node: Node, folder: FrameworkFolder) -> int:
 
 
 def _words(texts: Iterable[str]) -> str:
-    """Return texts as words of a shell's command."""
+    """Return texts as quoted words of a shell command."""
     return " ".join(map(shlex.quote, texts))

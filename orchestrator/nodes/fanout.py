@@ -1,7 +1,7 @@
-"""One call on many hosts at once, every result and every error kept.
+"""Run one call on many hosts at the same time, and keep every result and every error.
 
-On up to 128 hosts each call has a thread of its own; on more, a call begins when one before it is done. What has to happen on
-all nodes together, the start of a run, is no call in this sense: it is ordered over lines that are open already.
+Up to 128 calls run at a time, each in its own thread; with more hosts a call starts when an earlier one is done. The start of a
+run, which must happen on all nodes together, does not use this: it is ordered over connections that are already open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.errors import Faults, OrchError
 __all__ = ["each", "each_or_raise"]
 
 WIDTH = 128
-"""Calls at a time: with a thread for each connection, under two threads for each host of a cluster that is wide."""
+"""Calls at a time. With one more thread per connection, a large cluster needs fewer than two threads per host."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -28,7 +28,7 @@ def each(
 ) -> tuple[dict[Key, Value], dict[Key, OrchError]]:
     """Return (results, errors) of ``call`` on every key, ``width`` at a time.
 
-    Only `OrchError` is an answer; all else is a bug, and raised.
+    Only `OrchError` is returned as an error; any other exception is a bug and raised.
     """
     keys = list(keys)
     results: dict[Key, Value] = {}
@@ -45,7 +45,7 @@ def each(
             except BaseException as error:
                 answers.put((key, None, error))
 
-    # Threads that do not keep the program alive: who interrupts it must not wait for the slowest host.
+    # Daemon threads, so that an interrupt does not wait for the slowest host.
     for number in range(min(width, len(keys))):
         threading.Thread(target=work, name=f"fanout-{number}", daemon=True).start()
     try:
@@ -58,7 +58,7 @@ def each(
             else:
                 raise error
     finally:
-        deque(waiting, maxlen=0)  # who is interrupted begins nothing more
+        deque(waiting, maxlen=0)  # after an interrupt nothing new is started
     order = {key: index for index, key in enumerate(keys)}
     return dict(sorted(results.items(), key=lambda item: order[item[0]])), dict(
         sorted(errors.items(), key=lambda item: order[item[0]])
@@ -66,7 +66,7 @@ def each(
 
 
 def each_or_raise(keys: Iterable[Key], call: Callable[[Key], Value], width: int = WIDTH) -> dict[Key, Value]:
-    """Return the results in the order of the keys. Raises `Faults` with all errors where there is any."""
+    """Return the results in the order of the keys. Raises `Faults` with all errors if there are any."""
     results, errors = each(keys, call, width)
     if errors:
         raise Faults(list(errors.values()))

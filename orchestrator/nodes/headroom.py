@@ -1,7 +1,7 @@
-"""Whether this process may open as many files and start as many threads as the hosts of a command need: asked beforehand.
+"""Check in advance whether this process may open as many files and start as many threads as a command's hosts need.
 
-Where a limit is met in the middle of a run, whatever happens to be done then fails, and the run with it. So a command that
-would meet one is refused with the figure that it needs.
+A limit reached in the middle of a run would fail the run. So a command that would exceed one is refused with the number it
+needs.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from orchestrator.procs import own_groups
 
 __all__ = ["disk_room", "make_room"]
 
-# A host takes a socket and a few locks for long, and the pipes of `ssh -G` for a moment; the rest is the program itself.
+# Each host needs a socket and a few locks permanently, and the pipes of `ssh -G` briefly; the rest is the program itself.
 _FILES_PER_HOST, _FILES = 8, 32
-# A thread of the protocol each; and for each call at a time its own thread, and perhaps `ssh -G`.
+# One protocol thread per host; per concurrent call one thread and possibly `ssh -G`.
 _TASKS_PER_HOST, _TASKS_PER_CALL, _TASKS = 1, 2, 6
 _FEW = 10_000
-# Whole blocks of a disk: four small rendered files and four logs that may be empty; and a little for the journal.
+# Whole disk blocks for four small rendered files and four possibly empty logs; and a little for the journal.
 _PLAN_BYTES_PER_NODE, _PLAN_BYTES = 64 << 10, 1 << 20
 
 
 def disk_room(folder: Path, runs: int, hosts: int) -> None:
-    """Raise ConfigError where the disk of ``folder`` has no room for the plan: rendered files and records, without logs."""
+    """Raise ConfigError if the disk of ``folder`` has no space for the plan: rendered files and records, without logs."""
     needed = _PLAN_BYTES + runs * hosts * _PLAN_BYTES_PER_NODE
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    system = os.statvfs(there)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    system = os.statvfs(existing)
     if (free := system.f_bavail * system.f_frsize) < needed:
         message = f"the plan of {runs} runs on up to {hosts} hosts needs {needed >> 20} MiB, {free >> 20} MiB are free"
-        raise ConfigError(message, where=str(there), hint="free some space, or set ORCH_PROJECT to another disk")
+        raise ConfigError(message, where=str(existing), hint="free some space, or set ORCH_PROJECT to another disk")
 
 
 def make_room(hosts: int) -> None:
-    """Raise the soft limit of open files where that helps. Raises ConfigError where so many hosts cannot be served."""
+    """Raise the soft limit of open files if needed. Raises ConfigError if the limits are too low for that many hosts."""
     files = hosts * _FILES_PER_HOST + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
@@ -45,21 +45,21 @@ def make_room(hosts: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         if most < files:
             message = f"{hosts} hosts need up to {files} open files, this process may have {most}"
-            raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or fewer hosts at a time")
+            raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or use fewer hosts at a time")
     tasks = hosts * _TASKS_PER_HOST + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
-    for what, room in _task_rooms():
-        if room < tasks:
-            message = f"{hosts} hosts need up to {tasks} further threads, {what} leaves {max(0, room)}"
-            raise ConfigError(message, where="limits", hint="raise it, or fewer hosts at a time")
+    for limit, available in _available_tasks():
+        if available < tasks:
+            message = f"{hosts} hosts need up to {tasks} further threads, {limit} leaves {max(0, available)}"
+            raise ConfigError(message, where="limits", hint="raise it, or use fewer hosts at a time")
 
 
-def _task_rooms() -> Iterator[tuple[str, int]]:
-    """Yield each limit on threads that is low enough to matter, in words, and how many more it lets this process start."""
+def _available_tasks() -> Iterator[tuple[str, int]]:
+    """Yield each limit on threads that is low enough to matter, in words, and how many more threads it allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if os.geteuid() and 0 <= soft < _FEW:  # it does not bind root
+    if os.geteuid() and 0 <= soft < _FEW:  # it does not apply to root
         yield f"the limit of {soft} processes of this user (ulimit -u)", soft - _tasks_of(os.getuid())
-    around = ((each, top) for here, top, _ in own_groups("pids") for each in (here, *here.parents))
-    for group in (each for each, top in around if each.is_relative_to(top)):
+    groups = ((group, top) for own, top, _ in own_groups("pids") for group in (own, *own.parents))
+    for group in (group for group, top in groups if group.is_relative_to(top)):
         try:
             most, now = ((group / name).read_text(encoding="ascii").strip() for name in ("pids.max", "pids.current"))
         except OSError:
@@ -69,7 +69,7 @@ def _task_rooms() -> Iterator[tuple[str, int]]:
 
 
 def _tasks_of(user: int) -> int:
-    """Return how many threads a user's processes have."""
+    """Return the number of threads of a user's processes."""
     count = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,8 +1,8 @@
 """The controller's side of the node runner, ``remote/noderun/``: one request over one channel, framed, checked, byte-exact.
 
-Nothing has to be installed on a node: the runner's source travels in front of the request, and every value travels as JSON
-behind it, so that a command line never holds more than an interpreter and a number. Text that login scripts print before the
-answer is skipped by a nonce.
+Nothing has to be installed on a node: the runner's source is sent before the request, and every value follows as JSON, so a
+command line contains only an interpreter, a constant program and a number. A nonce marks the start of the answer; text that
+login scripts print before it is skipped.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from orchestrator.transport.ssh import Transport
 
 __all__ = ["Node", "Upload", "Wanted"]
 
-# One line without quotes or exclamation marks, so that no login shell finds anything to interpret in it. It passes over lines
-# up to the end of `_LEADER`: of that, and of nothing else, a start-up file may take some that reads from standard input.
-# The alarm ends it where the controller has vanished without a word, of which its server may hear nothing for hours.
+# One line without quotes or exclamation marks, so that no login shell interprets any of it. It skips lines up to the end of
+# `_LEADER`: a start-up file that reads from standard input may consume some of these, and nothing else.
+# The alarm ends it if the controller has vanished silently, which the ssh server may not notice for hours.
 _BOOT = (
     "import signal,sys;signal.alarm(60);list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
@@ -38,16 +38,16 @@ _MAX_FILES = 4096
 
 
 _WINDOW = -15
-"""For zlib: pieces of logs are compressed into the bare format of RFC 1951."""
+"""For zlib: pieces of logs are compressed in the raw format of RFC 1951."""
 Sink = Callable[[str, int], Callable[[memoryview], Any]]
-"""Takes the name of a log and an offset, and returns what writes bytes there and on from there, and keeps none of them."""
+"""Takes the name of a log and an offset. Returns a function that writes bytes from there on and keeps no reference to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A file for a node: ``path`` is relative to the node's work directory.
 
-    ``elsewhere`` is a shell pattern, relative to it as well, of other files there that may have the same content.
+    ``elsewhere`` is a shell pattern, also relative to it, of other files on the node that may have the same content.
     """
 
     path: str
@@ -62,16 +62,16 @@ class Upload:
 
     @property
     def announcement(self) -> dict[str, Any]:
-        """What a node is told of it before its bytes."""
+        """The fields sent to a node before the file's bytes."""
         fields = {"path": self.path, "bytes": len(self.content), "sha256": self.sha256, "mode": self.mode}
         return {**fields, "elsewhere": self.elsewhere} if self.elsewhere else fields
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `Node.fetch` reports at its end: sizes of the logs on the node, the raw exit record, whether the keeper lives, the
-    number of logs that were too many, the kernel's identity of the node's boot, and some names of what is no log: links,
-    special files, names that are not allowed."""
+    """The result of `Node.fetch`: sizes of the logs on the node in bytes, the raw exit record, whether the supervisor is alive,
+    the number of logs beyond the limit, the kernel's boot id of the node, and some names that are not logs: links, special
+    files, names that are not allowed."""
 
     sizes: Mapping[str, int]
     exit_record: bytes
@@ -82,7 +82,7 @@ class Wanted:
 
 
 class Node:
-    """One host, spoken to through its node runner over one open line. Raises OrchError with ``host`` filled in."""
+    """One host, accessed through its node runner over one open connection. Raises OrchError with ``host`` set."""
 
     def __init__(self, transport: Transport, runner: bytes) -> None:
         self.transport = transport
@@ -91,20 +91,20 @@ class Node:
         self.runner_python = str(self.host.vars.get("runner_python", "python3"))
         self._runner = runner
         self.login_s = 0.0
-        """Seconds that it last took to start something there, the login shell and the runner itself."""
+        """Seconds that the last start of the login shell and the runner on the node took."""
         self._keeping = threading.Lock()
         self._idle: list[Call] = []
 
     def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
-        """Send one request and return the one line that answers it."""
+        """Send one request and return its answer of one line."""
         with self._call(op, request, timeout_s) as call:
             return call.line()
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
-        """Bring files to the node; what is already there with this digest is not sent. Returns the number of bytes sent.
+        """Send files to the node, except those it already has with this digest. Returns the number of bytes sent.
 
-        ``timeout_s`` bounds every wait for the node, not the whole transfer. What arrives altered is sent once more; raises
-        TransportError transfer_corrupt where that is no better.
+        ``timeout_s`` limits every wait for the node, not the whole transfer. Corrupted files are sent once more; raises
+        TransportError transfer_corrupt if that fails too.
         """
         try:
             return self._put(files, timeout_s)
@@ -132,7 +132,7 @@ class Node:
         max_bytes: int,
         max_files: int,
     ) -> Wanted | None:
-        """Write every log byte beyond the ``have`` offsets into ``sink``. None where the run is not there."""
+        """Write every log byte beyond the ``have`` offsets into ``sink``. Returns None if the node does not have the run."""
         request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
         with self._call("get", request, timeout_s) as call:
             try:
@@ -143,15 +143,15 @@ class Node:
                 ) from fault
 
     def tail(self, run_id: str, file: str, *, offset: int, follow: bool) -> Iterator[bytes]:
-        """Yield the bytes of a log file as they come, until the run ends."""
+        """Yield the bytes of a log file as they arrive, until the run ends."""
         with self._call("tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0) as call:
             while not (line := call.line()).get("done"):
                 yield call.read(_whole(line["bytes"], 1 << 20))
 
     def keeper(self, run_id: str, *, start: bool, timeout_s: float) -> KeeperLine:
-        """Open the line to a run's keeper, starting one if asked to.
+        """Open the connection to a run's supervisor; with ``start``, start one.
 
-        Returns once the keeper has said hello. Raises TransportError node_lost where there is none to answer.
+        Returns once the supervisor has said hello. Raises TransportError node_lost if none answers.
         """
         call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}, timeout_s)
         try:
@@ -161,14 +161,14 @@ class Node:
             raise
 
     def close(self) -> None:
-        """Let the runner go, see that it went, and hang up."""
+        """End the runner, wait briefly for its exit, and close the connection."""
         if self._idle:
             self._idle.pop().leave()
         self.transport.close()
 
     @contextmanager
     def _call(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Iterator[Call]:
-        """Have one request answered."""
+        """Send one request and yield the call that reads its answer."""
         call = self._begin(op, {**request, "stay": True}, timeout_s)
         try:
             yield call
@@ -178,7 +178,7 @@ class Node:
         self._keep(call)
 
     def _keep(self, call: Call) -> None:
-        """Let the runner that has answered stay for the next request, some seconds at most; one of them is enough."""
+        """Keep the runner that has answered for the next request, a few seconds at most. One is enough; others are closed."""
         with self._keeping:
             if not self._idle:
                 self._idle.append(call)
@@ -186,7 +186,7 @@ class Node:
         call.channel.close()
 
     def _begin(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Call:
-        """Put a request to the runner that has stayed, or to a new one; return where its answer begins."""
+        """Send a request to the idle runner or to a new one; return the call, positioned at the start of its answer."""
         nonce = secrets.token_hex(8)
         header = json.dumps({**request, "op": op, "nonce": nonce, "root": self.root}).encode() + b"\n"
         mark = b"ORCH " + nonce.encode() + b"\n"
@@ -196,7 +196,7 @@ class Node:
             try:
                 idle.begin(header, mark, timeout_s)
             except OrchError:
-                left = idle.channel.ended  # because nobody asked it for long; it has not begun with this
+                left = idle.channel.ended  # it exited after a long idle time, before it began with this request
                 idle.channel.close()
                 if not left:
                     raise
@@ -215,7 +215,7 @@ class Node:
 
 
 def _pieces(sink: Sink, max_bytes: int, max_files: int) -> Reader[Wanted | None]:
-    """Read what a runner sends of logs, piece by piece."""
+    """Read the logs that a runner sends, piece by piece."""
     names: set[str] = set()
     received = 0
     while not (line := (yield None)).get("done"):

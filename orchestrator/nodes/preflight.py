@@ -1,4 +1,4 @@
-"""The facts of every node, captured on all of them at once; `orchestrator.checks` judges them."""
+"""Capture the facts of all nodes at the same time; `orchestrator.checks` judges them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def capture(
     names: Sequence[str] | None = None,
     briefly: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, OrchError]]:
-    """Ask every connected node, or those named, for its facts. Returns (facts by host, errors by host).
+    """Request the facts of every connected node, or of ``names``. Returns (facts by host, errors by host).
 
-    ``briefly``: where the framework can be told from what is installed, it is not started, which takes seconds; and among the
-    facts is ``standing``, what they rest on.
+    ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
+    the facts include ``standing``, what they depend on.
     """
     probe = framework.probe if framework else "print('{}')"
     brief = {"distributions": list(framework.distributions)} if framework and briefly else {}
@@ -53,7 +53,7 @@ def capture(
         )
         try:
             facts = {**answer["facts"], **told_facts(unpacked(answer["told"]))}
-        except (ValueError, TypeError, AttributeError, LookupError) as error:  # whatever a strange node may have put there
+        except (ValueError, TypeError, AttributeError, LookupError) as error:  # a node may send anything
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None
         if facts.get("held_by"):
@@ -61,7 +61,7 @@ def capture(
         facts["login_s"] = round(node.login_s, 3)
         if briefly:
             facts["standing"] = answer["standing"]
-        # Somewhere between these two instants the node looked at its clock.
+        # The node read its clock between these two instants.
         facts["clock_off_s"] = round(min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time()))
         facts["host_key"] = node.transport.host_key
         return facts
@@ -70,13 +70,13 @@ def capture(
 
 
 def _peer(hosts: Sequence[Host], name: str) -> str | None:
-    """Return the address that a node is to find a way to: the master's, for the master another's; None where it is alone."""
+    """Return the address to which a node must have a route: the master's, or another's for the master; None for one host."""
     if len(hosts) < 2:
         return None
     return hosts[1 if hosts[0].name == name else 0].address
 
 
 def _programs(host: Host, framework: Framework | None) -> list[str]:
-    """Return the paths on the node of the programs that are not ours."""
+    """Return the paths of third-party programs on the node."""
     requires = framework.requires if framework else {}
     return [f"{host.vars[name]}/{holds}" for name, holds in requires.items() if host.vars.get(name)]

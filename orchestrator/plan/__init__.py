@@ -1,6 +1,6 @@
-"""Decide everything as data: a framework folder and choices become every file of every node.
+"""Plan runs as data: turn a framework folder and the user's choices into every file of every node.
 
-May use `inventory` and `logs`; knows no past: what earlier benches say is handed in. `folders` alone opens files.
+May use `inventory` and `logs`. Results of earlier benches are passed in, never read. Only `folders` opens files.
 """
 
 from orchestrator.plan.framework import Framework, Knob

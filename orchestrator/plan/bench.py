@@ -1,4 +1,4 @@
-"""All runs of one command, decided before anything is contacted: in which order they come, and each rendered to a `Plan`."""
+"""All runs of one command, planned before any host is contacted: their order, and the `Plan` rendered for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PORTS = range(20000, 30000)
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of a bench, before it is bound to a port."""
+    """One run of a bench, before it has a port."""
 
     run_id: str
     repeat: int
@@ -32,7 +32,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All runs of one command: its cells, in blocks of which each visits every cell once."""
+    """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once."""
 
     bench_id: str
     cells: tuple[RunSpec, ...]
@@ -40,7 +40,7 @@ class Bench:
     schedule: Schedule
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
-        """Return the runs of one repeat, from 1, in execution order; the same ones whenever it is asked for."""
+        """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""
         count = len(self.cells)
         order = ordered(count, repeat, self.schedule.order, self.schedule.seed)[-count:]
         return tuple(
@@ -48,18 +48,18 @@ class Bench:
         )
 
     def planned(self) -> tuple[PlannedRun, ...]:
-        """Return the runs that are planned from the start."""
+        """Return the runs planned at the start of the bench."""
         return tuple(run for repeat in range(1, self.schedule.repeats + 1) for run in self.block(repeat))
 
     def run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
-        """Return one run of a cell; ``index``: its place among all, from 1."""
+        """Return one run of a cell. ``index`` is its position among all runs, counted from 1."""
         return PlannedRun(
             run_name(self.bench_id, index, spec, repeat), repeat, spec, self.folders[spec.framework], self.bench_id
         )
 
 
 def ordered(count: int, repeats: int, order: str, seed: int) -> list[tuple[int, int]]:
-    """Return (cell index, repeat from 1) in execution order. Every repeat visits all cells once, so that drift touches all.
+    """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once, so drift affects them equally.
 
     >>> ordered(2, 2, "interleaved", 0)
     [(0, 1), (1, 1), (0, 2), (1, 2)]
@@ -75,7 +75,7 @@ def ordered(count: int, repeats: int, order: str, seed: int) -> list[tuple[int, 
 
 
 def plan_run(folder: FrameworkFolder, spec: RunSpec, hosts: Sequence[Host], *, run_id: str, repeat: int, port: int) -> Plan:
-    """Return one run, decided to the last byte."""
+    """Return the complete plan of one run, with the exact content of every file."""
     placement = place(spec, hosts, port)
     by_name = {host.name: host for host in hosts}
     return render(
@@ -91,5 +91,5 @@ def plan_run(folder: FrameworkFolder, spec: RunSpec, hosts: Sequence[Host], *, r
 
 
 def run_name(bench_id: str, index: int, spec: RunSpec, repeat: int) -> str:
-    """Return the id of a run: unique, readable, never parsed."""
+    """Return the id of a run: unique and readable. No code parses it."""
     return f"{bench_id}.{index:03d}-{spec.framework}-{spec.model}-{spec.shape}-{spec.dtype}-r{repeat}"

@@ -1,7 +1,7 @@
-"""A program that travels to nodes as one text, joined from parts.
+"""Bundle the modules of a program into one text to send to nodes.
 
-Parts are modules that import each other by ``from noderun.PART import NAME``. In a bundle they share one namespace, so those
-lines are left out. A comment before each part names its file, since line numbers in a node's traceback are the bundle's.
+Parts are modules that import each other with ``from noderun.PART import NAME``. In a bundle they share one namespace, so these
+imports are removed. A comment before each part names its file, because line numbers in a node's traceback refer to the bundle.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 __all__ = ["bundle", "parts"]
 
-# A regular expression, because every command would wait for a parser: `ast` takes 28 ms for all parts, this takes 1.
+# A regular expression, because every command waits for this: parsing all parts with `ast` takes 28 ms, this takes 1 ms.
 _IMPORT = re.compile(r"^from noderun\.(\w+) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
 
 
 def bundle(folder: Path, entry: str) -> bytes:
-    """Return one part of a folder and all that it imports as one text that runs on its own."""
+    """Return one part of a folder and everything it imports as one self-contained program."""
     return "".join(f"# ---- noderun/{name}.py\n\n{text}\n" for name, text in parts(folder, entry).items()).encode()
 
 
 def parts(folder: Path, entry: str) -> dict[str, str]:
-    """Return the texts of a part and of all that it imports, without those imports, each part after what it imports."""
+    """Return the texts of a part and all that it imports, by name, imports removed. Each part comes after those it imports."""
     texts: dict[str, str] = {}
     _add(folder, entry, texts)
     return texts

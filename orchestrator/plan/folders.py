@@ -1,7 +1,7 @@
-"""What is on this machine's disk of frameworks: their folders and payload files. Reads, checks, and hands on values.
+"""Framework folders and payload files on the controller's disk: found, read and checked here, returned as values.
 
-Folders and payloads are found beside the package when it is installed, above it in a source tree, and in whatever folder
-``--templates`` names. A framework is a folder; there is no list of them anywhere.
+Folders and payloads are in the package when it is installed, next to the package in a source tree, and in the folder given
+with ``--templates``. Each framework is one folder; no code lists them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 
 
 USUAL = "pytorch"
-"""The framework of a model that it has, where nobody names one."""
+"""The default framework for every model that it has."""
 
 
 _COMPILED = "__pycache__"
-# As the node runner takes them, and few enough that one line of a node's shell can name them all.
+# The names that the node runner accepts, and few enough that one shell command on a node can list them all.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
 
@@ -44,7 +44,7 @@ _MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
 class FrameworkFolder:
     """A framework with the texts of its templates by file name and the bytes of its payload by name in the set.
 
-    ``rank_wrapper.py`` is among them.
+    The payload includes ``rank_wrapper.py``.
     """
 
     framework: Framework
@@ -63,28 +63,31 @@ class FrameworkFolder:
 
 
 def frameworks(extra: Path | None = None) -> dict[str, Path]:
-    """Return every framework folder by name; those of ``extra`` come first and win."""
-    found: dict[str, Path] = {}
+    """Return every framework folder by name. Folders in ``extra`` come first and take precedence."""
+    folders: dict[str, Path] = {}
     for base in ([extra] if extra else []) + [_beside("templates")]:
         if not base.is_dir():
-            raise ConfigError("expected a folder of framework folders, there is none", where=str(base))
+            raise ConfigError("expected a folder of framework folders, found none", where=str(base))
         for file in sorted(base.glob("*/framework.yaml")):
-            found.setdefault(file.parent.name, file.parent)
-    return found
+            folders.setdefault(file.parent.name, file.parent)
+    return folders
 
 
 def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
-    """Read one framework folder. Raises ConfigError listing the known ones, or naming file and line of what is wrong."""
+    """Read one framework folder.
+
+    Raises ConfigError listing the available frameworks, or naming file and line of the fault.
+    """
     from orchestrator import yamlfile
     from orchestrator.logs.parse import parse
     from orchestrator.plan import schema
 
-    known = frameworks(extra)
-    if name not in known:
+    folders = frameworks(extra)
+    if name not in folders:
         raise ConfigError(
-            f"no framework {name!r}", where="--framework", hint=f"there are {', '.join(known)}{nearest(name, known)}"
+            f"no framework {name!r}", where="--framework", hint=f"available: {', '.join(folders)}{nearest(name, folders)}"
         )
-    folder = known[name]
+    folder = folders[name]
     document = yamlfile.load(folder / "framework.yaml")
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -93,32 +96,35 @@ def open_framework(name: str, extra: Path | None = None) -> FrameworkFolder:
     framework = schema.parse(document.value, document.line, folder.name, str(folder), digest.hexdigest())
     try:
         parse(b"", framework.log)
-    except ConfigError as error:  # a pattern that a log could make to run for ever
+    except ConfigError as error:  # a pattern that could take forever on some log
         raise ConfigError(error.message, where=f"{folder}/framework.yaml: {error.where}", hint=error.hint) from error
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
     for file in framework.files:
         if file.template not in sources:
-            raise ConfigError(f"expected a template {file.template}, there is none", where=f"{folder}/framework.yaml: files")
+            raise ConfigError(f"expected a template {file.template}, found none", where=f"{folder}/framework.yaml: files")
     payload = _payload_files(framework.payload, folder)
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
 def framework_for(model: str, extra: Path | None = None) -> str:
-    """Return the framework of a model for which nobody named one: `USUAL` if it has it, else the only one that does.
+    """Return the framework to use for a model when none is given: `USUAL` if it has the model, else the only one that does.
 
-    Raises ConfigError where several have it, or none.
+    Raises ConfigError if several frameworks have the model, or none.
     """
     if model in open_framework(USUAL, extra).framework.models:
         return USUAL
     models = {name: open_framework(name, extra).framework.models for name in frameworks(extra)}
-    having = [name for name, has in models.items() if model in has]
-    if len(having) == 1:
-        return having[0]
-    if having:
-        raise ConfigError(f"{', '.join(having)} have a model {model!r}", where="--framework", hint="name one of them")
-    known = sorted({each for has in models.values() for each in has})
+    candidates = [name for name, names in models.items() if model in names]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        message = f"several frameworks have a model {model!r}: {', '.join(candidates)}"
+        raise ConfigError(message, where="--framework", hint="choose one of them")
+    available = sorted({model_name for names in models.values() for model_name in names})
     raise ConfigError(
-        f"no framework has a model {model!r}", where="model", hint=f"there are {', '.join(known)}{nearest(model, known)}"
+        f"no framework has a model {model!r}",
+        where="model",
+        hint=f"available: {', '.join(available)}{nearest(model, available)}",
     )
 
 
@@ -128,19 +134,20 @@ def payload_bytes(name: str) -> bytes:
 
 
 def _payload_files(names: Sequence[str], folder: Path) -> dict[str, bytes]:
-    """Return the files that ``payload:`` of a framework folder names, by name in the set.
+    """Return the files listed under ``payload:`` of a framework folder, by name in the set.
 
-    Each is looked up in the folder, then in ``remote/``; a name that ends with a slash stands for all files below a folder.
-    Raises ConfigError naming what cannot be sent: what is missing or unreadable, a link, an odd name, too much.
+    Each name is looked up in the folder, then in ``remote/``. A name that ends with a slash means all files below that folder.
+    Raises ConfigError naming what cannot be sent: a missing or unreadable file, a link, a name that is not allowed, or files
+    beyond the limits.
     """
     files: dict[str, bytes] = {}
-    room = _MOST_BYTES
+    bytes_left = _MOST_BYTES
     try:
         for name, path in _payload_paths(names, folder):
-            room -= path.stat().st_size
-            if room < 0 or len(files) == _MOST_FILES:
-                message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} is beyond that"
-                hint = "send programs only; data belongs in vars.data_dir of each host"
+            bytes_left -= path.stat().st_size
+            if bytes_left < 0 or len(files) == _MOST_FILES:
+                message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} exceeds that"
+                hint = "send only programs; put data into vars.data_dir of each host"
                 raise ConfigError(message, where=f"{folder}/framework.yaml: payload", hint=hint)
             files[name] = path.read_bytes()
     except OSError as error:
@@ -160,19 +167,19 @@ def _payload_paths(names: Sequence[str], folder: Path) -> Iterator[tuple[str, Pa
                 _refuse_link(folder / parent)
         kind = "folder" if name.endswith("/") else "file"
         if not os.path.lexists(path):
-            raise ConfigError(f"expected a payload {kind} {name}, there is none", where=str(folder))
+            raise ConfigError(f"expected a payload {kind} {name}, found none", where=str(folder))
         if path.is_dir() != (kind == "folder"):
-            hint = "write its name without the slash" if kind == "folder" else f"write {name}/ for all files below it"
-            raise ConfigError(f"expected a {kind} for {name} of payload", where=str(path), hint=hint)
+            hint = "remove the slash after the name" if kind == "folder" else f"write {name}/ to send all files below it"
+            raise ConfigError(f"payload: expected {name} to be a {kind}", where=str(path), hint=hint)
         yield from _files_at(path, name.rstrip("/"))
 
 
 def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of a file, or of every file below a folder but for what Python has compiled."""
+    """Yield name and path of a file, or of every file below a folder except Python's bytecode."""
     _refuse_link(path)
     if not _PART.match(path.name) or len(name) > _MOST_NAME:
-        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no name beginning with a dot or dash"
-        hint = "rename it, or keep it elsewhere"
+        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
+        hint = "rename it, or move it elsewhere"
         raise ConfigError(f"expected a path of {expected}, got {name!r}", where=str(path), hint=hint)
     if path.is_file():
         yield name, path
@@ -186,24 +193,24 @@ def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
-        hint = "a payload is what lies in the folder itself: put the file there"
+        hint = "links are not sent: put the file itself into the folder"
         raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
 
 
 @cache
 def runner_source() -> bytes:
-    """Return the source of the node runner, which travels in front of each request."""
+    """Return the source of the node runner, which is sent before the first request to it."""
     return bundle(_beside("remote") / "noderun", "serve")
 
 
 @cache
 def rank_source() -> bytes:
-    """Return the source of the program that wraps a rank: only what that needs, since all ranks of a node start at once."""
+    """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a node start at once."""
     return bundle(_beside("remote") / "noderun", "rank")
 
 
 def _beside(name: str) -> Path:
-    """Return the installed or the source-tree folder of that name."""
+    """Return the folder of that name, installed with the package or in the source tree."""
     package = Path(__file__).resolve().parents[1]
     installed = package / name
     return installed if installed.is_dir() else package.parent / name

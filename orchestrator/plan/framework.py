@@ -1,6 +1,6 @@
-"""A folder under ``templates/``, understood: what a benchmark program takes, how it starts, what its log means.
+"""A framework as declared in a folder under ``templates/``: the options of a program, how it starts, what its log means.
 
-`Framework` is plain data read from ``framework.yaml`` by `orchestrator.plan.folders`; nothing here knows a framework by name.
+`Framework` is plain data that `orchestrator.plan.folders` reads from ``framework.yaml``; no code here names a framework.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "paylo
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A knob of one framework, set with ``--set name=value``. ``type`` is int, float, bool or str."""
+    """An option of one framework, set with ``--set name=value``. ``type`` is int, float, bool or str."""
 
     type: str
     default: Any
@@ -31,19 +31,19 @@ class Option:
     device_default: Mapping[str, Any] = field(default_factory=dict)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value that ``text`` stands for. Raises ConfigError naming the option and what it takes."""
+        """Return the value written as ``text``. Raises ConfigError naming the option and the values it takes."""
         words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-        unfit = ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
+        invalid = ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
         try:
             value = words[text.lower()] if self.type == "bool" else {"int": int, "float": float, "str": str}[self.type](text)
         except (KeyError, ValueError):
-            raise unfit from None
+            raise invalid from None
         if self.type == "float" and not math.isfinite(value):
-            raise unfit
-        if self.type == "str" and ("\0" in text or "\r" in text):  # no script, config file or log has room for these
-            raise unfit
+            raise invalid
+        if self.type == "str" and ("\0" in text or "\r" in text):  # these cannot be written into scripts, config files and logs
+            raise invalid
         if (self.choices and value not in self.choices) or (self.minimum is not None and value < self.minimum):
-            raise unfit
+            raise invalid
         return value
 
     def _expectation(self) -> str:
@@ -53,18 +53,18 @@ class Option:
             "int": "a whole number",
             "float": "a number",
             "bool": "true or false",
-            "str": "a text without NUL and carriage return",
+            "str": "text without NUL and carriage return",
         }[self.type]
         return kind if self.minimum is None else f"{kind} ≥ {self.minimum:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """What `orch tune` may turn: some variables of the environment together, or one option of the framework.
+    """A parameter that `orch tune` may change: a group of environment variables, or one option of the framework.
 
-    ``values`` are to be tried besides what holds without one (``default``, in words), the most promising first; each has a text
-    for every variable of ``env``, or one value of ``option``. ``networks`` are those of NCCL under which it makes sense,
-    ``Socket`` or ``IB``, or ``any`` where NCCL speaks at all; empty: always. ``numerics``: it changes what is computed.
+    ``values`` are tried in addition to the default (``default`` describes it in words), the most promising first; each has one
+    text per variable of ``env``, or one value of ``option``. ``networks`` limits it to NCCL's transports ``Socket`` and
+    ``IB``, or to ``any`` if NCCL communicates at all; empty: always. ``numerics``: the parameter changes the computed numbers.
     """
 
     env: tuple[str, ...]
@@ -76,13 +76,13 @@ class Knob:
 
     @property
     def name(self) -> str:
-        """Its variables, or its option."""
+        """Its variables joined by ``+``, or its option."""
         return self.option or "+".join(self.env)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file rendered for every node. ``target`` chooses how printed values are quoted: sh, json or yaml."""
+    """One file rendered for every node. ``target`` (sh, json or yaml) sets how printed values are quoted."""
 
     template: str
     path: str
@@ -92,18 +92,17 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What one folder declares. ``digest`` is the SHA-256 over the folder's files.
+    """The declaration of one framework folder. ``digest`` is the SHA-256 over the folder's files.
 
-    ``launch`` is ``every_node``, or ``first_node`` where a launcher on the first node starts the processes of all of them;
-    ``launch_by`` is the same for single values of options. ``requires`` maps host variables, folders of programs that are
-    not ours, to a path that each must hold. ``ports`` says how many ports, from master_port on, must be free on the
-    ``first_node`` and on ``every_node``; the word ``gpus`` stands for one per device. ``published`` names the rule by which
-    the published numbers of this system were computed. ``probe`` is Python that prints versions as a JSON object;
-    ``distributions`` are names of which one, as installed, tells without starting it whether the framework is there.
-    ``dtype_reasons`` says for a device why its table of types is short,
-    ``caveats`` what qualifies every number that the program prints on it. ``measures`` is a name of `measures.MEASURES`.
-    ``tunes`` is what `orch tune` may turn, what is likely to matter most first. ``payload`` names the files, and folders such
-    as ``models/``, that are sent to nodes as one set.
+    ``launch`` is ``every_node``, or ``first_node`` if a launcher on the first node starts the processes of all nodes;
+    ``launch_by`` overrides it for single values of options. ``requires`` maps host variables, which are folders of third-party
+    programs, to a path that each folder must contain. ``ports`` is the number of ports, from master_port on, that must be free
+    on the ``first_node`` and on ``every_node``; the word ``gpus`` means one per device. ``published`` names the rule by which
+    the published numbers of this system were computed. ``probe`` is Python that prints versions as a JSON object.
+    ``distributions`` are package names; if one of them is installed, the framework is present, without starting it.
+    ``dtype_reasons`` explains for each device why its table of types is short, ``caveats`` what qualifies every number that
+    the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the parameters of `orch tune`,
+    the most influential first. ``payload`` names the files, and folders such as ``models/``, that are sent to nodes as one set.
     """
 
     name: str
@@ -136,7 +135,7 @@ class Framework:
 
     @property
     def measure(self) -> Measure:
-        """What its runs are, and what follows from that."""
+        """The kind of measurement that its runs are."""
         return MEASURES[self.measures]
 
     def launch_style(self, options: Mapping[str, Any]) -> str:
@@ -144,20 +143,20 @@ class Framework:
         return next((table[options[name]] for name, table in self.launch_by.items() if options[name] in table), self.launch)
 
     def ports_of(self, node_rank: int, nproc: int, first: int) -> tuple[int, ...]:
-        """Return the ports, from ``first`` on, that a node must have free."""
+        """Return the ports, counted from ``first``, that must be free on a node."""
         counts = [self.ports.get("every_node", 0), self.ports.get("first_node", 0) if node_rank == 0 else 0]
         number = max(nproc if count == "gpus" else int(count) for count in counts)
         return tuple(range(first, first + number))
 
     def default(self, key: str, device: str) -> tuple[Any, str]:
-        """Return the default of a choice on ``device``, and its origin in words."""
+        """Return the default value of ``key`` on ``device``, and its origin in words."""
         special = self.device_defaults.get(device, {})
         if key in special:
             return special[key], f"{self.name} default on {device}"
         return self.defaults[key], f"{self.name} default"
 
     def dtype_flag(self, dtype: str, device: str) -> str:
-        """Return the program's own word for ``dtype``. Raises ConfigError listing the types this device offers."""
+        """Return the program's own name for ``dtype``. Raises ConfigError listing the types available on this device."""
         table = self.dtypes.get(device, {})
         if dtype not in table:
             raise ConfigError(
@@ -169,9 +168,9 @@ class Framework:
 
 
 def payload_digest(files: Mapping[str, str]) -> str:
-    """Return the digest that names a set of payload files, from the SHA-256 of each by its name in the set.
+    """Return the digest that names a set of payload files. ``files`` maps names in the set to SHA-256 digests.
 
-    It is the SHA-256 of what ``sha256sum`` prints of the files in order of their names, so that a node's shell can check a set.
+    It is the SHA-256 of the output of ``sha256sum`` for the files in order of name, so a node's shell can check a set.
 
     >>> payload_digest({"train.py": "ab" * 32, "models/vgg.py": "cd" * 32})[:12]
     'cfe0a19ec0ae'
@@ -181,8 +180,8 @@ def payload_digest(files: Mapping[str, str]) -> str:
 
 
 def payload_path(name: str, digest: str) -> str:
-    """Return where a file of a set lies in a node's work directory: all of them in one folder, so that they import each other.
+    """Return the path of a payload file in a node's work directory. A set has one folder, so its files can import each other.
 
-    The set's ``digest`` names the folder: what a node has is never sent again and never stale.
+    The set's ``digest`` names the folder, so a set on a node is never stale and never sent again.
     """
     return f"payload/{digest}/{name}"

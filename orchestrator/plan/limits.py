@@ -1,4 +1,4 @@
-"""The bounds of a run: how long the controller and the nodes wait for what."""
+"""The timeouts and limits of a run, on the controller and on the nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a run in seconds; `docs/structure.md` says which promise each one keeps."""
+    """Timeouts of a run in seconds, and its limit of output in bytes; `docs/structure.md` says what each one guarantees."""
 
     beat_s: float = 0.5
     lost_s: float = 2.9

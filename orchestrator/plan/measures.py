@@ -1,4 +1,4 @@
-"""What a framework folder measures, and what follows from it, in one table: whoever needs to know asks here.
+"""The kinds of measurement that a framework folder may declare, and their properties, in one table.
 
 >>> MEASURES["collectives"].has_speed, sorted(MEASURES["collectives"].fixed)
 (False, ['batch_size', 'loader'])
@@ -17,10 +17,13 @@ TRAINING = "training"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A kind of measurement. ``has_speed``: a good run is a number of samples/s, so there are baselines, speedups, intervals to
-    stop by and verdicts; without it a run is a set of readings. ``fixed``: choices that would mean nothing, which nobody can
-    make, and what stands for them in a spec. ``noun`` says in words what is measured. ``gpus``: ranks on each node where nobody
-    says how many, None for all. ``repeats_within``: one run holds its own repeats, so one is enough."""
+    """A kind of measurement.
+
+    ``has_speed``: a good run gives one speed in samples/s, so baselines, speedups, stopping by interval and verdicts apply;
+    otherwise a run is a set of readings. ``fixed``: choices without meaning for this kind, which users cannot make, and the
+    values that a spec has for them. ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node,
+    None for one per GPU. ``repeats_within``: each run contains its own repeats, so one run is enough.
+    """
 
     name: str
     noun: str

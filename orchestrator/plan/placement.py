@@ -1,4 +1,4 @@
-"""Where the ranks of a run live: `Placement`, computed by the controller and rendered literally; no node computes a rank."""
+"""The placement of ranks on nodes: the controller computes `Placement` and renders it literally; no node computes a rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Placement", "Slot", "ladder", "place", "taken"]
 class Slot:
     """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices`` of ``host``.
 
-    ``devices`` is written as CUDA_VISIBLE_DEVICES takes it, one entry for each rank.
+    ``devices`` is in the format of CUDA_VISIBLE_DEVICES, one entry per rank.
     """
 
     host: str
@@ -34,7 +34,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """All slots of a run in order of node_rank. Slot 0 is the master, where the rendezvous listens."""
+    """All slots of a run in order of node_rank. Slot 0 is the master, which hosts the rendezvous."""
 
     slots: tuple[Slot, ...]
     master_addr: str
@@ -43,13 +43,13 @@ class Placement:
 
 
 def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
-    """Put the run's nodes on the first hosts that fit; slot 0 is the master.
+    """Place the run's nodes on the first hosts with enough GPUs; slot 0 is the master.
 
-    Raises ConfigError where there are too few hosts, too few GPUs on them, or too few in their ``vars.cuda_visible_devices``.
+    Raises ConfigError for too few hosts, too few GPUs on them, or too few in their ``vars.cuda_visible_devices``.
     """
     if len(hosts) < spec.nodes:
         raise ConfigError(
-            f"{spec.nodes} nodes wanted, {len(hosts)} selected: {fold(h.name for h in hosts)}",
+            f"expected {spec.nodes} hosts, {len(hosts)} selected: {fold(h.name for h in hosts)}",
             where="--nodes",
             hint="select more hosts with --hosts, or lower --nodes",
         )
@@ -58,9 +58,9 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
         small = [host for host in hosts if host not in fitting]
         unit = "slots" if spec.device == "cpu" else "gpus"
         raise ConfigError(
-            f"{spec.gpus} ranks per node wanted on {spec.nodes} nodes, too few {unit} on {fold(h.name for h in small)}",
+            f"expected {spec.gpus} {unit} per node on {spec.nodes} nodes, too few on {fold(h.name for h in small)}",
             where="--gpus",
-            hint=f"lower --gpus, or correct {unit}: of these hosts in the inventory",
+            hint=f"lower --gpus, or correct {unit}: for these hosts in the inventory",
         )
     slots = tuple(
         Slot(host.name, host.address, index, index * spec.gpus, spec.gpus, _devices(host, spec.gpus))
@@ -70,13 +70,13 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
 
 
 def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
-    """Return the hosts that any of these runs is placed on, in order. `place` puts each run on the same ones of them alone."""
+    """Return the hosts used by any of these runs, in order. Given only these hosts, `place` places every run as before."""
     names = {slot.host for spec in specs for slot in place(spec, hosts, 0).slots}
     return [host for host in hosts if host.name in names]
 
 
 def _devices(host: Host, count: int) -> str:
-    """Return the first so many devices of a host: those that its inventory lists, or 0, 1, 2 …"""
+    """Return the first ``count`` devices of a host: those listed in the inventory, or 0, 1, 2 …"""
     listed = host.vars.get("cuda_visible_devices")
     devices = [str(index) for index in range(count)] if listed is None else str(listed).split(",")
     if len(devices) < count:
@@ -101,4 +101,4 @@ def _doublings(limit: int) -> list[int]:
     counts = [1]
     while counts[-1] * 2 < limit:
         counts.append(counts[-1] * 2)
-    return counts + [limit] * (limit > counts[-1])
+    return [*counts, limit] if limit > counts[-1] else counts

@@ -1,6 +1,6 @@
-"""Texts for nodes out of a spec and a placement: `Plan`, with the exact files of every node.
+"""Render a spec and a placement into a `Plan` with the exact files of every node.
 
-Templates see the values listed in `_context` and nothing else; `orchestrator.plan.sandbox` renders them.
+Templates see only the values listed in `_context`; `orchestrator.plan.sandbox` renders them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
-# Set for every run: numbers and messages that a parser can rely on, output at once, and a hash that is the same on every rank.
+# Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _VARIABLES = "env.sh"
 _WAITING = """\
 #!/bin/bash
-# The launcher of the first node starts what runs here; this script waits until the controller says that the run is over.
+# The launcher on the first node starts the processes on this node; this script waits until the controller ends the run.
 trap 'exit 0' TERM
 sleep infinity &
 wait
@@ -42,7 +42,7 @@ class RenderedFile:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node gets and runs, and the ports it must have free."""
+    """The files and the command of one node, and the ports that must be free on it."""
 
     slot: Slot
     files: tuple[RenderedFile, ...]
@@ -51,20 +51,20 @@ class NodePlan:
 
     @property
     def staged(self) -> tuple[RenderedFile, ...]:
-        """The files that are on the node before its keeper is: all but the variables."""
+        """The files written before the node's supervisor starts: all except the variables."""
         return tuple(file for file in self.files if file.path != _VARIABLES)
 
     @property
     def variables(self) -> str:
-        """The file of variables, secrets among them. The keeper writes it, and removes it when it goes."""
+        """The file of variables, including secrets. The supervisor writes it, and removes it when it exits."""
         return next(file.content for file in self.files if file.path == _VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run, decided: id, spec, placement, and for each node the exact files and argv. ``payload`` maps names to SHA-256.
+    """The plan of one run: id, spec, placement, and for each node the exact files and argv. ``payload`` maps names to SHA-256.
 
-    ``launch``: where it is ``first_node``, the other nodes only wait, and end when the first has.
+    With ``launch`` = ``first_node`` the other nodes only wait, and end after the first node has.
     """
 
     run_id: str
@@ -89,7 +89,8 @@ def render(
 ) -> Plan:
     """Render every node's files. ``sources`` maps template names to texts, ``payload`` names of sent files to digests.
 
-    Raises ConfigError kind template_error naming template and line, ConfigError for what the folder refuses or a host lacks.
+    Raises ConfigError of kind template_error naming template and line, and ConfigError if a template refuses the spec or a
+    host variable is missing.
     """
     launch = framework.launch_style(spec.options)
     nodes = []
@@ -110,7 +111,7 @@ def render(
 
 
 def env_file(framework: Framework, host: Host, chosen: Mapping[str, str]) -> str:
-    """Return the shell file with the run's variables: ours, the framework's, the host's, then those of the experiment."""
+    """Return the shell file with the run's variables: orch's own, the framework's, the host's, the spec's. The last wins."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _environment(framework, host, chosen).items())
 
 
@@ -119,10 +120,11 @@ def _environment(framework: Framework, host: Host, chosen: Mapping[str, str]) ->
 
 
 def _check_requirements(framework: Framework, host: Host) -> None:
-    for name, holds in framework.requires.items():
+    for name, content in framework.requires.items():
         if not host.vars.get(name):
-            hint = f"it is the folder on the node that holds {holds}"
-            raise ConfigError(f"{framework.name} needs it, it is not set", where=f"vars.{name} of host {host.name}", hint=hint)
+            message = f"expected a folder, which {framework.name} requires; it is not set"
+            hint = f"set it to the folder on the node that contains {content}"
+            raise ConfigError(message, where=f"vars.{name} of host {host.name}", hint=hint)
 
 
 def _refusal(framework: Framework) -> Callable[[str, str], None]:
@@ -158,10 +160,10 @@ def _context(
         "python": variables.get("python", "python3"),
         "runner_python": variables.get("runner_python", "python3"),
         "host_vars": variables,
-        # What a launcher has to hand on to the processes that it starts on other nodes.
+        # The variables that a launcher must pass to the processes it starts on other nodes.
         "env_names": [*_environment(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
-        # Relative, because a launch script runs in runs/<run id> of the work directory, wherever a node has that.
+        # Relative, because a launch script runs in runs/<run id> of the work directory, whose path differs between nodes.
         "payload": {name: f"../../{payload_path(name, payload_set)}" for name in payload},
         "rank_wrapper": f"../../{payload_path('rank_wrapper.py', payload_set)}",
     }
@@ -172,7 +174,7 @@ def _fields(value: Any, names: str) -> dict[str, Any]:
 
 
 def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> Plan:
-    """Return the plan as it may be shown and kept: the values of these variables of the hosts' environment are not in it."""
+    """Return the plan for display and storage, with the values of these environment variables of the hosts replaced."""
     values = secret_values(hosts, names)
 
     def cleaned(file: RenderedFile) -> RenderedFile:
@@ -187,7 +189,7 @@ def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> 
 
 
 def folded(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:
-    """Return each distinct file once with the hosts that get it, in order of node_rank."""
+    """Return each distinct file once, with the hosts that receive it in order of node_rank."""
     groups: dict[RenderedFile, list[str]] = {}
     for node in nodes:
         for file in node.files:

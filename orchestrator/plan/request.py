@@ -1,8 +1,8 @@
-"""From the words of a command to a `Bench`: `request_of` reads the words, `planned` decides.
+"""From the options of a command to a `Bench`: `request_of` parses the options, `planned` plans the runs.
 
-Precedence is that of a spec, framework defaults < run file < command line, for the number of repeats as well. Files, clock,
-chance and earlier benches are unknown here: the run file comes as a document, name and seed of the bench as values. A bench is
-planned with every baseline that it needs; `without` removes those for which an earlier bench has usable runs.
+Precedence is that of a spec, framework defaults < run file < command line, and also holds for the number of repeats. Nothing
+here reads files, the clock, random numbers or earlier benches: the run file is passed as a document, id and seed of the bench
+as values. A bench is planned with every baseline it needs; `without` removes those for which an earlier bench has usable runs.
 
 >>> request = request_of("resnet50", nodes="1,2", dtype="fp32,fp16", sets=["seed=5"], repeats=3)
 >>> request.nodes, request.axes, request.sets, request.repeats
@@ -46,15 +46,15 @@ __all__ = [
 ]
 
 _BASELINE = "baseline"
-"""The origin of the shape of a cell that nobody asked for, and that a speedup is measured against."""
+"""The origin of the shape of a cell that was added as the baseline of a speedup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for. Empty axes fall back to the run file, then to the framework; so does ``repeats``.
+    """The request on a command line. Empty axes and ``repeats`` fall back to the run file, then to the framework.
 
-    ``axes`` hold several values of a choice, ``single`` one value or None. ``order``, ``until_ci`` and ``budget`` are as they
-    were written: what they may be depends on the repeats, which may be the framework's.
+    ``axes`` hold several values of a choice, ``single`` one value or None. ``order``, ``until_ci`` and ``budget`` are unparsed
+    text: which values are valid depends on the repeats, which may come from the framework.
     """
 
     model: str
@@ -96,7 +96,7 @@ def request_of(
     budget: str = "",
     baseline: bool = True,
 ) -> Request:
-    """Return what the words of ``orch bench`` ask for. Lists are texts with commas, ``single`` is as in `Request`.
+    """Return the request made by the options of ``orch bench``. Lists are comma-separated text, ``single`` is as in `Request`.
 
     Raises ConfigError naming the option, or file and line of the run file.
     """
@@ -127,7 +127,7 @@ def request_of(
 
 
 def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, single: Mapping[str, Any]) -> Request:
-    """Return what the words of ``orch tune`` ask for: one cell, run once, and no baseline. Raises ConfigError."""
+    """Return the request made by the options of ``orch tune``: one cell, run once, without a baseline. Raises ConfigError."""
     shapes = shapes_of(shape)
     if len(shapes) > 1:
         hint = "settings of one shape may not suit another"
@@ -136,32 +136,32 @@ def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, si
 
 
 def allows_numerics(allow: str) -> bool:
-    """Claim that ``--allow`` lets a tune change the computed numbers. Raises ConfigError for any word but that one."""
+    """Return True if ``--allow`` lets a tune change the computed numbers. Raises ConfigError unless it is empty or numerics."""
     if allow not in ("", "numerics"):
         raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
     return bool(allow)
 
 
 def free_knobs(framework: Framework, sets: Mapping[str, str]) -> list[Knob]:
-    """Return what a tune may turn: the framework's knobs but those that ``--set`` fixes. Raises ConfigError without any."""
+    """Return the framework's parameters that ``--set`` does not fix. Raises ConfigError if the framework has none."""
     if not framework.tunes:
-        hint = "tunes: in its framework.yaml does"
-        raise ConfigError(f"{framework.name} names nothing to turn", where="--framework", hint=hint)
+        hint = "list them under tunes: in its framework.yaml"
+        raise ConfigError(f"{framework.name} has no parameters to tune", where="--framework", hint=hint)
     return [knob for knob in framework.tunes if knob.option not in sets]
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
-    """Raise ConfigError where intervals of speeds are asked of a framework that measures no speed."""
+    """Raise ConfigError if the request stops by the interval of a speed and a framework measures no speed."""
     speedless = [framework for framework in frameworks if not framework.measure.has_speed]
     if request.until_ci and speedless:
-        message = f"{speedless[0].name} measures {speedless[0].measure.noun}: no speed whose interval could become narrow"
-        raise ConfigError(message, where="--until-ci", hint="--repeats is how often each cell runs")
+        message = f"{speedless[0].name} measures {speedless[0].measure.noun}, which has no speed and so no interval"
+        raise ConfigError(message, where="--until-ci", hint="set the number of runs with --repeats")
 
 
 def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host], *, bench_id: str, seed: int) -> Bench:
-    """Return the bench that was asked for, the baselines that it lacks before its cells. ``seed`` is that of a random order.
+    """Return the requested bench. Missing baselines come before its cells. ``seed`` is that of a random order.
 
-    Raises ConfigError for whatever cannot be run on these hosts.
+    Raises ConfigError if a run is not possible on these hosts.
     """
     by_name = {folder.framework.name: folder for folder in folders}
     specs = checked_specs(request, folders, hosts)
@@ -173,9 +173,9 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
 
 
 def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> tuple[RunSpec, ...]:
-    """Return every cell that was asked for, each once and in that order, after rendering each as a check.
+    """Return every requested cell once, in the requested order. Each is rendered as a check.
 
-    So what the hosts cannot carry or a folder refuses is known before anything is contacted. Raises ConfigError.
+    So ConfigError is raised before any host is contacted if the hosts are too small or a template refuses a cell.
     """
     specs = _specs(request, folders, hosts)
     folder_of = {folder.framework.name: folder for folder in folders}
@@ -201,7 +201,7 @@ def _specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence
 
 
 def _shape_origins(request: Request, framework: Framework) -> dict[str, str]:
-    """Return where numbers of nodes and of ranks come from that nobody asked for."""
+    """Return the origins of the numbers of nodes and ranks that the user did not give."""
     gpus = "inventory" if framework.measure.gpus is None else f"{framework.name} default"
     if not (request.nodes or request.gpus or request.shapes or request.ladder):
         return {"nodes_origin": "all selected hosts", "gpus_origin": gpus}
@@ -211,7 +211,7 @@ def _shape_origins(request: Request, framework: Framework) -> dict[str, str]:
 
 
 def _schedule(request: Request, frameworks: Sequence[Framework], device: str, seed: int) -> Schedule:
-    """Return how the bench goes on. With ``--until-ci`` a framework's own repeats would be too few to begin with."""
+    """Return the schedule of the bench. With ``--until-ci`` a framework's own repeats would be too few to start with."""
     until_ci, max_repeats = request.until_ci, request.max_repeats
     repeats = request.repeats or request.run_file.get("repeats")
     if repeats is None:
@@ -219,32 +219,32 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     if request.order not in ("interleaved", "random"):
         raise ConfigError(f"expected interleaved or random, got {request.order!r}", where="--order")
     if max_repeats is not None and not until_ci:
-        raise ConfigError("it belongs to --until-ci", where="--max-repeats", hint="--repeats is the number without that")
+        raise ConfigError("expected together with --until-ci", where="--max-repeats", hint="without it, give --repeats")
     most = max_repeats or max(MOST, repeats)
     if until_ci and not 2 <= repeats <= most:
-        raise ConfigError(f"expected 2 to {most} repeats to begin with, got {repeats}", where="--repeats")
+        raise ConfigError(f"expected 2 to {most} initial repeats, got {repeats}", where="--repeats")
     aim = share(until_ci, "--until-ci") if until_ci else None
     budget_s = seconds(request.budget, "--budget") if request.budget else None
     return Schedule(request.order, seed, repeats, aim, most, budget_s)
 
 
 def baseline_of(spec: RunSpec) -> RunSpec:
-    """Return the one-rank spec that a speedup of ``spec`` is measured against."""
+    """Return the one-rank spec that is the baseline for the speedup of ``spec``."""
     origins = {**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE}
     return replace(spec, nodes=1, gpus=1, origins=origins)
 
 
 def missing_baselines(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
-    """Return the one-rank specs that are not among ``specs``, each once."""
+    """Return the baselines of ``specs`` that are not among them, each once."""
     present = {repr(spec.as_dict()) for spec in specs}
     missing = {repr(base.as_dict()): base for base in map(baseline_of, specs)}
     return tuple(base for key, base in missing.items() if key not in present)
 
 
 def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
-    """Return the baselines that a bench would run only because it lacks them, for which runs of an earlier one may stand.
+    """Return the baselines that were only added to a bench, and may be replaced by runs of an earlier bench.
 
-    There are none where repeats are added: a baseline must gain them too.
+    Empty if repeats may be added, because a baseline needs the added repeats too.
     """
     if bench.schedule.until_ci is not None:
         return ()
@@ -252,7 +252,7 @@ def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
 
 
 def without(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:
-    """Return the bench without the cells whose runs are borrowed from an earlier one."""
+    """Return the bench without the cells whose runs come from an earlier bench."""
     return replace(bench, cells=tuple(spec for spec in bench.cells if spec not in borrowed))
 
 
@@ -265,13 +265,13 @@ def _device(hosts: Iterable[Host]) -> str:
         raise ConfigError(
             f"expected hosts of one kind, got {cuda} with GPUs and {cpu} without",
             where="--hosts",
-            hint=f"exclude one: -x {cpu}",
+            hint=f"exclude one kind: -x {cpu}",
         )
     return next(iter(by_device), "cpu")
 
 
 def _shapes(request: Request, hosts: Sequence[Host], usual: int | None) -> tuple[tuple[int, int], ...]:
-    """Return (nodes, gpus) of the cells; ``usual`` ranks per node where the framework measures something that has them."""
+    """Return (nodes, gpus) of the cells; ``usual`` is the default number of ranks per node, None for one per GPU."""
     if request.shapes:
         return request.shapes
     gpus = request.gpus or (usual or _capacity(hosts[: max(request.nodes, default=len(hosts))]),)
@@ -284,8 +284,8 @@ def _capacity(hosts: Sequence[Host]) -> int:
     unknown = [host.name for host in hosts if host.capacity is None]
     if unknown:
         raise ConfigError(
-            f"the inventory does not say how many GPUs {fold(unknown)} has",
+            f"the inventory does not give the number of GPUs of {fold(unknown)}",
             where="--gpus",
-            hint="say --gpus N, or gpus: in the inventory",
+            hint="give --gpus N, or set gpus: in the inventory",
         )
     return min((host.capacity or 0 for host in hosts), default=1)

@@ -1,6 +1,6 @@
-"""What a run file (``orch bench --file``) may hold: choices of a bench, one value each, weaker than the command line's.
+"""The content of a run file (``orch bench --file``): choices of a bench, one value each, overridden by the command line.
 
-How large a number may be, and which words a framework takes, is judged with the spec, whatever the origin of a value.
+Ranges of numbers and the words of a framework are checked in the spec, whatever the source of a value.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "repeats": ((int,), "a whole number ≥ 1"),
     "options": ((dict,), "a mapping"),
 }
-"""The types of each key, and what they are called."""
+"""The types of each key, and how a message describes them."""
 
 
 def choices_of(document: Document) -> dict[str, Any]:
     """Return the choices of a run file by key, options of the framework as a mapping under ``options``.
 
-    Raises ConfigError with file and line for an unknown key, a value of another type, and a list where there is one value.
+    Raises ConfigError with file and line for an unknown key, a value of the wrong type, or a list instead of one value.
     """
     source, keys = document.source, ", ".join(_TYPES)
     if not isinstance(document.value, dict):
-        raise ConfigError("expected a mapping of choices", where=source, hint=f"it takes {keys}")
+        raise ConfigError("expected a mapping of choices", where=source, hint=f"valid keys: {keys}")
     for key in document.value:
         if key not in _TYPES:
-            raise ConfigError(f"unknown key {key}", where=f"{source}:{document.line((key,))}", hint=f"it takes {keys}")
+            raise ConfigError(f"unknown key {key}", where=f"{source}:{document.line((key,))}", hint=f"valid keys: {keys}")
     choices = dict(document.value)
     for key, value in choices.items():
         types, expectation = _TYPES[key]
         if type(value) not in types or (key == "repeats" and value < 1):
-            hint = f"--{key.replace('_', '-')} of the command line takes several" if key in _LISTS else ""
+            hint = f"for several use --{key.replace('_', '-')}" if key in _LISTS else ""
             message = f"expected {expectation}, got {value!r}"
             raise ConfigError(message, where=f"{source}:{document.line((key,))}: {key}", hint=hint)
     for name, value in choices.get("options", {}).items():

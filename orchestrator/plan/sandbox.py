@@ -1,8 +1,7 @@
-"""How a template is fenced in, and how what it prints is quoted. The only home of Jinja2 besides the page.
+"""The sandbox in which templates are rendered, and the quoting of the values they print. Jinja2 is used here and by the page.
 
-A template sees the values that it is given and nothing of Python: no files, no environment, no other folder, and no loop,
-product or output without an end. Every value that it prints is quoted for the kind of file it goes into, so a template writes
-``{{ value }}`` bare.
+A template sees only the values passed to it, nothing of Python: no files, no environment, no other folder. Loops, products and
+output are bounded. Every printed value is quoted for the type of its file, so a template writes a bare ``{{ value }}``.
 
 >>> rendered("a.j2", {"a.j2": "echo {{ word }} {{ words }}"}, "sh", {"word": "a b", "words": ["c", "d e"]}, folder="mine")
 "echo 'a b' c 'd e'"
@@ -24,13 +23,14 @@ _LOOP_LIMIT = 1_000_000
 
 
 def rendered(template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any], *, folder: str) -> str:
-    """Return the text of a template. ``sources`` maps names of templates to texts, ``target`` is sh, json or yaml.
+    """Return the rendered text of a template. ``sources`` maps names of templates to texts, ``target`` is sh, json or yaml.
 
-    Raises ConfigError kind template_error naming ``folder``, template and line; ConfigError of the template's own ``refuse``.
+    Raises ConfigError of kind template_error naming ``folder``, template and line, and ConfigError if the template calls
+    ``refuse``.
     """
     import jinja2
 
-    hint = "docs/frameworks.md lists the names that a template may read; those of a host stand under vars: in the inventory"
+    hint = "docs/frameworks.md lists the names that a template may read; those of a host are under vars: in the inventory"
     pieces: list[str] = []
     left = _OUTPUT_LIMIT
     try:
@@ -52,7 +52,7 @@ def rendered(template: str, sources: Mapping[str, str], target: str, context: Ma
 
 
 def _sandbox(sources: Mapping[str, str], target: str) -> Any:
-    """Return the environment of one template: only the folder's own templates, and no loop or product without an end."""
+    """Return the Jinja2 environment of one template: only the folder's own templates, with bounded loops and products."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -60,7 +60,7 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
         @property
         def _undefined_message(self) -> str:
             if isinstance(self._undefined_obj, HostVariables):
-                return f"expected {self._undefined_name!r} among vars of {self._undefined_obj._host}, found none"
+                return f"expected {self._undefined_name!r} in vars of {self._undefined_obj._host}, found none"
             return super()._undefined_message
 
     environment = ImmutableSandboxedEnvironment(
@@ -79,7 +79,7 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
         numbers = range(*bounds)
         left -= len(numbers)
         if left < 0:
-            raise OverflowError(f"expected up to {_LOOP_LIMIT} turns of all loops together, got more")
+            raise OverflowError(f"expected up to {_LOOP_LIMIT} iterations over all loops, got more")
         return numbers
 
     environment.globals.clear()
@@ -93,18 +93,18 @@ def _product(left: Any, right: Any) -> Any:
     size = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
     count = [value for value in (left, right) if isinstance(value, int)]
     if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(value.bit_length() > 1024 for value in count):
-        raise OverflowError("expected a product of a sensible size")
+        raise OverflowError(f"expected a product of up to {_OUTPUT_LIMIT} items, of factors up to 1024 bits")
     return left * right
 
 
 def _power(base: Any, exponent: Any) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > 1024:
-        raise OverflowError("expected a power of a sensible size")
+        raise OverflowError("expected a power of at most 1024 bits")
     return base**exponent
 
 
 def _place(error: BaseException, sources: Mapping[str, str]) -> str:
-    """Return template and line where an error was raised, which Jinja2 puts into the traceback."""
+    """Return template and line of an error, from the traceback that Jinja2 rewrites."""
     place, step = "", error.__traceback__
     while step:
         if step.tb_frame.f_code.co_filename in sources:
@@ -114,15 +114,15 @@ def _place(error: BaseException, sources: Mapping[str, str]) -> str:
 
 
 class _FromHome(str):
-    """A path of the inventory that begins with ``~/``: each node has a home of its own, which its own shell knows."""
+    """A path in the inventory that begins with ``~/``: the node's own shell expands it, because home directories differ."""
 
 
 class HostVariables(dict[str, Any]):
-    """What the inventory says of a host, by name; an error about a name that is missing names the host."""
+    """The ``vars`` of a host by name; the error for a missing name includes the host."""
 
     def __init__(self, host: str, values: Mapping[str, Any]) -> None:
         super().__init__({name: _from_home(value) for name, value in values.items()})
-        self._host = host  # templates see no name that begins like this
+        self._host = host  # templates cannot read names with a leading underscore
 
 
 def _from_home(value: Any) -> Any:
@@ -154,5 +154,5 @@ def _is_undefined(value: Any) -> bool:
     return isinstance(value, jinja2.Undefined)
 
 
-# JSON is YAML, so one way of printing a value serves both.
+# JSON is YAML, so both use one way of printing a value.
 _FINALIZE: Mapping[str, Callable[[Any], Any]] = {"sh": _shell, "json": _json, "yaml": _json}

@@ -1,4 +1,4 @@
-"""How many blocks a bench has, in which order, and how long it may take."""
+"""The schedule of a bench: number of blocks, order of runs, and time budget."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 __all__ = ["LEAST", "MOST", "Schedule"]
 
 LEAST, MOST = 8, 30
-"""Repeats with ``--until-ci``. With fewer than eight to begin with, an interval that is narrow by chance ends too many benches:
-``benchmarks/coverage.py --until-ci``."""
+"""Initial and largest number of repeats with ``--until-ci``. With fewer than eight initial repeats, a randomly narrow interval
+ends too many benches: ``benchmarks/coverage.py --until-ci``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a bench goes on: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
+    """The schedule of a bench: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
 
-    ``until_ci`` is the half-width that every 95 % interval shall have at most, as a share of its median; ``budget_s`` bounds
-    the time of the whole bench. ``seed`` makes a random order what it is.
+    ``until_ci`` is the target for the half-width of every 95 % interval, as a share of its median; ``budget_s`` limits the
+    time of the whole bench in seconds. ``seed`` determines a random order.
     """
 
     order: str = "interleaved"
@@ -38,9 +38,9 @@ class Schedule:
 
     @property
     def adapts(self) -> bool:
-        """Claim that the number of runs is not certain beforehand."""
+        """Whether the number of runs depends on how the bench goes."""
         return self.until_ci is not None or self.budget_s is not None
 
     def fits(self, used_s: float, expected_s: float) -> bool:
-        """Claim that something may begin now that is expected to take so long; 0 where nothing is known of it."""
+        """Return True if work expected to take ``expected_s`` fits into the budget; 0 if its duration is unknown."""
         return self.budget_s is None or used_s < self.budget_s and used_s + expected_s <= self.budget_s

@@ -1,4 +1,4 @@
-"""The schema of ``framework.yaml``: what a framework folder may say, checked, with every fault of a file reported together."""
+"""The schema of ``framework.yaml``: validates a framework folder and reports all faults of the file together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Scalar = bool | int | float | str
 Launch = Literal["every_node", "first_node"]
 Scope = Literal["global", "node", "process"]
 Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
-# No part begins with a dot, so none leads out of the folder.
+# No part begins with a dot, so no path can leave the folder.
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?\Z")
 _VALUES = {"timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
 
@@ -30,7 +30,7 @@ def _payload_name(name: str) -> str:
     if not _PAYLOAD_NAME.match(name):
         raise ValueError("expected a file such as train.py, or a folder such as models/, relative to the framework's folder")
     if name == "rank_wrapper.py":
-        raise ValueError("expected another name, the wrapper of ranks is called so")
+        raise ValueError("expected another name, orch's rank wrapper has this one")
     return name
 
 
@@ -78,7 +78,7 @@ class _Log(_Strict):
                 groups.append(set(re.compile(pattern).groupindex))
             except re.error as error:
                 raise ValueError(f"a regular expression: {error}") from None
-        # A step and its value may stand on two lines, each with a pattern of its own.
+        # A step and its value may be on two lines, each with its own pattern.
         names = set[str]().union(*groups)
         if isinstance(value, list) and not (all(groups) and "step" in names and names & _VALUES):
             raise ValueError(f"patterns with the group step and one of {', '.join(sorted(_VALUES))}")
@@ -130,7 +130,7 @@ class _Framework(_Strict):
     def _whole(self) -> _Framework:
         training = {"loaders": bool(self.loaders), "log.patterns": bool(self.log.patterns)}
         needed = training if self.measures == TRAINING else {"log.readings": bool(self.log.readings)}
-        missing = [key for key, is_there in needed.items() if not is_there]
+        missing = [key for key, is_set in needed.items() if not is_set]
         if missing:
             raise ValueError(f"{' and '.join(missing)} in a folder that measures {self.measures}")
         return self
@@ -142,7 +142,10 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
     fixed = MEASURES[model.measures].fixed
     options = {key: _option(option) for key, option in model.options.items()}
     knobs = [_knob(knob) for knob in model.tunes]
-    wrong = [ConfigError(text, where=f"{folder}/framework.yaml:{line_of(('tunes', at))}") for at, text in _ill(knobs, options)]
+    wrong = [
+        ConfigError(text, where=f"{folder}/framework.yaml:{line_of(('tunes', at))}")
+        for at, text in _invalid_knobs(knobs, options)
+    ]
     if wrong:
         raise Faults(wrong)
     return Framework(
@@ -177,7 +180,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
 
 
 def _validated(value: Any, line_of: Callable[[tuple[str | int, ...]], int], folder: str) -> _Framework:
-    """Return the document as the schema has it. Raises Faults, a ConfigError for every fault."""
+    """Return the validated document. Raises Faults with a ConfigError for every fault."""
     try:
         return _Framework.model_validate(value)
     except ValidationError as error:
@@ -221,7 +224,7 @@ def _option(option: _Option) -> Option:
 
 
 def _knob(knob: _Knob) -> Knob:
-    """Return the knob, the values of variables as text."""
+    """Return the parameter, with values of variables converted to text."""
     rows = [tuple(value) if isinstance(value, list) else (value,) for value in knob.values]
     values = tuple(rows if knob.option else [tuple(map(_as_text, row)) for row in rows])
     return Knob(tuple(knob.env), knob.option, values, tuple(knob.networks), knob.numerics, knob.default)
@@ -231,15 +234,15 @@ def _as_text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _ill(knobs: list[Knob], options: dict[str, Option]) -> Iterator[tuple[int, str]]:
-    """Yield the place of each knob that cannot be turned, and what is wrong with it."""
+def _invalid_knobs(knobs: list[Knob], options: dict[str, Option]) -> Iterator[tuple[int, str]]:
+    """Yield the index of each invalid parameter, and what is wrong with it."""
     seen: set[str] = set()
     for place, knob in enumerate(knobs):
         names = knob.env or (knob.option,)
         if bool(knob.env) == bool(knob.option):
             yield place, "expected either env: or option:"
         elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
-            yield place, f"expected each name in one place, got {', '.join(sorted(twice))} again"
+            yield place, f"expected each name once, got {', '.join(sorted(twice))} again"
         elif placed := PLACED & set(names):
             yield place, f"expected variables that a host may set, got {', '.join(sorted(placed))}"
         elif knob.option and knob.option not in options:

@@ -1,8 +1,8 @@
 """What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command line.
 
-Precedence is one straight line, framework defaults < run file < command line, and every value remembers where it came from.
-Facts of the cluster are no part of it; they live in `orchestrator.inventory`. A variable of the environment is a fact of its
-hosts, until an experiment is about it: then it stands here, and wins.
+Precedence is framework defaults < run file < command line, and every value records its origin. Facts of the cluster are not
+part of a spec; they are in `orchestrator.inventory`. Environment variables belong to the hosts, except those that an experiment
+varies: these are part of the spec and take precedence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One experiment. ``gpus`` counts ranks on each node, ``batch_size`` samples per device and step.
+    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step.
 
-    ``env`` holds the variables that this experiment sets on all nodes, over those of the hosts.
+    ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts.
     """
 
     framework: str
@@ -55,11 +55,11 @@ class RunSpec:
 
     @property
     def shape(self) -> str:
-        """The case name of the field: ``4n8g`` is four nodes with eight ranks each."""
+        """The shape as text, also called case: ``4n8g`` is four nodes with eight ranks each."""
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """The spec without origins, and without an ``env`` that is empty, ready for JSON."""
+        """Return the spec for JSON, without origins and without an empty ``env``."""
         values = asdict(self)
         values.pop("origins")
         return values if self.env else {name: value for name, value in values.items() if name != "env"}
@@ -81,8 +81,8 @@ def resolve(
 ) -> RunSpec:
     """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``.
 
-    ``choices`` must hold ``nodes`` and ``gpus``; whatever else is None or missing falls back to the run file, then to the
-    framework. Raises ConfigError for a model, type, loader, option or number that the framework does not take.
+    ``choices`` must hold ``nodes`` and ``gpus``; any other value that is None or missing falls back to the run file, then to
+    the framework. Raises ConfigError for a model, type, loader, option or number that the framework does not support.
     """
     file_values = dict(run_file or {})
     _check_fixed(framework, {**file_values, **choices})
@@ -114,7 +114,7 @@ def resolve(
 def _check_fixed(framework: Framework, choices: Mapping[str, Any]) -> None:
     for key in framework.measure.fixed:
         if choices.get(key) is not None:
-            message = f"{framework.name} measures {framework.measure.noun}, for which it means nothing; got {choices[key]!r}"
+            message = f"{framework.name} measures {framework.measure.noun} and takes no such value, got {choices[key]!r}"
             raise ConfigError(message, where=f"--{key.replace('_', '-')}", hint="leave it out")
 
 
@@ -126,7 +126,7 @@ def _check_numbers(values: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"expected more steps than the {values['warmup_steps']} warm-up steps, got {values['steps']}",
             where="--steps",
-            hint="steps counts all of them; the window is what remains after the warm-up",
+            hint="--steps includes the warm-up; the steps after it are measured",
         )
     timeout_s = values["timeout_s"]
     if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not 0 < timeout_s < float("inf"):
@@ -159,7 +159,7 @@ def _options(
 
 
 def cells(axes: Mapping[str, Sequence[Any]], shapes: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], ...]:
-    """Return every combination of the axes with every (nodes, gpus) shape, shapes varying fastest, in written order.
+    """Return every combination of the axes with every (nodes, gpus) shape, in the given order; shapes vary fastest.
 
     >>> cells({"dtype": ["fp32", "fp16"]}, [(1, 1), (4, 8)])[1]
     {'dtype': 'fp32', 'nodes': 4, 'gpus': 8}
@@ -174,5 +174,5 @@ def cells(axes: Mapping[str, Sequence[Any]], shapes: Sequence[tuple[int, int]]) 
 
 
 def as_written(value: Any) -> str:
-    """Return an option's value as ``--set`` takes it."""
+    """Return an option's value as it is written for ``--set``."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,6 @@
-"""What is written after an option of the command line, as values: comma lists, shapes, percentages, lengths of time.
+"""Parse values of command-line options: comma-separated lists, shapes, percentages, durations.
 
-Each function raises ConfigError with the option, what it takes, and what was written.
+Each function raises ConfigError with the option, the expected form, and the given text.
 
 >>> words("fp32, fp16,"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1.5h", "--budget")
 (('fp32', 'fp16'), (1, 2, 4), ((1, 8), (4, 8)), 5400.0)
@@ -19,12 +19,12 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a comma list."""
+    """Return the words of a comma-separated list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
-    """Return the whole numbers of a comma list."""
+    """Return the whole numbers of a comma-separated list."""
     try:
         return tuple(int(word) for word in words(text))
     except ValueError:
@@ -52,7 +52,7 @@ def share(text: str, option: str) -> float:
 
 
 def seconds(text: str, option: str) -> float:
-    """Return a length of time such as ``90s``, ``30m`` or ``1.5h`` in seconds."""
+    """Return the seconds of a duration such as ``90s``, ``30m`` or ``1.5h``."""
     number = _positive(text[:-1]) if text[-1:] in _UNITS_S else None
     if number is None:
         raise ConfigError(f"expected a time such as 90s, 30m or 2h, got {text!r}", where=option)
@@ -64,7 +64,7 @@ def _positive(text: str) -> float | None:
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` pairs as a mapping. The same key twice with two values is an error."""
+    """Return ``key=value`` pairs as a mapping. A key with two different values is an error."""
     values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

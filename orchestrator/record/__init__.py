@@ -1,4 +1,4 @@
-"""What is on disk of a bench: `runs/`, `.orch/`, seals and archives.
+"""The files of a bench on disk: `runs/`, `.orch/`, seals and archives.
 
 May use `inventory`, `logs` and `plan`.
 """

@@ -1,11 +1,11 @@
-"""A bench sealed into one file, and the proof that it still is what was sealed.
+"""Seal a bench into one file, and verify that an archive is unchanged.
 
     <bench id>/SHA256SUMS     the digest of every other file, as ``sha256sum --check`` reads them; its own SHA-256 is the seal
     <bench id>/archive.json   the version of orch, and the tables that it computed
-    <bench id>/…              the files of the bench, but what is derived from them or belongs to one moment
+    <bench id>/…              the files of the bench, except derived and temporary ones
 
-The file is a tar that can be written in one way only (`sealedtar`). It is not compressed: two libraries compress in two ways,
-and what unpacks to no more than its own size is no bomb. Unpacked by whatever program, it is a bench like any other.
+The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because two libraries compress
+differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MAX_OWN_BYTES = 64 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
 
 Tables = Callable[[BenchDir], Mapping[str, Any]]
-"""What computes the tables of a bench, as JSON has them, from its files alone."""
+"""A function that computes the tables of a bench, as JSON values, only from its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What a seal stands for: how many files, by which version of orch, how many runs the bench has, and its tables."""
+    """A sealed bench: its seal, number of files, the version of orch that sealed it, number of runs, and its tables."""
 
     bench_id: str
     seal: str
@@ -60,8 +60,8 @@ class Archive:
 def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     """Write the archive of a bench as ``target``. The same bench gives the same bytes; nothing is overwritten.
 
-    Raises RunError (run_in_use) while a controller conducts it, DataError for a file that no bench has, ConfigError where
-    ``target`` cannot be written.
+    Raises RunError (run_in_use) while a controller runs the bench, DataError for a file that does not belong to a bench, and
+    ConfigError if ``target`` cannot be written.
     """
     where = str(bench.path)
     names = _sealable(bench, target, where)
@@ -70,7 +70,7 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     measured = {name: _measured(bench.path / name) for name in names}
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
-    # The name of the first file has to fit into a header without an extension.
+    # The name of the first file must fit into a header without an extension.
     root = check_name(bench.record().bench_id, f"{where}: bench.json: bench_id")[:80]
     sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
     with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
@@ -80,47 +80,52 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
             again = hashlib.sha256()
             append(out, f"{root}/{name}", size, _pieces(bench.path / name, again.update))
             if again.hexdigest() != digest:
-                raise _damaged(f"{where}: {name}", "expected a file at rest, it changed", "repeat when nothing writes there")
+                raise _damaged(
+                    f"{where}: {name}",
+                    "expected an unchanged file, it was written to meanwhile",
+                    "repeat when nothing writes to the bench",
+                )
         out.write(end(out.tell()))
     return _archive(bench, sums, record)
 
 
 def _sealable(bench: BenchDir, target: Path, where: str) -> list[str]:
-    """Return the names of the files to seal, once it is sure that this can be done."""
+    """Return the names of the files to seal. Raises if the bench is in use, incomplete, or contains ``target``."""
     if who := holder(bench):
-        hint = "wait for its end, or stop it with orch cancel"
-        raise RunError(f"a controller conducts this bench: {who}", kind="run_in_use", where=where, hint=hint)
+        hint = "wait until it has finished, or stop it with orch cancel"
+        raise RunError(f"a controller is running this bench: {who}", kind="run_in_use", where=where, hint=hint)
     if target.resolve().is_relative_to(bench.path.resolve()):
-        raise ConfigError("expected a place outside of the bench", kind="unsafe_path", where=str(target), hint="give --output")
+        raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")
     names = _files(bench.path, where)
     for run in bench.runs():
         if not any(name.startswith(f"{run.run_id}/") for name in names):
             raise _damaged(
-                str(run.path), "expected files of the run, found none", "orch resume runs it anew, under another name"
+                str(run.path), "expected files of the run, found none", "orch resume repeats the run under a new name"
             )
     return names
 
 
 def verify(path: Path, tables: Tables, quoted: str = "") -> Archive:
-    """Prove an archive, packed or unpacked: every byte of it, and the tables computed anew from the logs.
+    """Verify an archive, packed or unpacked: every byte of it, and its tables, which are recomputed from the logs.
 
-    ``quoted`` is the seal that it has to have. Nothing is written but a temporary copy of a packed one. Raises DataError.
+    ``quoted`` is the seal that it must have, empty for any. Only a temporary copy of a packed archive is written.
+    Raises DataError.
     """
     if path.is_dir():
-        return _proven(path.absolute(), str(path), tables, quoted)
+        return _verified(path.absolute(), str(path), tables, quoted)
     if not path.is_file():
-        raise ConfigError("expected an archive, or the directory of one that is unpacked", where=str(path))
+        raise ConfigError("expected an archive, or the directory of an unpacked one", where=str(path))
     with TemporaryDirectory(prefix="orch-") as temporary:
-        return _proven(_unpacked(path, Path(temporary).absolute(), quoted), str(path), tables, quoted)
+        return _verified(_unpacked(path, Path(temporary).absolute(), quoted), str(path), tables, quoted)
 
 
 def _unpacked(path: Path, into: Path, quoted: str) -> Path:
-    """Write the files of an archive under ``into`` and return their folder. Each name is one that was checked before."""
+    """Write the files of an archive under ``into`` and return their folder. Every name is checked before it is used."""
     with _readable(path), path.open("rb") as stream:
         tar = TarReader(stream, str(path))
         root, _, first = tar.first_name().partition("/")
         if first != SUMS:
-            raise _damaged(str(path), "expected an archive that orch sealed, found something else")
+            raise _damaged(str(path), "expected an archive sealed by orch, found another file")
         folder = into / check_name(root, str(path))
         _write(folder / SUMS, tar.content(f"{root}/{SUMS}"))
         for name in _digests(_own(folder / SUMS, str(path)), str(path), quoted):
@@ -129,17 +134,17 @@ def _unpacked(path: Path, into: Path, quoted: str) -> Path:
     return folder
 
 
-def _proven(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
+def _verified(folder: Path, where: str, tables: Tables, quoted: str) -> Archive:
     sums = _own(folder / SUMS, where)
     digests = _digests(sums, where, quoted)
-    wanted = digests.keys() - {RECORD}
-    for name in sorted(wanted ^ set(_files(folder, where))):
-        expected, found = ("it", "none") if name in wanted else ("no such file", "one")
-        raise _damaged(f"{where}: {name}", f"expected {expected} as sealed, found {found}")
+    sealed_names = digests.keys() - {RECORD}
+    for name in sorted(sealed_names ^ set(_files(folder, where))):
+        message = "expected this file as sealed, it is missing" if name in sealed_names else "expected no such file as sealed"
+        raise _damaged(f"{where}: {name}", message)
     for name, digest in digests.items():
-        _, found = _measured(folder / name)
-        if found != digest:
-            raise _damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {found}")
+        _, actual = _measured(folder / name)
+        if actual != digest:
+            raise _damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}")
     record = _record(_own(folder / RECORD, where), f"{where}: {RECORD}")
     _compare(record, _recomputed(folder, where, tables), f"{where}: {RECORD}")
     return _archive(BenchDir(folder), sums, record)
@@ -152,16 +157,16 @@ def _archive(bench: BenchDir, sums: bytes, record: Mapping[str, Any]) -> Archive
 
 
 def _files(root: Path, where: str) -> list[str]:
-    """Return the names of the files of a bench in order. Raises DataError for an odd name and for what is no regular file.
+    """Return the names of the files of a bench in order. Raises DataError for an invalid name or an irregular file.
 
-    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, an earlier seal, and hidden files, which are writes
-    that had no end.
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, an earlier seal, and hidden files, which are
+    unfinished writes.
     """
 
     def unreadable(error: OSError) -> None:
         raise _damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
 
-    found = []
+    paths = []
     for folder, folders, names in os.walk(root, onerror=unreadable):
         inside = Path(folder).relative_to(root)
         folders[:] = [name for name in folders if name[0] != "." and (len(inside.parts), name) != (1, "results")]
@@ -173,15 +178,15 @@ def _files(root: Path, where: str) -> list[str]:
                 raise _damaged(f"{where}: {inside / name}", "expected a folder, found a link")
             if name in names and not (stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES):
                 raise _damaged(f"{where}: {inside / name}", "expected a regular file of less than 8 GiB")
-        found += [str(inside / name) for name in names]
-    return sorted(found)
+        paths += [str(inside / name) for name in names]
+    return sorted(paths)
 
 
 def _digests(sums: bytes, where: str, quoted: str) -> dict[str, str]:
-    """Return the digest of each name. Raises DataError for another seal than quoted, and for names that sealing never gives."""
-    found = hashlib.sha256(sums).hexdigest()
-    if quoted and found != quoted:
-        raise _damaged(where, f"expected the seal {quoted}, found {found}", "it is another archive than the one quoted")
+    """Return the digest of each name. Raises DataError for another seal than quoted, and for names that `seal` never writes."""
+    actual = hashlib.sha256(sums).hexdigest()
+    if quoted and actual != quoted:
+        raise _damaged(where, f"expected the seal {quoted}, found {actual}", "this is not the archive that was quoted")
     text = sums.decode("ascii", "replace")
     digests = {line[2]: line[1] for line in _LINE.finditer(text)}
     if "".join(f"{digest}  {name}\n" for name, digest in digests.items()) != text:
@@ -199,7 +204,7 @@ def _own(path: Path, where: str) -> bytes:
     try:
         return read_bytes(path, _MAX_OWN_BYTES)
     except OSError as error:
-        message, hint = f"{path.name} cannot be read: {error.strerror}", "orch archive makes what can be verified"
+        message, hint = f"{path.name} cannot be read: {error.strerror}", "verify only what orch archive has written"
         raise _damaged(where, message, hint) from error
 
 
@@ -213,7 +218,7 @@ def _record(data: bytes, where: str) -> Mapping[str, Any]:
 
 
 def _computed(folder: Path, tables: Tables) -> Any:
-    """Return the tables without a word of where the bench lies: some causes of failure name their file."""
+    """Return the tables without the path of the bench, because some causes of failure name their file."""
     text = json.dumps(tables(BenchDir.open(folder.absolute())), allow_nan=False)
     return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
 
@@ -227,23 +232,23 @@ def _recomputed(folder: Path, where: str, tables: Tables) -> Any:
 
 
 def _compare(record: Mapping[str, Any], computed: Any, where: str) -> None:
-    """Refuse tables that the logs do not give. Another release of a library may change the last digits of a number, no more."""
-    expected, found = dict(_leaves(record["tables"])), dict(_leaves(computed))
-    for place in {**expected, **found}:
-        one, other = expected.get(place, "nothing"), found.get(place, "nothing")
-        close = isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-9)
-        if not close and (type(one) is not type(other) or one != other):
+    """Raise DataError if tables differ from those of the logs, except in the last digits, which depend on library versions."""
+    expected, actual = dict(_leaves(record["tables"])), dict(_leaves(computed))
+    for place in {**expected, **actual}:
+        old, new = expected.get(place, "nothing"), actual.get(place, "nothing")
+        close = isinstance(old, float) and isinstance(new, float) and math.isclose(old, new, rel_tol=1e-9)
+        if not close and (type(old) is not type(new) or old != new):
             hint = _sealed_by(record, computed)
-            raise _damaged(f"{where}: {place}", f"expected {one!r} as sealed, the logs give {other!r}", hint)
+            raise _damaged(f"{where}: {place}", f"expected {old!r} as sealed, the logs give {new!r}", hint)
 
 
 def _sealed_by(record: Mapping[str, Any], computed: Any) -> str:
-    """Return what to do where another orch has sealed; empty where the tables were changed under the version that is here."""
-    sealed, here = (record["orch"], record["tables"].get("schema")), (__version__, computed["schema"])
-    if sealed == here:
+    """Return what to do if another version of orch sealed the archive; empty if it was this version."""
+    sealed, current = (record["orch"], record["tables"].get("schema")), (__version__, computed["schema"])
+    if sealed == current:
         return ""
-    who = f"orch {sealed[0]} (tables of schema {sealed[1]!r}) sealed it, this is {here[0]} (schema {here[1]})"
-    return f"{who}: verify it with that one. every file is as sealed, and orch summarize of the unpacked archive computes anew"
+    versions = f"sealed by orch {sealed[0]} (tables of schema {sealed[1]!r}), this is {current[0]} (schema {current[1]})"
+    return f"{versions}: verify it with that version. all files are as sealed; orch summarize recomputes the unpacked archive"
 
 
 def _leaves(value: Any, place: str = "tables") -> Iterator[tuple[str, Any]]:
@@ -255,7 +260,7 @@ def _leaves(value: Any, place: str = "tables") -> Iterator[tuple[str, Any]]:
 
 
 def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
-    """Yield the bytes of a regular file, each piece shown to ``seen`` first."""
+    """Yield the bytes of a regular file in pieces; ``seen`` is called with each piece first."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with _readable(path), open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream:
         while piece := stream.read(PIECE_BYTES):
@@ -278,7 +283,7 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 
 @contextmanager
 def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
-    """Yield a file for ``needed`` bytes that gets its name when it is whole and on the disk, and otherwise leaves nothing."""
+    """Yield a file for ``needed`` bytes. It gets its name once it is complete and on disk; after an error nothing is left."""
     with failures(target, needed):
         if os.path.lexists(target):
             raise FileExistsError

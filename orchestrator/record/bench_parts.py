@@ -1,6 +1,6 @@
-"""The parts of a ``bench.json``, each with what reads it: planned runs, what they were planned with, the rungs of a tune.
+"""The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were planned with, rounds of a tune.
 
-Readers raise KeyError for what is missing, and TypeError or ValueError for what is not as it has to be.
+Readers raise KeyError for a missing value, and TypeError or ValueError for an invalid one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """One planned run: the index of its cell, its repeat, the index of its rung where it is a candidate's, its attempt."""
+    """One planned run: index of its cell, repeat, index of its round (rung) if it belongs to a candidate, attempt."""
 
     cell: int
     repeat: int
@@ -43,25 +43,25 @@ class PlanEntry:
     attempt: int = 1
 
     def as_dict(self) -> dict[str, int]:
-        """The entry, ready for JSON: without a rung where it has none, and without an attempt where it is the first."""
+        """Return the entry for JSON. A rung of None and a first attempt are left out."""
         rung = {} if self.rung is None else {"rung": self.rung}
         return {"cell": self.cell, "repeat": self.repeat, **rung, **({"attempt": self.attempt} if self.attempt > 1 else {})}
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWith:
-    """All that a rendered plan depends on besides its specs, ready for JSON: the fields of each host, values of secret
-    variables left out, and the digests of each framework's files and payload."""
+    """Everything except specs that a rendered plan depends on, for JSON: the fields of each host without values of secret
+    variables, and the digests of each framework's files and payload."""
 
     hosts: Mapping[str, Mapping[str, Any]]
     frameworks: Mapping[str, Mapping[str, Any]]
 
     @classmethod
     def of(cls, hosts: Sequence[Host], secrets: Sequence[str], folders: Mapping[str, FrameworkFolder]) -> PlannedWith:
-        """Return what stands for these hosts and frameworks as they are now."""
+        """Return the record of these hosts and frameworks as they are now."""
 
         def public(host: Host) -> dict[str, Any]:
-            # What is expected of a host is judged before a run; no file of a plan rests on it.
+            # Expectations of a host are checked before a run; no file of a plan depends on them.
             return {name: value for name, value in asdict(host).items() if name != "expect"}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
@@ -72,7 +72,7 @@ class PlannedWith:
         return cls(plain, frameworks).without(secrets)
 
     def without(self, secrets: Sequence[str]) -> PlannedWith:
-        """Return it without the values of these variables: what was no secret when it was written may be one now."""
+        """Return a copy without the values of these variables, which may have been declared secret after it was written."""
 
         def shown(host: Mapping[str, Any]) -> Mapping[str, Any]:
             env = host.get("env", {})
@@ -83,7 +83,8 @@ class PlannedWith:
 
 @dataclass(frozen=True, slots=True)
 class RungRecord:
-    """A rung of a tune as it was begun: the value of each knob in each candidate, and the cells of the default and of them."""
+    """A round (rung) of a tune at its start. A candidate is one index into the values of each parameter; ``cells`` are those of
+    the default and of the candidates."""
 
     candidates: tuple[tuple[int, ...], ...]
     repeats: int
@@ -94,8 +95,8 @@ class RungRecord:
 
 @dataclass(frozen=True, slots=True)
 class TuneRecord:
-    """A tune: its knobs, what hosts hold fixed, where its result is written (empty: beside the bench), its rungs so far, and
-    why it ended, empty while it goes on."""
+    """A tune: its parameters, the variables fixed by hosts, the file of its result (empty: next to the bench), its rounds so
+    far, and why it ended, empty while it runs."""
 
     knobs: tuple[Knob, ...]
     seed: int
@@ -107,21 +108,21 @@ class TuneRecord:
 
 
 def text(value: Any) -> str:
-    """Return a text."""
+    """Return a value that must be text."""
     if not isinstance(value, str):
         raise TypeError(f"got {type(value).__name__}")
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return a list of texts."""
+    """Return a value that must be a list of texts."""
     if not isinstance(value, list):
         raise TypeError(f"got {type(value).__name__}")
     return tuple(map(text, value))
 
 
 def created(value: Any) -> str:
-    """Return when a bench was made: a date, or seconds as an early version wrote them."""
+    """Return when a bench was created: a date, or the seconds that an early version wrote."""
     return str(value) if type(value) in (int, float) else text(value)
 
 
@@ -132,7 +133,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def names(value: Any) -> dict[str, str]:
-    """Return an object of texts."""
+    """Return a value that must be an object with texts as values."""
     return {name: text(other) for name, other in _object(value).items()}
 
 
@@ -148,7 +149,7 @@ def cells(value: Any) -> tuple[RunSpec, ...]:
 
 
 def entries(value: Any) -> dict[str, PlanEntry]:
-    """Return the planned runs of a bench by id."""
+    """Return the planned runs of a bench by run id."""
     written = {run_id: _object(entry) for run_id, entry in _object(value).items()}
     return {
         run_id: PlanEntry(
@@ -162,7 +163,7 @@ def entries(value: Any) -> dict[str, PlanEntry]:
 
 
 def planned_with(value: Any) -> PlannedWith:
-    """Return what the runs of a bench were planned with."""
+    """Return the hosts and frameworks that the runs of a bench were planned with."""
     hosts = {name: _object(host) for name, host in _object(value["hosts"]).items()}
     for host in hosts.values():
         _object(host.get("env", {}))
@@ -170,11 +171,11 @@ def planned_with(value: Any) -> PlannedWith:
 
 
 def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return what makes a value of numbers, words and nothing of its fields as they were written."""
+    """Return a reader that builds a ``kind`` from an object whose values are numbers, texts or null."""
 
     def read(value: Any) -> Any:
         if odd := [name for name, part in _object(value).items() if not isinstance(part, (int, float, str, type(None)))]:
-            raise TypeError(f"got no plain value for {', '.join(odd)}")
+            raise TypeError(f"got no number or text for {', '.join(odd)}")
         return kind(**value)
 
     return read
@@ -185,7 +186,7 @@ def tune(value: Any) -> TuneRecord:
     knobs = tuple(_knob(_object(knob)) for knob in value["knobs"])
     rungs = tuple(_rung(_object(rung)) for rung in value["rungs"])
     if type(value["numerics"]) is not bool:
-        raise TypeError("got no claim for numerics")
+        raise TypeError("got no boolean for numerics")
     return TuneRecord(
         knobs,
         _whole(value["seed"]),
@@ -197,14 +198,16 @@ def tune(value: Any) -> TuneRecord:
     )
 
 
-def _knob(kept: Mapping[str, Any]) -> Knob:
-    values = tuple(map(tuple, kept["values"]))
-    return Knob(tuple(kept["env"]), kept["option"], values, tuple(kept["networks"]), kept["numerics"], kept["default"])
+def _knob(written: Mapping[str, Any]) -> Knob:
+    values = tuple(map(tuple, written["values"]))
+    return Knob(
+        tuple(written["env"]), written["option"], values, tuple(written["networks"]), written["numerics"], written["default"]
+    )
 
 
-def _rung(kept: Mapping[str, Any]) -> RungRecord:
-    candidates = tuple(tuple(map(_whole, candidate)) for candidate in kept["candidates"])
-    cells = tuple(map(_whole, kept["cells"]))
-    if len(cells) != len(candidates) + 1 or type(kept["confirms"]) is not bool:
-        raise ValueError("got a rung without a cell for each candidate and the default")
-    return RungRecord(candidates, _whole(kept["repeats"]), _whole(kept["steps"]), kept["confirms"], cells)
+def _rung(written: Mapping[str, Any]) -> RungRecord:
+    candidates = tuple(tuple(map(_whole, candidate)) for candidate in written["candidates"])
+    cells = tuple(map(_whole, written["cells"]))
+    if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
+        raise ValueError("got a rung that does not have one cell per candidate and one for the default")
+    return RungRecord(candidates, _whole(written["repeats"]), _whole(written["steps"]), written["confirms"], cells)

@@ -1,6 +1,6 @@
-"""What ``bench.json`` says of a bench: its cells, its runs, what they were planned with, and how it went on.
+"""The content of ``bench.json``: the cells and runs of a bench, what they were planned with, and how the bench went on.
 
-`BenchRecord` is its one reader and writer. A field that an earlier version did not write has the value that it stands for.
+`BenchRecord` is its only reader and writer. A field that an earlier version did not write gets its default.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ __all__ = ["BenchRecord", "bench_record"]
 
 @dataclass(frozen=True, slots=True)
 class BenchRecord:
-    """A bench as ``bench.json`` keeps it.
+    """The record of a bench in ``bench.json``.
 
-    ``runs`` are the ids of its runs in execution order, ``borrowed`` maps those of other benches to these, ``superseded`` the
-    runs that do not count to the attempts in their place. ``plan``, ``limits`` and ``planned_with`` are None in a bench of a
-    version that kept none. ``notes`` is what its tables say of how it went, ``left_out`` names runs that it ended without.
+    ``runs`` are the ids of its runs in execution order. ``borrowed`` maps ids of borrowed runs to the benches they come from,
+    ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
+    None if the version that wrote the file did not record them. ``notes`` are shown with its tables, ``left_out`` names the
+    runs that the bench ended without.
     """
 
     bench_id: str
@@ -51,7 +52,7 @@ class BenchRecord:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
-        """Return what a ``bench.json`` says. Raises DataError (state_damaged) naming the field that is not as it has to be."""
+        """Return the record in a ``bench.json``. Raises DataError (state_damaged) naming the invalid field."""
         values: dict[str, Any] = {}
         for name, (key, read) in _READERS.items():
             if key not in content or (content[key] is None and name in _MAY_BE_NULL):
@@ -60,16 +61,18 @@ class BenchRecord:
                 values[name] = read(content[key])
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-                message = f"{key}: expected {_EXPECTED.get(key, 'what a bench has there')}, {missing}"
+                message = f"{key}: expected {_EXPECTED.get(key, 'a valid value')}, {missing}"
                 raise DataError(message, kind="state_damaged", where=where) from error
         values.setdefault("bench_id", Path(where).parent.name)
         record = cls(**values)
         if any(not 0 <= entry.cell < len(record.cells) for entry in (record.plan or {}).values()):
-            raise DataError("plan: expected runs of its cells, one is of none", kind="state_damaged", where=where)
+            raise DataError(
+                "plan: expected only runs of its cells, a run has an unknown cell", kind="state_damaged", where=where
+            )
         return record
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of ``bench.json``."""
+        """Return the content of ``bench.json``."""
         content: dict[str, Any] = {
             "bench_id": self.bench_id,
             "created": self.created,
@@ -91,13 +94,13 @@ class BenchRecord:
         return content | {name: list(texts) for name in ("notes", "left_out") if (texts := getattr(self, name))}
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
-        """Return the fields of `as_dict` in which this record is not as it was before."""
+        """Return the fields of `as_dict` that differ from those of ``before``."""
         old, new = before.as_dict(), self.as_dict()
         return {key: new.get(key, []) for key in {**new, **old} if key not in new or key not in old or new[key] != old[key]}
 
     @property
     def created_order(self) -> tuple[float, str]:
-        """A key by which benches are in order of their making; an early version wrote seconds in place of a date."""
+        """A key that sorts benches by creation time; an early version wrote seconds instead of a date."""
         try:
             return float(self.created), ""
         except ValueError:
@@ -105,28 +108,28 @@ class BenchRecord:
 
     @property
     def blocks(self) -> int:
-        """The largest repeat that was planned."""
+        """The largest planned repeat."""
         return max((entry.repeat for entry in (self.plan or {}).values()), default=0)
 
     def planned(self, plan: Bench, runs: Sequence[PlannedRun], rung: int | None = None) -> BenchRecord:
-        """Return the record with further runs that the bench owes, of cells of ``plan``."""
+        """Return the record with additional planned runs, of cells of ``plan``."""
         entries = {run.run_id: PlanEntry(plan.cells.index(run.spec), run.repeat, rung) for run in runs}
         names = (*self.runs, *entries)
         return replace(self, cells=plan.cells, runs=names, plan={**(self.plan or {}), **entries})
 
     def with_rung(self, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> BenchRecord:
-        """Return the record with the next rung of its tune, all cells with those that it brings, and the runs that it owes."""
+        """Return the record with the next round of its tune, all cells including its new ones, and the runs of that round."""
         assert self.tune
         tune = replace(self.tune, rungs=(*self.tune.rungs, rung))
         return replace(self.planned(plan, runs, rung=len(self.tune.rungs)), tune=tune)
 
     def without(self, names: Sequence[str], notes: Sequence[str]) -> BenchRecord:
-        """Return the record of a bench that ends without these runs, and what its tables say of that."""
+        """Return the record of a bench that ends without these runs, with notes about that for its tables."""
         left = (*self.left_out, *names)
         return replace(self, runs=tuple(name for name in self.runs if name not in left), left_out=left, notes=tuple(notes))
 
     def attempted_anew(self, run_id: str) -> BenchRecord:
-        """Return the record with a fresh attempt in the place of a run."""
+        """Return the record with a run replaced by a new attempt."""
         plan = self.plan or {}
         entry = plan[run_id]
         name = f"{run_id.removesuffix(f'-a{entry.attempt}')}-a{entry.attempt + 1}"
@@ -149,7 +152,7 @@ def bench_record(
     argv: Sequence[str],
     tune: TuneRecord | None = None,
 ) -> BenchRecord:
-    """Return the record of a new bench. ``borrowed`` maps run ids to the benches they are taken from."""
+    """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
     record = BenchRecord(
         bench_id=plan.bench_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -179,7 +182,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "superseded": ("superseded", parts.names),
     "cells": ("cells", parts.cells),
     "plan": ("plan", parts.entries),
-    # The word of the version that wrote it first.
+    # The key that the first version wrote.
     "schedule": ("course", parts.plain(Schedule)),
     "limits": ("limits", parts.plain(Limits)),
     "planned_with": ("planned_with", parts.planned_with),
@@ -187,7 +190,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "notes": ("notes", parts.texts),
     "left_out": ("left_out", parts.texts),
 }
-"""By field of a record: its key in the file, and what understands it."""
+"""For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}
 _EXPECTED = {
     "runs": "a list of run ids",

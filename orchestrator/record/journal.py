@@ -1,6 +1,6 @@
-"""The journal of a bench, ``events.jsonl``: what its controllers did, a line for each event, durable once it is written.
+"""The journal of a bench, ``events.jsonl``: the actions of its controllers, one line per event, durable once written.
 
-`Event` names the events and `FIELDS` says what each one tells; nothing else is written, and nobody else reads the file.
+`Event` names the events and `FIELDS` lists their fields. This module is the only writer and reader of the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 30
 
 
 class Event:
-    """The names of what may happen to a bench, and to one of its runs."""
+    """The names of the events of a bench and of its runs."""
 
     BEGUN = "begun"
     PREFLIGHT = "preflight"
@@ -52,14 +52,14 @@ class Event:
 
 
 ENDS = (Event.FINISHED, Event.FAILED, Event.LOST, Event.INTERRUPTED)
-"""How a run may end."""
+"""The events that end a run."""
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    # of a bench: a controller took it, found its nodes fit, decided how it goes on, and came to its end
+    # of a bench: a controller took it, its nodes passed preflight, it was decided how to continue, the controller ended
     Event.BEGUN: ("argv",),
     Event.PREFLIGHT: ("hosts",),
     Event.DECIDED: ("reason", "blocks", "widest", "used_s", "runs"),
     Event.OVER: ("code", "errors"),
-    # of a run, in the order of its life
+    # of a run, in order of time
     Event.PLANNED: ("run", "port"),
     Event.BORROWED: ("run", "origin"),
     Event.STAGED: ("run",),
@@ -75,14 +75,16 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.LEFT_OUT: ("run", "host", "names"),
     Event.SUPERSEDED: ("run", "by"),
 }
-"""What each event may tell besides its name and its time."""
+"""The fields that each event may have in addition to its name and time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event as it stands in the journal: ``at`` is the controller's wall clock in seconds, None where that is no number;
-    ``run`` the id of the run that it is about, empty for the bench. ``fields`` are those of the table; all of them where the
-    event is of a later version and does not stand there."""
+    """One event of the journal.
+
+    ``at`` is the controller's wall clock in seconds, None if it is not a number. ``run`` is the id of its run, empty for an
+    event of the bench. ``fields`` are those in `FIELDS`, or all fields of an event that a later version added.
+    """
 
     event: str
     at: float | None
@@ -91,7 +93,7 @@ class Entry:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Entry:
-        """Return an event from its line."""
+        """Return the event of a parsed line."""
         at, run = content.get("at"), content.get("run")
         is_time = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
         event = str(content["event"])
@@ -101,13 +103,13 @@ class Entry:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command line of a controller that began; empty where it does not stand there."""
+        """The command line of a controller that began; empty if it is not recorded."""
         words = self.fields.get("argv")
         return tuple(map(str, words)) if isinstance(words, list) else ()
 
     @property
     def errors(self) -> tuple[Mapping[str, Any], ...]:
-        """What went wrong in a bench that is over, each as `OrchError.as_dict` has it."""
+        """The errors of a bench that is over, each in the form of `OrchError.as_dict`."""
         errors = self.fields.get("errors")
         return tuple(error for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()
 
@@ -119,16 +121,16 @@ class Entry:
 
 
 class Journal:
-    """The events of one bench. Several threads and processes may write at a time."""
+    """The events of one bench. Several threads and processes may write at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """Append one event and make it durable. ``at`` is the controller's wall clock, for people; give it to override.
+        """Append one event and make it durable. ``at`` is the controller's wall clock, for readers; pass it to override.
 
-        Raises ValueError for an event, or a field of it, that does not stand in `FIELDS`.
+        Raises ValueError for an event or a field that is not in `FIELDS`.
         """
         if event not in FIELDS:
             raise ValueError(f"expected an event of the journal, got {event!r}")
@@ -143,7 +145,7 @@ class Journal:
                 os.fchmod(file, 0o600)
                 whole = _whole_lines(file)
                 if whole < os.fstat(file).st_size:
-                    os.ftruncate(file, whole)  # a torn line was never acknowledged, and must not swallow the next one
+                    os.ftruncate(file, whole)  # a torn line was never acknowledged, and would corrupt the next one
                 try:
                     write_all(file, line)
                     os.fsync(file)
@@ -156,7 +158,7 @@ class Journal:
                 sync_directory(self.path.parent)
 
     def read(self) -> list[Entry]:
-        """Return the events in order. A torn last line is left out; damage elsewhere is DataError naming file and offset."""
+        """Return the events in order, without a torn last line. Other damage raises DataError naming file and offset."""
         try:
             data = read_bytes(self.path, _MOST_BYTES)
         except FileNotFoundError:
@@ -167,19 +169,19 @@ class Journal:
             if not isinstance(content, dict) or not isinstance(content.get("event"), str):
                 raise damaged(self.path, f"byte {offset}: expected an event")
             if is_broken(content):
-                raise damaged(self.path, f"byte {offset}: the event does not agree with its own seal")
+                raise damaged(self.path, f"byte {offset}: the event does not match its own seal")
             entries.append(Entry.of(unsealed(content)))
             offset += len(line)
         return entries
 
 
 def begun_runs(entries: Iterable[Entry]) -> frozenset[str]:
-    """Return the ids of the runs that were written at some time."""
+    """Return the ids of all runs that were ever planned or borrowed on disk."""
     return frozenset(entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED))
 
 
 def last_controller(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the events of the controller that a bench had last; where it came to its end, the last one says how."""
+    """Return the events of the last controller of a bench; if it ended normally, the last event says how."""
     begun = [index for index, entry in enumerate(entries) if entry.event == Event.BEGUN]
     return entries[begun[-1] :] if begun else []
 
@@ -189,8 +191,8 @@ def _whole_lines(file: int) -> int:
     end = os.fstat(file).st_size
     while end > 0:
         start = max(0, end - 65536)
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0

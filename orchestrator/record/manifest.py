@@ -1,7 +1,7 @@
-"""The manifest of a run, ``manifest.json``: what was planned, and what its controller found out since.
+"""The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded since.
 
-`Manifest` is its one reader, `manifest_of`, `write_start` and `write_outcome` write it. What is relied on is checked first;
-what only goes beside a number, such as who answered how, is left out where it is not as it has to be.
+`Manifest` is its only reader; `manifest_of`, `write_end` and `write_outcome` write it. Values that results depend on are
+checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "Start
            "write_end", "write_outcome"]  # fmt: skip
 
 _MOST_RANKS = 1 << 20
-"""A forged manifest must not make its reader count for ever."""
+"""A bound, so that a forged manifest cannot make its reader count forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """When a node started, in seconds of its own monotonic clock, and how far that was ahead of the controller's, give or take
-    ``bound_s``."""
+    """When a node started, in seconds of its own monotonic clock, and that clock's offset ahead of the controller's, accurate
+    to ± ``bound_s`` seconds."""
 
     started_mono_s: float
     offset_s: float
@@ -42,7 +42,7 @@ class NodeStart:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Who started when: how far apart the nodes were, the bound of its error, and each node, in seconds."""
+    """The start of a run: start skew between nodes, the bound of its error, and each node's start, in seconds."""
 
     skew_s: float
     bound_s: float
@@ -50,7 +50,7 @@ class StartRecord:
 
     @classmethod
     def of(cls, value: Any) -> StartRecord | None:
-        """Return the record of a start as it was written; None where there is none, or where it is not whole."""
+        """Return the recorded start; None if it is missing or incomplete."""
         try:
             hosts = {
                 check_name(host, "start"): NodeStart(
@@ -63,13 +63,13 @@ class StartRecord:
             return None
 
     def as_dict(self) -> dict[str, Any]:
-        """The record, ready for JSON."""
+        """Return the record for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """What was found of a run on a node after its end: whether anybody looked, and the processes that were left."""
+    """The check of a node after a run: whether it was made, and the processes that were left."""
 
     checked: bool
     left: tuple[Any, ...] = ()
@@ -77,7 +77,7 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a node answered while a run went on, in seconds; ``silent``: it did not any more at the end."""
+    """How a node answered during a run, in seconds; ``silent``: it no longer answered at the end."""
 
     longest_silence_s: float = 0.0
     round_trip_s: float = 0.0
@@ -86,8 +86,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
-    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. Where nothing was
-    ``released``, nothing has run on any node."""
+    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. If it was not
+    ``released`` by the start signal, nothing ran on any node."""
 
     state: str
     error: OrchError | None = None
@@ -97,7 +97,7 @@ class RecordedOutcome:
 
     @classmethod
     def of(cls, value: Any, run_id: str) -> RecordedOutcome | None:
-        """Return an outcome as it was written, None for none. Raises TypeError where that is no object."""
+        """Return the recorded outcome, None if there is none. Raises TypeError if it is not an object."""
         if value is not None and not isinstance(value, dict):
             raise TypeError("outcome")
         if not value:
@@ -106,13 +106,13 @@ class RecordedOutcome:
         return cls(
             str(value.get("state") or ""),
             recorded_error(error, run_id) if error else None,
-            {host: Clean(node.get("checked") is True, _several(node.get("left"))) for host, node in _objects(value, "clean")},
+            {host: Clean(node.get("checked") is True, _as_tuple(node.get("left"))) for host, node in _objects(value, "clean")},
             {host: _answer(node) for host, node in _objects(value, "answers")},
             value.get("released") is not False,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The outcome, ready for JSON."""
+        """Return the outcome for JSON."""
         content: dict[str, Any] = {"state": self.state, "error": self.error.as_dict() if self.error else None}
         content["clean"] = {host: {"checked": node.checked, "left": list(node.left)} for host, node in self.clean.items()}
         if self.answers:
@@ -121,16 +121,16 @@ class RecordedOutcome:
 
     @property
     def measured(self) -> bool:
-        """Claim that its runs ended well, or that nobody wrote down how."""
+        """Whether the run finished, or its state was not recorded."""
         return self.state in ("", "finished")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run as it was planned; ``facts``, ``start`` and ``outcome`` are what its controller found out since.
+    """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
-    ``digest`` is that of the framework's files, ``payload`` has those of its programs. ``grammar`` holds for the options of the
-    run. ``facts`` are, by host, what preflight found there.
+    ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
+    grammar for the options of the run. ``facts`` are the results of preflight by host.
     """
 
     run_id: str
@@ -161,12 +161,12 @@ class Manifest:
 
     @property
     def was_released(self) -> bool:
-        """Claim that something of it may have run somewhere."""
+        """Whether any process of the run may have run on a node."""
         return self.outcome is None or self.outcome.released
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str, run_id: str) -> Manifest:
-        """Return what a manifest says. Raises DataError (state_damaged) where what is relied on is not as it has to be."""
+        """Return the content of a manifest. Raises DataError (state_damaged) if a value that results depend on is invalid."""
         try:
             spec = spec_of(content["spec"], content.get("origins") or {})
             placement = _placement(content["placement"], spec, where)
@@ -199,22 +199,22 @@ class Manifest:
 
 
 def read_manifest(run: RunDir) -> Manifest:
-    """Return the manifest of a run. Raises DataError (state_damaged) naming the file, and the offset or what is wrong."""
+    """Return the manifest of a run. Raises DataError (state_damaged) naming the file, and the offset or the fault."""
     return Manifest.of(run.manifest_content(), str(run.path / "manifest.json"), run.run_id)
 
 
 def write_end(run: RunDir, start: StartRecord | None, outcome: RecordedOutcome) -> None:
-    """Write down how a run started, where it did, and how it ended."""
+    """Record how a run started, if it did, and how it ended."""
     run.update_manifest(start=start.as_dict() if start else None, outcome=outcome.as_dict())
 
 
 def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:
-    """Write down how a run ended whose controller did not live to do so."""
+    """Record the outcome of a run whose controller died before it could."""
     run.update_manifest(outcome=outcome.as_dict())
 
 
 def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of what a run is: everything that analysis may ask later, nothing left to a name."""
+    """Return the manifest of a planned run, with everything that analysis needs, so that nothing depends on file names."""
     framework = folder.framework
     return {
         "schema": 1,
@@ -264,9 +264,9 @@ def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placeme
 
 
 def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
-    known: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    grammar = LogGrammar(**known).with_options(spec.options)
+    values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    grammar = LogGrammar(**values).with_options(spec.options)
     texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
     if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
@@ -286,8 +286,8 @@ def _objects(content: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[st
     return [(name, entry) for name, entry in value.items() if isinstance(entry, dict)] if isinstance(value, dict) else []
 
 
-def _several(value: Any) -> tuple[Any, ...]:
-    """Return what was left: as it was written where that is a list, and as one thing where it is anything else."""
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return a list as a tuple, an empty value as an empty tuple, and any other value as a tuple of one."""
     return tuple(value) if isinstance(value, list) else (value,) if value else ()
 
 

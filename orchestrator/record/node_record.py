@@ -1,6 +1,6 @@
-"""What a node writes of a run: the record of its end, ``exit.json``, with that of each of its ranks. The node runner writes it;
-this is its one reader, for files that came home and for what a line brings.
+"""The exit record of a node, ``exit.json``: how its part of a run ended, with a record of each rank.
 
+The node runner writes it. This module is its only reader, for collected files and for records received over a connection.
 Times are seconds of the node's own monotonic clock.
 """
 
@@ -22,7 +22,7 @@ STATES = ("finished", "failed", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """Size and digest of a log as its node has it."""
+    """Size and digest of a log on its node."""
 
     bytes: int
     sha256: str
@@ -30,8 +30,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """The end of one rank by its wrapper. ``signal`` ended it, else it has a ``code``; ``ended_mono_s`` is None where nobody
-    saw its end. ``slowed_us``: by the names of nvidia-smi's counters, for how long the clocks of its GPU were lowered."""
+    """The end of one rank, recorded by its wrapper: the ``signal`` that ended it, or its ``code``. ``ended_mono_s`` is None
+    if the end was not observed. ``slowed_us``: time in µs for which the GPU's clocks were lowered, by nvidia-smi counter."""
 
     rank: int
     code: int | None
@@ -43,7 +43,7 @@ class RankRecord:
 
     @classmethod
     def of(cls, value: Any) -> RankRecord:
-        """Return the record of a rank as its node wrote it. Raises ValueError saying what was expected."""
+        """Return the record of a rank as its node wrote it. Raises ValueError naming the expected value."""
         if not isinstance(value, dict):
             raise ValueError("ranks: expected a list of objects")
         slowed = value.get("slowed_us")
@@ -54,7 +54,7 @@ class RankRecord:
             _text_or_none(value, "note") or "",
             _seconds(value, "started_mono_s"),
             _seconds(value, "ended_mono_s"),
-            # What a driver counts is for a remark beside a number, and may be left out.
+            # The driver's counters only annotate a number, so invalid ones are dropped.
             {name: time for name, time in slowed.items() if type(time) is int} if isinstance(slowed, dict) else {},
         )
 
@@ -66,8 +66,9 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` is why it was stopped, empty where it
-    was not. ``oom_kills`` counts the processes that the kernel killed for memory meanwhile. ``files`` are its logs by name."""
+    """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` says why it was stopped, else it is
+    empty. ``oom_kills`` counts the processes that the kernel's OOM killer ended during the run. ``files`` are its logs by
+    name."""
 
     run_id: str
     node_rank: int
@@ -84,7 +85,7 @@ class ExitRecord:
 
     @classmethod
     def of(cls, value: Any) -> ExitRecord:
-        """Return an exit record as a node wrote it. Raises ValueError saying what was expected."""
+        """Return an exit record as a node wrote it. Raises ValueError naming the expected value."""
         if not isinstance(value, dict):
             raise ValueError("expected an object")
         if not _is_whole(value.get("schema")) or value["schema"] != SCHEMA:
@@ -123,15 +124,15 @@ class ExitRecord:
         return [rank.rank for rank in self.ranks if rank.signal == signal]
 
     def memory_kills(self, rank: int | None) -> int:
-        """Return how often the kernel killed for memory, 0 where that was not this rank; None: where it was no rank at all."""
-        entries = [one for one in self.ranks if rank in (None, one.rank)]
-        return self.oom_kills if not entries or any(one.signal == "SIGKILL" for one in entries) else 0
+        """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank), else 0."""
+        entries = [entry for entry in self.ranks if rank in (None, entry.rank)]
+        return self.oom_kills if not entries or any(entry.signal == "SIGKILL" for entry in entries) else 0
 
 
 def exit_record(run: RunDir, host: str) -> ExitRecord | None:
-    """Return how a run ended on ``host``, by that node's own record; None where none came home.
+    """Return the exit record of ``host``; None if none was collected.
 
-    Raises DataError (result_invalid) for a record that is none, is huge, or is no regular file.
+    Raises DataError (result_invalid) for a record that is invalid, too large, or not a regular file.
     """
     content = run.exit_content(host)
     if content is None:
@@ -143,7 +144,7 @@ def exit_record(run: RunDir, host: str) -> ExitRecord | None:
 
 
 def short(value: Any) -> str:
-    """Return a value as an error shows it."""
+    """Return a value's representation for a message, in at most 120 characters."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}…"
 
@@ -155,7 +156,7 @@ def _log_file(name: str, entry: Any) -> LogFile:
 
 
 def _is_whole(value: Any) -> bool:
-    """Tell whether a value is a whole number: to Python, ``false`` of JSON is 0 and ``true`` is 1."""
+    """Return True for an int that is not a bool: in Python, JSON's ``false`` equals 0 and ``true`` 1."""
     return type(value) is int
 
 

@@ -1,6 +1,6 @@
-"""What a bench owes: read back so that another process can go on, and changed as it goes on.
+"""The remaining work of a bench: read back so that another process can continue it, and updated as the bench goes on.
 
-What a plan depends on may have changed since: inventory, template, trainer. Then nothing goes on; the difference is named.
+If the plan's inputs have changed since (inventory, template, trainer), the bench does not continue; the differences are named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Reopened", "add_block", "add_rung", "end_tune", "leave_out", "reopen
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """A bench read back: its runs by id in execution order, without borrowed ones, and all that they need."""
+    """A bench read back: its runs by id in execution order, without borrowed ones, and everything they need."""
 
     plan: Bench
     runs: Mapping[str, PlannedRun]
@@ -35,18 +35,18 @@ class Reopened:
 
 
 def reopen(bench: BenchDir) -> Reopened:
-    """Read a bench back with today's inventory and frameworks.
+    """Read a bench back with the current inventory and frameworks.
 
-    Raises DataError plan_changed naming every difference, state_damaged for a record that is none, ConfigError where the
-    inventory or a framework cannot be read any more.
+    Raises DataError plan_changed naming every difference, state_damaged for an invalid record, and ConfigError if the
+    inventory or a framework can no longer be read.
     """
     record, path = bench.record(), bench.path / "bench.json"
     if record.plan is None or record.limits is None or record.planned_with is None:
-        message = "it does not say what its runs were planned with; an earlier orch made it"
-        raise damaged(path, message, "orch collect brings home what ran")
+        message = "expected what its runs were planned with, found none; an earlier version of orch wrote it"
+        raise damaged(path, message, "orch collect fetches the logs of its runs")
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
-    if lost := [run_id for run_id in order if run_id not in record.plan]:
-        raise damaged(path, f"plan: expected every run of the bench, {lost[0]} is missing")
+    if missing_runs := [run_id for run_id in order if run_id not in record.plan]:
+        raise damaged(path, f"plan: expected every run of the bench, {missing_runs[0]} is missing")
     folders = {spec.framework: open_framework(spec.framework, record.templates) for spec in record.cells}
     inventory = open_inventory(record.inventory)
     try:
@@ -54,7 +54,7 @@ def reopen(bench: BenchDir) -> Reopened:
     except ConfigError as error:
         raise _changed([error.message], str(path)) from error
     now = PlannedWith.of(hosts, inventory.secrets, folders)
-    before = record.planned_with.without(inventory.secrets)  # what was no secret when it was planned may be one now
+    before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned
     if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now))))):
         raise _changed(changes, str(path))
     runs = {}
@@ -66,27 +66,27 @@ def reopen(bench: BenchDir) -> Reopened:
 
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
-    """Write down further runs that a bench owes from now on."""
+    """Record additional runs for a bench."""
     bench.change(lambda record: record.planned(plan, runs))
 
 
 def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> None:
-    """Write down the next rung of a tune, all cells of the bench with those that it brings, and the runs that it owes."""
+    """Record the next round of a tune: all cells of the bench including its new ones, and the runs of that round."""
     bench.change(lambda record: record.with_rung(plan, runs, rung))
 
 
 def end_tune(bench: BenchDir, why: str) -> None:
-    """Write down why a tune has ended."""
+    """Record why a tune has ended."""
     bench.change(lambda record: replace(record, tune=replace(record.tune, ended=why) if record.tune else None))
 
 
 def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:
-    """Write down that a bench ends without these runs, and what its tables say of that."""
+    """Record that a bench ends without these runs, with notes about that for its tables."""
     bench.change(lambda record: record.without(names, notes))
 
 
 def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
-    """Put a fresh attempt in the place of a run that does not count. What the old one left stays where it is."""
+    """Replace a run that does not count by a new attempt and return it. The files of the old run stay."""
     record = bench.change(lambda record: record.attempted_anew(run.run_id))
     name = record.superseded[run.run_id]
     bench.event(Event.SUPERSEDED, run=run.run_id, by=name)
@@ -99,13 +99,13 @@ def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
             yield from _differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
     elif old != new:
         digests = "frameworks" in where.split(".", 1)[:1]
-        yield f"{where}: another file than planned" if digests else f"{where}: planned {old!r}, now {new!r}"
+        yield f"{where}: the file has changed" if digests else f"{where}: planned {old!r}, now {new!r}"
 
 
 def _changed(changes: Sequence[str], where: str) -> DataError:
     return DataError(
-        f"expected what it was planned with, {'; '.join(changes)}",
+        f"expected the files and hosts that the bench was planned with, got {'; '.join(changes)}",
         kind="plan_changed",
         where=where,
-        hint="put it back to go on, or start a new bench; orch collect brings home what ran",
+        hint="undo the change to resume, or start a new bench; orch collect fetches the logs of its runs",
     )

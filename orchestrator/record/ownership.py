@@ -1,6 +1,6 @@
-"""Who conducts a bench now: a lock that the system releases when its holder dies, with a readable record beside it.
+"""Ownership of a bench: a lock that the kernel releases when its holder dies, in a file with a readable record of the holder.
 
-At any moment at most one controller executes the runs of a bench; others may look, collect, and ask it to stop.
+At most one controller at a time executes the runs of a bench; others may read, collect, and ask it to stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE = "owner.lock"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The controller that conducts a bench; ``process`` is its process id on ``controller``, ``ticks`` when that began."""
+    """The controller that runs a bench: ``process`` is its process id on ``controller``, ``ticks`` its start in clock ticks."""
 
     user: str
     controller: str
@@ -35,11 +35,11 @@ class Holder:
     since: str
 
     def __str__(self) -> str:
-        """Say who it is."""
+        """Return user, machine, process id and time in words."""
         return f"{self.user}@{self.controller}, process {self.process}, since {self.since}"
 
     def signal(self, number: int) -> bool:
-        """Send it a signal if it is that very process on this machine. False where it is elsewhere or gone."""
+        """Signal the process if it is still the same one, on this machine. Return False if it is elsewhere or gone."""
         if self.controller != socket.gethostname() or _ticks(self.process) != self.ticks:
             return False
         with suppress(ProcessLookupError):
@@ -49,24 +49,24 @@ class Holder:
 
 
 class Ownership:
-    """A held bench. Survives a fork: the lock is held until every process that has it is gone or has released it."""
+    """A held bench. Survives a fork: the lock is held until every process that has it has exited or released it."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
 
     def sign(self) -> None:
-        """Write this process into the record; to be done again by a child that goes on with the bench."""
+        """Write this process into the record. A child that continues the bench must call it again."""
         record = json.dumps({**owner(), "ticks": _ticks(os.getpid())}).encode() + b"\n"
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, record, 0)
 
     def release(self) -> None:
-        """Let go in this process."""
+        """Release the lock in this process."""
         os.close(self._handle)
 
 
 def take(bench: BenchDir) -> Ownership:
-    """Take a bench for this process. Raises RunError run_in_use naming the controller that has it."""
+    """Take a bench for this process. Raises RunError run_in_use naming the controller that holds it."""
     path = bench.path / _FILE
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -75,28 +75,28 @@ def take(bench: BenchDir) -> Ownership:
         os.close(handle)
         who = _read(path)
         raise RunError(
-            f"another controller conducts this bench: {who or 'its record cannot be read'}",
+            f"another controller is running this bench: {who or 'its record cannot be read'}",
             kind="run_in_use",
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",
         ) from None
-    taken = Ownership(handle)
-    taken.sign()
-    return taken
+    ownership = Ownership(handle)
+    ownership.sign()
+    return ownership
 
 
 @contextmanager
 def owned(bench: BenchDir) -> Iterator[Ownership]:
-    """Hold a bench for the length of a block."""
-    taken = take(bench)
+    """Hold a bench during a ``with`` block."""
+    ownership = take(bench)
     try:
-        yield taken
+        yield ownership
     finally:
-        taken.release()
+        ownership.release()
 
 
 def holder(bench: BenchDir) -> Holder | None:
-    """Return who conducts a bench now, None where nobody does."""
+    """Return the controller that runs a bench now, None if there is none."""
     path = bench.path / _FILE
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -121,5 +121,5 @@ def _read(path: Path) -> Holder | None:
 
 
 def _ticks(pid: int) -> int:
-    one = stat(pid)
-    return one.start_ticks if one else 0
+    status = stat(pid)
+    return status.start_ticks if status else 0

@@ -1,6 +1,6 @@
-"""What a project remembers between commands: the inventory of the last deploy, the host keys it accepted, where runs lie.
+"""The state of a project between commands: the inventory of the last deploy, accepted host keys, the folder of runs.
 
-A project is the current directory, or the one that ``ORCH_PROJECT`` names.
+A project is the current directory, or the directory in ``ORCH_PROJECT``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEFAULT = "inventory/cluster.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The files of a project: ``runs/``, and ``.orch/`` for what the tool itself remembers."""
+    """The files of a project: ``runs/``, and ``.orch/`` for orch's own state."""
 
     root: Path
 
@@ -32,31 +32,31 @@ class Project:
 
     @property
     def runs(self) -> Path:
-        """Where benches lie."""
+        """The folder of benches."""
         return self.root / "runs"
 
     @property
     def known_hosts(self) -> Path:
-        """The project's own known-hosts file; the user's is read and never written."""
+        """The project's own known-hosts file. The user's file is only read."""
         return self.root / ".orch" / "known_hosts"
 
     @property
     def deployed(self) -> Path:
-        """What deploys have left on each node and found there; deletable."""
+        """The file with the state of each node after its last deploy; may be deleted."""
         return self.root / ".orch" / "deployed.json"
 
     @property
     def history(self) -> Path:
-        """What was last read of each bench; deletable."""
+        """The cache of results read from each bench; may be deleted."""
         return self.root / ".orch" / "history.json"
 
     @property
     def lab(self) -> Path:
-        """Where the lab of this project lives."""
+        """The folder of this project's lab."""
         return self.root / ".orch" / "lab"
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
-        """Return (inventory, why this one): the option, ``ORCH_HOSTS``, the last deploy, the default file."""
+        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file."""
         if given:
             return given, "--hosts"
         if environment.get("ORCH_HOSTS"):
@@ -67,35 +67,35 @@ class Project:
         return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"
 
     def remember(self, inventory: str) -> None:
-        """Keep the inventory of a deploy for the commands that follow."""
+        """Store the inventory of a deploy for later commands."""
         path = Path(inventory)
         source = str(path.absolute()) if path.exists() else inventory
         keep(self.root / ".orch" / "project.json", {"schema": 1, "inventory": source})
 
     def prepare(self) -> None:
-        """Make the folder of what is remembered. Raises ConfigError where nothing could be, before a host is contacted."""
+        """Create ``.orch/`` before a host is contacted. Raises ConfigError if it cannot be written."""
         folder = self.root / ".orch"
         make_folder(folder, PROJECT_HINT)
         if not os.access(folder, os.W_OK):
-            raise ConfigError("expected a folder that can be written", kind="unsafe_path", where=str(folder), hint=PROJECT_HINT)
+            raise ConfigError("expected a writable folder", kind="unsafe_path", where=str(folder), hint=PROJECT_HINT)
 
     def _remembered(self) -> str:
         try:
             value = json.loads((self.root / ".orch" / "project.json").read_text(encoding="utf-8"))
             return str(value["inventory"])
         except (OSError, ValueError, KeyError, TypeError):
-            # A lost memory costs one option on the command line; it is no reason to refuse work.
+            # Losing this file costs one option on the command line, which is no reason to fail.
             return ""
 
 
 def keep(path: Path, value: Mapping[str, object]) -> None:
-    """Write what a project remembers. Raises ConfigError where it cannot be written."""
+    """Write a state file of a project. Raises ConfigError if it cannot be written."""
     make_folder(path.parent, PROJECT_HINT)
     write_atomic(path, json.dumps(value).encode(), hint=PROJECT_HINT)
 
 
 def owner() -> dict[str, object]:
-    """Return who holds a node during a run, for those who find it busy."""
+    """Return the owner record for a node during a run; others who find it busy see it."""
     import getpass
     import socket
     import time

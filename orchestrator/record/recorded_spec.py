@@ -1,4 +1,4 @@
-"""A spec as a file of ours keeps it, read with suspicion: somebody may have changed it by hand."""
+"""Read a spec from a file of a bench. It is checked, because the file may have been edited by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["spec_of"]
 
 
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
-    """Return the spec that ``written`` and ``origins`` are of. Raises KeyError or TypeError for what is missing or of another
-    type."""
+    """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
+    invalid."""
     names = {field.name for field in fields(RunSpec)} - {"origins", "env"}
     values, env = {name: written[name] for name in names}, written.get("env", {})
     spec = RunSpec(**values, env=env, origins=origins)

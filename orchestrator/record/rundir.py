@@ -1,7 +1,7 @@
-"""The files of a bench and of its runs: atomic, private, checked when read. The layout is drawn in ``docs/structure.md``.
+"""The files of a bench and of its runs: atomic, private, checked when read. ``docs/structure.md`` shows the layout.
 
-Names are for people and are never parsed; what a run *is* stands in its manifest. Everything is written whole or not at all
-and survives a power cut once the call returns. What came from a node is named by us, from an allow-list.
+Names are for readers and are never parsed; the manifest defines a run. Every file is written completely or not at all, and
+survives a power cut once the call returns. Names of files from nodes are checked against an allow-list.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BenchDir:
 
     @classmethod
     def create(cls, root: Path, bench: Mapping[str, Any]) -> BenchDir:
-        """Make the folder of a new bench under ``root``, named by its ``bench_id``; ``bench``: `BenchRecord.as_dict`.
+        """Create the folder of a new bench under ``root``, named by its ``bench_id``. ``bench`` is `BenchRecord.as_dict`.
 
-        Raises ConfigError (unsafe_path) where it exists already or ``root`` cannot be used, DataError (storage_full).
+        Raises ConfigError (unsafe_path) if it exists already or ``root`` is unusable, and DataError (storage_full).
         """
         name = check_name(str(bench["bench_id"]), str(root))
         path = root / name
@@ -53,18 +53,18 @@ class BenchDir:
 
     @classmethod
     def open(cls, path: Path) -> BenchDir:
-        """Return the bench in an existing folder. Raises DataError (state_damaged) where it is none or unreadable."""
+        """Return the bench in an existing folder. Raises DataError (state_damaged) if it is not a bench or unreadable."""
         bench = cls(path)
         bench.record()
         return bench
 
     def record(self) -> BenchRecord:
-        """Return what ``bench.json`` says. Raises DataError (state_damaged) naming the file, and the offset or the field."""
+        """Return the content of ``bench.json``. Raises DataError (state_damaged) naming the file, and the offset or field."""
         path = self.path / "bench.json"
         return BenchRecord.of(read_state(path), str(path))
 
     def change(self, change: Callable[[BenchRecord], BenchRecord]) -> BenchRecord:
-        """Replace what ``bench.json`` says by what ``change`` makes of it; fields that stay the same are not touched."""
+        """Update ``bench.json`` with the record that ``change`` returns, and return it. Unchanged fields are not touched."""
         path = self.path / "bench.json"
         with self._lock:
             content = read_state(path)
@@ -74,14 +74,14 @@ class BenchDir:
         return after
 
     def run(self, run_id: str) -> RunDir:
-        """Return the folder of one run; it is made by the first thing written into it."""
+        """Return the folder of one run. The first write into it creates it."""
         return RunDir(self.path / check_name(run_id, str(self.path)))
 
     def runs(self, *, superseded: bool = False) -> list[RunDir]:
-        """Return the runs in execution order, without those of which nothing has been written yet.
+        """Return the runs in execution order, without those that have no files yet.
 
-        One that is lost is among them: the journal knows of it, and its manifest cannot be read. ``superseded``: with those
-        that are still there, first, in whose place another attempt was made.
+        A run whose files were lost is included, because the journal names it; its manifest cannot be read. ``superseded``:
+        also include, first, the runs that were replaced by another attempt and still have files.
         """
         record = self.record()
         old = [run for run in map(self.run, record.superseded if superseded else ()) if _is_written(run.path)]
@@ -107,7 +107,7 @@ class RunDir:
         self._lock = threading.Lock()
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write what the run was; ``schema`` is added. `orchestrator.record.manifest` says what stands in it."""
+        """Write the manifest; ``schema`` is added. `orchestrator.record.manifest` defines its content."""
         self._write(("manifest.json",), state_bytes(manifest))
 
     def manifest_content(self) -> dict[str, Any]:
@@ -120,35 +120,35 @@ class RunDir:
             self.write_manifest(self.manifest_content() | fields)
 
     def write_rendered(self, host: str, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Keep what is sent to ``host`` as ``path`` (relative, every part from the allow-list)."""
+        """Store a file sent to ``host`` as ``path`` (relative, every part from the allow-list)."""
         self._write(("rendered", host, *path.split("/")), data, mode)
 
     def rendered_path(self, host: str) -> Path:
-        """Return the folder of what was sent to ``host``."""
+        """Return the folder of the files sent to ``host``."""
         return self.path / "rendered" / check_name(host, str(self.path))
 
     def log_path(self, host: str, name: str) -> Path:
-        """Return where a file from ``host`` is kept; its folder is made. Raises DataError for a name not allowed."""
+        """Return the path for a file from ``host``, and create its folder. Raises DataError for a name that is not allowed."""
         parts = ("logs", *(check_name(part, f"{self.path}: logs") for part in (host, name)))
         with failures(self.path):
             _make_folders(self.path, parts[:-1])
         return self.path.joinpath(*parts)
 
     def logs(self, host: str) -> list[Path]:
-        """Return the logs that came from ``host`` so far, regular files only, without the exit record."""
+        """Return the logs collected from ``host`` so far: regular files only, without the exit record."""
         folder = self.path / "logs" / check_name(host, str(self.path))
         if not folder.is_dir():
             return []
         return sorted(path for path in folder.iterdir() if stat.S_ISREG(path.lstat().st_mode) and path.name != EXIT_RECORD)
 
     def write_log(self, host: str, name: str, data: bytes) -> None:
-        """Keep a whole file from ``host``."""
+        """Store a complete file from ``host``."""
         self._write(("logs", host, name), data)
 
     def exit_content(self, host: str) -> dict[str, Any] | None:
-        """Return ``exit.json`` of ``host`` as that node wrote it; None where none came home. `node_record` understands it.
+        """Return ``exit.json`` of ``host`` as that node wrote it, for `node_record`; None if it was not collected.
 
-        Raises DataError (result_invalid) for a record that is no JSON object, is huge, or is no regular file.
+        Raises DataError (result_invalid) for a record that is not a JSON object, too large, or not a regular file.
         """
         path = self.path / "logs" / check_name(host, str(self.path)) / EXIT_RECORD
         if not os.path.lexists(path):
@@ -159,7 +159,7 @@ class RunDir:
         return record
 
     def write_result(self, name: str, result: Mapping[str, Any]) -> None:
-        """Keep something derived as ``results/<name>``; it may be deleted and made again. What is there already stays."""
+        """Store a derived result as ``results/<name>``, unless the file has this content. It may be deleted and made again."""
         data = json_bytes(result)
         with suppress(OSError):
             if read_bytes(self.path / "results" / check_name(name, str(self.path)), len(data)) == data:
@@ -175,17 +175,17 @@ class RunDir:
 
 
 def latest(root: Path) -> Path | None:
-    """Return the bench made last under ``root``, by its own record and then by name; None where there is none.
+    """Return the newest bench under ``root``, by its record and then by name; None if there is none.
 
-    A folder without ``bench.json`` is no bench. Raises DataError (state_damaged) for one that cannot be read, since it may be
-    the one that is meant.
+    A folder without ``bench.json`` is not a bench. Raises DataError (state_damaged) for an unreadable bench, because it may be
+    the newest.
     """
     if not root.is_dir():
         return None
-    found = [path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()]
-    # A bench that was refused before its first run left nothing to read; it is the latest only where there is no other.
+    folders = [path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()]
+    # A bench that ended before its first run has no results; it is the latest only if there is no other.
     return max(
-        found,
+        folders,
         key=lambda path: (any(path.glob("*/manifest.json")), BenchDir(path).record().created_order, path.name),
         default=None,
     )
@@ -197,7 +197,7 @@ def bench_folders(root: Path) -> list[Path]:
 
 
 def benches(root: Path) -> Iterator[BenchDir]:
-    """Yield the benches in ``root``, the newest name first. A damaged one is none; whoever summarises it is told why."""
+    """Yield the benches in ``root``, the newest name first. A damaged one is skipped; summarizing it reports the cause."""
     for folder in bench_folders(root):
         try:
             bench = BenchDir.open(folder)
@@ -207,12 +207,12 @@ def benches(root: Path) -> Iterator[BenchDir]:
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether anything was written there. A hidden file is a write that had no end."""
+    """Return True if the folder has a finished file. A hidden file is an unfinished write."""
     return folder.is_dir() and any(path.name[0] != "." for path in folder.iterdir())
 
 
 def _make_folders(base: Path, parts: tuple[str, ...]) -> None:
-    """Make ``base`` and the folders below it, 0700 whatever the umask. A link where a folder should be is refused."""
+    """Create ``base`` and the folders below it, mode 0700 for any umask. Raises NotADirectoryError for a link."""
     for path in (base, *(base.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
         try:
             path.mkdir(mode=0o700)

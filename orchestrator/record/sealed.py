@@ -1,7 +1,7 @@
-"""A checksum inside a JSON object: whoever reads the object later knows that it is the one that was written.
+"""A checksum inside a JSON object, so that a reader can detect a changed value.
 
-A flipped bit can turn one number into another without harm to the syntax, and a result would then rest on it. The seal is made
-over the values, not over the bytes, so that a record may be printed anew with other spaces.
+A flipped bit can change a number without breaking the syntax, and a result would then be wrong. The checksum covers the
+values, not the bytes, so a record may be reformatted.
 
 >>> record = sealed({"steps": 120, "nodes": 4})
 >>> is_broken(record), is_broken(record | {"steps": 121}), unsealed(record)
@@ -22,7 +22,7 @@ _DIGITS = 16
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record with its seal, which comes last. A seal that it has already is replaced."""
+    """Return the record with its seal as the last field. An existing seal is replaced."""
     plain = unsealed(record)
     return {**plain, KEY: _seal(plain)}
 
@@ -33,7 +33,7 @@ def unsealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_broken(record: Mapping[str, Any]) -> bool:
-    """Tell whether the record is not what was sealed. One without a seal, of an earlier version, is not broken."""
+    """Return True if the record does not match its seal. A record of an earlier version, without a seal, is not broken."""
     return KEY in record and record[KEY] != _seal(unsealed(record))
 
 

@@ -1,8 +1,8 @@
-"""A tar that can be written in one way only, so that none of its bytes is without a guard when it is read.
+"""A tar with exactly one possible encoding, so that every byte is verified when it is read.
 
-Regular files, no times, no owners, one mode, zeros between them and up to a whole record at the end. A reader who knows which
-name comes next knows every byte that is no content, but for the size, and that one is bounded by what is there. So nothing of
-a header is believed. Format: POSIX.1-2001, pax interchange format, whose extended header holds names of more than 100 bytes.
+It has only regular files, no times, no owners, one mode, zeros between files and up to a whole record at the end. A reader
+that knows the next name knows every byte outside of the content except the size, which is bounded by the file's length. So no
+header is trusted. Format: POSIX.1-2001, pax interchange format, whose extended header holds names of more than 100 bytes.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from orchestrator.errors import DataError
 __all__ = ["MAX_FILE_BYTES", "PIECE_BYTES", "TarReader", "append", "end", "size_of"]
 
 MAX_FILE_BYTES = 8**11 - 1
-"""What the size field of a header holds."""
+"""The largest value of the size field in a header."""
 PIECE_BYTES = 1 << 20
 _NAME, _SIZE = slice(0, 100), slice(124, 135)
 
 
 def append(out: BinaryIO, name: str, size: int, pieces: Iterable[bytes]) -> None:
-    """Write a file whose content, ``size`` bytes of it, comes in pieces."""
+    """Write a file of ``size`` bytes, given in pieces."""
     out.write(_header(name, size))
     out.writelines(pieces)
     out.write(_padding(size))
 
 
 def size_of(files: Mapping[str, int]) -> int:
-    """Return how long the tar of files of these names and sizes is."""
+    """Return the size in bytes of a tar with files of these names and sizes."""
     within = sum(len(_header(name, size)) + size + len(_padding(size)) for name, size in files.items())
     return within + len(end(within))
 
 
 def end(size: int) -> bytes:
-    """Return what ends a tar of which ``size`` bytes are written."""
+    """Return the bytes that end a tar after its first ``size`` bytes."""
     return bytes(2 * BLOCKSIZE + -(size + 2 * BLOCKSIZE) % RECORDSIZE)
 
 
 class TarReader:
-    """The bytes of such a tar in order. Raises DataError for the first that is not the only possible one."""
+    """Reads such a tar in order. Raises DataError at the first byte that differs from the only possible one."""
 
     def __init__(self, stream: BinaryIO, where: str) -> None:
         self._stream = stream
@@ -49,30 +49,30 @@ class TarReader:
         self._left = os.fstat(stream.fileno()).st_size
 
     def first_name(self) -> str:
-        """Return the name that the first header gives, to be judged by the caller, and pass by nothing."""
+        """Return the unchecked name in the first header, without advancing."""
         name = self._stream.read(_NAME.stop).partition(b"\0")[0].decode("ascii", "backslashreplace")
         self._stream.seek(0)
         return name
 
     def content(self, name: str) -> Iterator[bytes]:
-        """Yield the content of the next file, which has to have this name."""
+        """Yield the content of the next file, which must have this name."""
         size = self._size(name)
         for start in range(0, size, PIECE_BYTES):
             yield self._take(min(PIECE_BYTES, size - start))
-        self._pass(self._take(len(_padding(size))), _padding(size), f"after {name}")
+        self._check(self._take(len(_padding(size))), _padding(size), f"after {name}")
 
     def end(self) -> None:
-        """Refuse what is not the end."""
-        wanted = end(self._stream.tell())
-        self._pass(self._take(len(wanted)), wanted, "after the last file")
+        """Raise DataError unless the tar ends here."""
+        expected = end(self._stream.tell())
+        self._check(self._take(len(expected)), expected, "after the last file")
         if self._left:
-            raise self._damaged(f"expected the end at byte {self._stream.tell()}, found {self._left} bytes more")
+            raise self._damaged(f"expected the end at byte {self._stream.tell()}, found {self._left} more bytes")
 
     def _size(self, name: str) -> int:
-        found = self._take(len(_header(name, 0)))
-        digits = found[-BLOCKSIZE:][_SIZE]
+        header = self._take(len(_header(name, 0)))
+        digits = header[-BLOCKSIZE:][_SIZE]
         size = 0 if digits.strip(b"01234567") else int(digits, 8)
-        self._pass(found, _header(name, size), f"in the header of {name}")
+        self._check(header, _header(name, size), f"in the header of {name}")
         return size
 
     def _take(self, size: int) -> bytes:
@@ -82,11 +82,11 @@ class TarReader:
         self._left -= size
         return data
 
-    def _pass(self, found: bytes, wanted: bytes, where: str) -> None:
-        if found != wanted:
-            at = next(place for place, pair in enumerate(zip(found, wanted, strict=True)) if pair[0] != pair[1])
-            expected = f"expected {wanted[at]:#04x} at byte {self._stream.tell() - len(found) + at}"
-            raise self._damaged(f"{expected}, {where}, found {found[at]:#04x}")
+    def _check(self, data: bytes, expected: bytes, where: str) -> None:
+        if data != expected:
+            at = next(place for place, pair in enumerate(zip(data, expected, strict=True)) if pair[0] != pair[1])
+            message = f"expected {expected[at]:#04x} at byte {self._stream.tell() - len(data) + at}"
+            raise self._damaged(f"{message}, {where}, found {data[at]:#04x}")
 
     def _damaged(self, message: str) -> DataError:
         return DataError(message, kind="state_damaged", where=self._where)

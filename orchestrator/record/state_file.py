@@ -1,6 +1,6 @@
-"""A JSON object on disk with a schema and a seal: written whole, and refused where it is damaged.
+"""JSON objects on disk with a schema and a seal: written completely, and refused if damaged.
 
-Every name in a path of ours is one from an allow-list, and no file is read that is a link, a pipe, or too large.
+Every name in a path is checked against an allow-list. Links, pipes and files above a size limit are not read.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def write_state(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object whole or not at all, sealed; ``schema`` is added."""
+    """Write a sealed object, completely or not at all; ``schema`` is added."""
     write_atomic(path, state_bytes(content))
 
 
 def state_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return what `write_state` writes."""
+    """Return the bytes that `write_state` writes."""
     return json_bytes(sealed({"schema": SCHEMA, **content}))
 
 
@@ -59,14 +59,14 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
     if schema > SCHEMA:
-        raise damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; read it with that one")
+        raise damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; use that version")
     if is_broken(value):
-        raise damaged(path, "its values do not agree with its own seal", "a byte of it has changed since it was written")
+        raise damaged(path, "its values do not match its own seal", "the file has changed since it was written")
     return unsealed(value)
 
 
 def check_name(name: str, where: str) -> str:
-    """Return ``name`` if it may be one part of a path of ours. Raises DataError (result_invalid) otherwise."""
+    """Return ``name`` if it is allowed as one part of a path. Raises DataError (result_invalid) otherwise."""
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_BYTES:
         raise DataError(
             f"expected a name of letters, digits, '.', '_' and '-', not starting with '.' or '-', got {name[:80]!r}",
@@ -88,29 +88,29 @@ def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_dama
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a regular file's bytes, following no link and waiting for no other end of a pipe. Raises OSError."""
+    """Return a regular file's bytes, without following links or waiting for the other end of a pipe. Raises OSError."""
     data = map_bytes(path, limit, above=limit)
     assert isinstance(data, bytes)
     return data
 
 
 def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
-    """Return a regular file's bytes as `read_bytes` does, those of more than ``above`` mapped instead of read."""
+    """Return a regular file's bytes like `read_bytes`; a file of more than ``above`` bytes is mapped instead of read."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
-            raise OSError(errno.EFBIG, f"{status.st_size} bytes, at most {limit} are read")
+            raise OSError(errno.EFBIG, f"{status.st_size} bytes, the limit is {limit}")
         return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(status.st_size)
 
 
 def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    """Return JSON without NaN; ASCII only, so that no text of a node reaches a terminal by way of ``cat``."""
+    """Return JSON without NaN, in ASCII only, so that ``cat`` cannot send control characters of a node to a terminal."""
     return json.dumps(value, indent=indent, allow_nan=False).encode() + b"\n"
 
 
 def damaged(path: Path | str, message: str, hint: str = "") -> DataError:
-    """Return the error of a file of ours that is not as it was written."""
+    """Return the error for a file of the project that is not as it was written."""
     return DataError(message, kind="state_damaged", where=str(path), hint=hint)

@@ -37,19 +37,19 @@ def project(tmp_path: Path) -> Project:
 
 
 KNOWN = ", ".join(frameworks())
-TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more hosts with --hosts, or lower --nodes"
+TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more hosts with --hosts, or lower --nodes"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("resnet50 --nodes 9", TOO_MANY),
-        ("resnet50 -f pytorh", f"orch: --framework: no framework 'pytorh'. there are {KNOWN}; did you mean 'pytorch'?"),
+        ("resnet50 -f pytorh", f"orch: --framework: no framework 'pytorh'. available: {KNOWN}; did you mean 'pytorch'?"),
         ("resnet5 -f pytorch",
          "orch: model: pytorch has no model 'resnet5'. it has resnet50, vgg16; did you mean 'resnet50'?"),
-        ("resnet5", "orch: model: no framework has a model 'resnet5'. there are "),
-        ("resnet50 --gpus 9", "orch: --gpus: 9 ranks per node wanted on 4 nodes, too few gpus on no[1-4]. "
-                              "lower --gpus, or correct gpus: of these hosts in the inventory"),
+        ("resnet5", "orch: model: no framework has a model 'resnet5'. available: "),
+        ("resnet50 --gpus 9", "orch: --gpus: expected 9 gpus per node on 4 nodes, too few on no[1-4]. "
+                              "lower --gpus, or correct gpus: for these hosts in the inventory"),
         ("resnet50 --nodes 0", "orch: --nodes: expected a whole number ≥ 1, got 0"),
         ("resnet50 --nodes two", "orch: --nodes: expected whole numbers separated by commas, got 'two'"),
         ("resnet50 --shape 4x8,4-8", "orch: --shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
@@ -58,7 +58,7 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
         ("resnet50 --batch-size 0", "orch: --batch-size: expected a whole number ≥ 1, got 0"),
         ("resnet50 --loader dali -f simulated", "orch: --loader: expected one of synthetic for simulated, got 'dali'"),
         ("resnet50 --steps 20 --warmup-steps 20", "orch: --steps: expected more steps than the 20 warm-up steps, got 20. "
-                                                  "steps counts all of them; the window is what remains after the warm-up"),
+                                                  "--steps includes the warm-up; the steps after it are measured"),
         ("resnet50 --timeout 0", "orch: --timeout: expected seconds above 0, got 0.0"),
         ("resnet50 --order alphabetic", "orch: --order: expected interleaved or random, got 'alphabetic'"),
         ("resnet50 --set image_size", "orch: --set: expected key=value, got 'image_size'"),
@@ -77,7 +77,7 @@ TOO_MANY = "orch: --nodes: 9 nodes wanted, 4 selected: no[1-4]. select more host
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),
-        ("resnet50 --templates nowhere", "orch: nowhere: expected a folder of framework folders, there is none"),
+        ("resnet50 --templates nowhere", "orch: nowhere: expected a folder of framework folders, found none"),
         ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, there is none. check the path"),
     ],
 )  # fmt: skip
@@ -101,7 +101,7 @@ def test_every_fault_of_an_inventory_is_reported_with_file_line_and_key(project:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. it takes batch_size, dtype, loader"),
+        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. valid keys: batch_size, dtype, loader"),
         ("options: {image_size: 1}\n", "--set image_size: expected a whole number ≥ 32, got '1'"),
         ("a: 1\na: 2\n", "choices.yaml:2"),
         ("timeout_s: .inf\n", "got '.inf'"),

@@ -98,7 +98,7 @@ def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node
     os.kill(only, signal.SIGKILL)
     error = failed.get(timeout=10)
     asking.join(10)
-    assert error.message == "the node runner ended before it had answered: it said nothing" and "shell" not in error.hint
+    assert error.message == "the node runner ended before it had answered: it printed nothing" and "shell" not in error.hint
 
 
 def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:

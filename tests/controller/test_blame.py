@@ -75,7 +75,7 @@ def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         {"node1": (0, COMPLAINT, None, 1), "node2": (1, COMPLAINT, "SIGTERM", None)},
         {"node1": (0, MEMORY, None, 1), "node2": (1, MEMORY, "SIGTERM", None)},
     ],
-    ids=["it said nothing of it", "it complained too", "the first one has a cause of its own"],
+    ids=["it printed nothing of it", "it complained too", "the first one has a cause of its own"],
 )
 def test_a_rank_that_was_stopped_is_no_cause_where(
     tmp_path: Path, said: dict[str, tuple[int, str, str | None, int | None]]

@@ -86,19 +86,19 @@ def test_what_is_no_log_is_named_and_left_there(node: FakeNode, run: RunDir) -> 
     (node.root / "runs" / RUN / "logs" / "link").symlink_to("/etc/passwd")
     end(node)
     collected = collect_host(node, run)
-    assert collected.complete and collected.odd == ("link",) and collected.note == "no logs, and left there: 'link'"
+    assert collected.complete and collected.odd == ("link",) and collected.note == "not logs, left on the node: 'link'"
     assert not run.log_path("a", "link").exists()
 
 
 def test_a_run_that_the_node_knows_nothing_of(node: FakeNode, run: RunDir, tmp_path: Path) -> None:
     other = collect_host(node, RunDir(tmp_path / "bench" / "r2"))
-    assert (other.files, other.complete, other.note) == (0, False, "nothing there")
+    assert (other.files, other.complete, other.note) == (0, False, "not on the node")
     end(node)
     collect_host(node, run)
     node.keepers.clear()  # its lines are gone
     node.ask("drop", run=RUN, finished=True, timeout_s=1)
     again = collect_host(node, run)
-    assert (again.files, again.complete, again.note) == (4, True, "not on the node any more")
+    assert (again.files, again.complete, again.note) == (4, True, "no longer on the node")
 
 
 def test_a_node_that_does_not_answer_leaves_what_is_home(node: FakeNode, run: RunDir) -> None:

@@ -27,7 +27,10 @@ print(json.dumps([said, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
 
 
-NEED, REMEDY = "limits: 16 hosts need up to 160 open files, this process may have", "ulimit -n 160, or fewer hosts at a time"
+NEED, REMEDY = (
+    "limits: 16 hosts need up to 160 open files, this process may have",
+    "ulimit -n 160, or use fewer hosts at a time",
+)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_too_few_hosts_are_counted_and_named_folded() -> None:
     with pytest.raises(ConfigError) as caught:
         place(wanted(5, 8), hosts(8, 8, 8, 8), 20000)
     assert str(caught.value) == (
-        "--nodes: 5 nodes wanted, 4 selected: gpu[002-005]. select more hosts with --hosts, or lower --nodes"
+        "--nodes: expected 5 hosts, 4 selected: gpu[002-005]. select more hosts with --hosts, or lower --nodes"
     )
 
 
@@ -77,11 +77,11 @@ def test_too_few_gpus_are_named_with_the_hosts_that_lack_them() -> None:
     with pytest.raises(ConfigError) as caught:
         place(wanted(3, 8), hosts(8, 4, 8, 4), 20000)
     assert str(caught.value) == (
-        "--gpus: 8 ranks per node wanted on 3 nodes, too few gpus on gpu[003,005]. "
-        "lower --gpus, or correct gpus: of these hosts in the inventory"
+        "--gpus: expected 8 gpus per node on 3 nodes, too few on gpu[003,005]. "
+        "lower --gpus, or correct gpus: for these hosts in the inventory"
     )
     small = [Host("n1", "10.0.0.1", gpus=0, slots=2)]
-    with pytest.raises(ConfigError, match="too few slots on n1"):
+    with pytest.raises(ConfigError, match="expected 3 slots per node on 1 nodes, too few on n1"):
         place(wanted(1, 3, "cpu"), small, 20000)
 
 

@@ -102,9 +102,9 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
     [
         ("a\n{{ nothing }}\n", 2, "'nothing' is undefined"),
         ("a\n\n{{ options.nothing }}\n", 3, "has no attribute 'nothing'"),
-        ("{% if host_vars.nowhere %}x{% endif %}", 1, "expected 'nowhere' among vars of gpu2, found none"),
-        ("a\n{{ host_vars['nowhere'] }}", 2, "expected 'nowhere' among vars of gpu2, found none"),
-        ("{{ host_vars.host }}", 1, "expected 'host' among vars of gpu2, found none"),
+        ("{% if host_vars.nowhere %}x{% endif %}", 1, "expected 'nowhere' in vars of gpu2, found none"),
+        ("a\n{{ host_vars['nowhere'] }}", 2, "expected 'nowhere' in vars of gpu2, found none"),
+        ("{{ host_vars.host }}", 1, "expected 'host' in vars of gpu2, found none"),
         ("a\n{% if %}\n", 2, "Expected an expression"),
         ("a\nb\n{{ 'x' \n", 3, ""),
         ("{% endfor %}", 1, "endfor"),
@@ -122,12 +122,12 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
         ("{{ {}['x'] }}", 1, "no attribute 'x'"),
         ("{{ '%d' % 'x' }}", 1, ""),
         ("a\n{% macro m() %}{{ m() }}{% endmacro %}\n{{ m() }}", 2, "recursion"),
-        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", 2, "turns of all loops"),
-        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", 2, "up to 1000000 turns"),
+        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", 2, "iterations over all loops"),
+        ("a\n{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", 2, "up to 1000000 iterations"),
         ("{% for a in range(900000) %}0123456789{% endfor %}", None, "up to 1048576 characters"),
-        ("a\n{{ 'x' * 10000000000 }}", 2, "sensible size"),
-        ("{{ [0] * 10000000000 }}", 1, "sensible size"),
-        ("{{ 9 ** 100000000 }}", 1, "sensible size"),
+        ("a\n{{ 'x' * 10000000000 }}", 2, "product of up to 1048576 items"),
+        ("{{ [0] * 10000000000 }}", 1, "product of up to 1048576 items"),
+        ("{{ 9 ** 100000000 }}", 1, "power of at most 1024 bits"),
         ("{% include '../secret' %}", 1, "../secret"),
         ("{% include '/etc/passwd' %}", 1, "/etc/passwd"),
         ("{% import 'os' as os %}", 1, "os"),
@@ -291,16 +291,16 @@ def _plant(mine: Path, what: str) -> None:
         ("line", "[models/]", "/models/a", "'models/a\\nb.py'"),
         ("deep", "[models/]", "/models/xxx", "up to 200 letters"),
         ("many", "[models/]", "/framework.yaml: payload: ", "expected up to 256 files of 16 MiB together"),
-        ("large", "[models/]", "/framework.yaml: payload: ", "models/net.py is beyond that"),
-        ("", "[models]", "/models: ", "write models/ for all files below it"),
-        ("", "[train.py/]", "/train.py: ", "write its name without the slash"),
-        ("", "[absent/]", ": ", "expected a payload folder absent/, there is none"),
+        ("large", "[models/]", "/framework.yaml: payload: ", "models/net.py exceeds that"),
+        ("", "[models]", "/models: ", "write models/ to send all files below it"),
+        ("", "[train.py/]", "/train.py: ", "remove the slash after the name"),
+        ("", "[absent/]", ": ", "expected a payload folder absent/, found none"),
         ("", "[../mine/train.py]", "/framework.yaml:9: ", "expected a file such as train.py, or a folder such as models/"),
         ("", "[/etc/passwd]", "/framework.yaml:9: ", "relative to the framework's folder, got '/etc/passwd'"),
         ("", "[models//net.py]", "/framework.yaml:9: ", "relative to the framework's folder"),
         ("", "['a b.py']", "/framework.yaml:9: ", "relative to the framework's folder"),
         ("", "[./]", "/framework.yaml:9: ", "relative to the framework's folder"),
-        ("", "[rank_wrapper.py]", "/framework.yaml:9: ", "the wrapper of ranks is called so"),
+        ("", "[rank_wrapper.py]", "/framework.yaml:9: ", "orch's rank wrapper has this one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_refused_with_its_place(
@@ -354,7 +354,7 @@ def test_the_digest_of_a_folder_changes_with_every_byte_in_it(tmp_path: Path) ->
         ("path: launch.sh}", "path: launch.sh, mode: '0800'}", "/framework.yaml:6", "files.0.mode"),
         ("(?P<step>[0-9]+)", "(?P<step>[0-9]+", "/framework.yaml:8", "a regular expression"),
         ("(?P<step>", "(?P<stop>", "/framework.yaml:8", "with the group step and one of"),
-        ("launch.sh.j2", "absent.sh.j2", "/framework.yaml: files", "expected a template absent.sh.j2, there is none"),
+        ("launch.sh.j2", "absent.sh.j2", "/framework.yaml: files", "expected a template absent.sh.j2, found none"),
         ("probe: print('{}')", "probe: x\npayload: [absent.py]", ": ", "expected a payload file absent.py"),
         ("title: a user's own", "title: a\ntitle: b", "/framework.yaml:2", "title"),
         ("title: a user's own", "\ttitle: a", "/framework.yaml:1", ""),
@@ -375,5 +375,5 @@ def test_an_unknown_framework_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
         open_framework("pytorh")
     assert str(caught.value) == (
-        f"--framework: no framework 'pytorh'. there are {', '.join(frameworks())}; did you mean 'pytorch'?"
+        f"--framework: no framework 'pytorh'. available: {', '.join(frameworks())}; did you mean 'pytorch'?"
     )

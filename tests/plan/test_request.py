@@ -121,8 +121,8 @@ def test_what_is_left_out_is_left_to_the_run_file_and_the_framework() -> None:
         ({"batch_size": "big"}, "--batch-size: expected whole numbers separated by commas, got 'big'"),
         ({"shape": "4-8"}, "--shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
         ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
-        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. it takes batch_size, dtype, "
-         "loader, steps, warmup_steps, timeout_s, repeats, options"),
+        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. valid keys: batch_size, "
+         "dtype, loader, steps, warmup_steps, timeout_s, repeats, options"),
     ],
 )  # fmt: skip
 def test_words_that_cannot_be_are_refused_with_their_option(words: dict[str, Any], message: str) -> None:
@@ -215,9 +215,9 @@ def test_the_cap_of_repeats_is_at_least_what_a_bench_begins_with(repeats: int, m
     ("words", "message"),
     [
         ({"order": "alphabetic"}, "--order: expected interleaved or random, got 'alphabetic'"),
-        ({"max_repeats": 5}, "--max-repeats: it belongs to --until-ci. --repeats is the number without that"),
-        ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 repeats to begin with, got 1"),
-        ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 repeats to begin with, got 9"),
+        ({"max_repeats": 5}, "--max-repeats: expected together with --until-ci. without it, give --repeats"),
+        ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 initial repeats, got 1"),
+        ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 initial repeats, got 9"),
         ({"until_ci": "1"}, "--until-ci: expected a percentage above 0 and below 100, such as 1%, got '1'"),
         ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
     ],
@@ -230,8 +230,8 @@ def test_intervals_are_refused_of_what_measures_no_speed() -> None:
     check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK])
     check_measures(request_of("resnet50"), [FRAMEWORK, READER.framework])
     assert refusal(lambda: check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK, READER.framework])) == (
-        "--until-ci: reader measures readings of its own: no speed whose interval could become narrow. "
-        "--repeats is how often each cell runs"
+        "--until-ci: reader measures readings of its own, which has no speed and so no interval. "
+        "set the number of runs with --repeats"
     )
 
 
@@ -279,9 +279,9 @@ def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
 
 def test_what_the_hosts_cannot_carry_is_refused() -> None:
     assert refusal(lambda: bench_of(request_of("resnet50", nodes="9"))).startswith(
-        "--nodes: 9 nodes wanted, 4 selected: n[1-4]"
+        "--nodes: expected 9 hosts, 4 selected: n[1-4]"
     )
-    assert refusal(lambda: bench_of(request_of("resnet50", gpus="9"))).startswith("--gpus: 9 ranks per node wanted on 4 nodes")
+    assert refusal(lambda: bench_of(request_of("resnet50", gpus="9"))).startswith("--gpus: expected 9 gpus per node on 4 nodes")
 
 
 # ------------------------------------------------------------------ tunes
@@ -314,7 +314,7 @@ def test_a_tune_that_cannot_be_is_refused_with_its_option(words: dict[str, Any],
 def test_a_knob_that_an_option_fixes_is_not_turned() -> None:
     assert [knob.name for knob in free_knobs(FRAMEWORK, {})] == ["NCCL_ALGO", "layout", "seed"]
     assert [knob.name for knob in free_knobs(FRAMEWORK, {"seed": "5"})] == ["NCCL_ALGO", "layout"]
-    message = "--framework: mill names nothing to turn. tunes: in its framework.yaml does"
+    message = "--framework: mill has no parameters to tune. list them under tunes: in its framework.yaml"
     assert refusal(lambda: free_knobs(replace(FRAMEWORK, tunes=()), {})) == message
 
 

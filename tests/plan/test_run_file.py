@@ -8,7 +8,7 @@ from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
 from orchestrator.plan.run_file import choices_of
 
-KEYS = "it takes batch_size, dtype, loader, steps, warmup_steps, timeout_s, repeats, options"
+KEYS = "valid keys: batch_size, dtype, loader, steps, warmup_steps, timeout_s, repeats, options"
 
 
 def test_every_key_is_handed_on_as_it_was_written() -> None:
@@ -28,15 +28,15 @@ def test_every_key_is_handed_on_as_it_was_written() -> None:
         ("[1, 2]", f"choices.yaml: expected a mapping of choices. {KEYS}"),
         ("dtype: fp16\ncolour: red\n", f"choices.yaml:2: unknown key colour. {KEYS}"),
         ("batch_size: many\n",
-         "choices.yaml:1: batch_size: expected a whole number ≥ 1, got 'many'. --batch-size of the command line takes several"),
+         "choices.yaml:1: batch_size: expected a whole number ≥ 1, got 'many'. for several use --batch-size"),
         ("batch_size: [8]\n",
-         "choices.yaml:1: batch_size: expected a whole number ≥ 1, got [8]. --batch-size of the command line takes several"),
+         "choices.yaml:1: batch_size: expected a whole number ≥ 1, got [8]. for several use --batch-size"),
         ("steps: 9\ndtype: [fp32, fp16]\n",
-         "choices.yaml:2: dtype: expected one type as text, got ['fp32', 'fp16']. --dtype of the command line takes several"),
+         "choices.yaml:2: dtype: expected one type as text, got ['fp32', 'fp16']. for several use --dtype"),
         ("dtype: 16\n",
-         "choices.yaml:1: dtype: expected one type as text, got 16. --dtype of the command line takes several"),
+         "choices.yaml:1: dtype: expected one type as text, got 16. for several use --dtype"),
         ("loader: {a: 1}\n",
-         "choices.yaml:1: loader: expected one loader as text, got {'a': 1}. --loader of the command line takes several"),
+         "choices.yaml:1: loader: expected one loader as text, got {'a': 1}. for several use --loader"),
         ("steps:\n", "choices.yaml:1: steps: expected a whole number ≥ 1, got None"),
         ("warmup_steps: yes\n", "choices.yaml:1: warmup_steps: expected a whole number ≥ 0, got 'yes'"),
         ("timeout_s: soon\n", "choices.yaml:1: timeout_s: expected seconds above 0, got 'soon'"),

@@ -44,4 +44,4 @@ def test_an_error_names_folder_template_and_line_and_for_a_variable_its_host() -
     with pytest.raises(ConfigError) as caught:
         text_of("a\n{{ hosts.data }}", hosts=HostVariables("n1", {}))
     assert (caught.value.kind, caught.value.where) == ("template_error", "mine/a.j2:2")
-    assert caught.value.message == "expected 'data' among vars of n1, found none"
+    assert caught.value.message == "expected 'data' in vars of n1, found none"

@@ -120,7 +120,7 @@ def test_a_free_text_is_taken_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["\r", "line\r\n", "a\0b"])
 def test_a_text_that_no_file_could_hold_is_refused_naming_the_option(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a text without NUL and carriage return") as raised:
+    with pytest.raises(ConfigError, match="expected text without NUL and carriage return") as raised:
         resolved(sets={"note": text})
     assert raised.value.where == "--set note"
 
@@ -149,7 +149,7 @@ def test_no_text_makes_an_option_of_another_type(text: str) -> None:
         ({"choices": {"timeout_s": 0.0}}, "--timeout: expected seconds above 0, got 0.0"),
         ({"choices": {"timeout_s": float("nan")}}, "--timeout: expected seconds above 0, got nan"),
         ({"choices": {"steps": 20}}, "--steps: expected more steps than the 20 warm-up steps, got 20. "
-                                     "steps counts all of them; the window is what remains after the warm-up"),
+                                     "--steps includes the warm-up; the steps after it are measured"),
         ({"choices": {"loader": "dali"}}, "--loader: expected one of synthetic, native for mill, got 'dali'"),
         ({"choices": {"dtype": "fp61"}}, "--dtype: expected one of fp32, fp16 for mill on cuda, got 'fp61'. "
                                          "did you mean 'fp16'?"),
@@ -211,12 +211,14 @@ def test_the_smallest_host_of_those_used_sets_the_ranks_per_node() -> None:
 def test_hosts_with_and_without_gpus_do_not_mix_and_the_remedy_is_given() -> None:
     with pytest.raises(ConfigError) as caught:
         checked_specs(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
-    assert str(caught.value) == ("--hosts: expected hosts of one kind, got n[1-4] with GPUs and c1 without. exclude one: -x c1")
+    assert str(caught.value) == (
+        "--hosts: expected hosts of one kind, got n[1-4] with GPUs and c1 without. exclude one kind: -x c1"
+    )
 
 
 def test_unknown_numbers_of_gpus_must_be_said() -> None:
     hosts = [Host("n1", "10.0.0.1"), Host("n2", "10.0.0.2", gpus=8)]
-    with pytest.raises(ConfigError, match=r"--gpus: the inventory does not say how many GPUs n1 has. say --gpus N"):
+    with pytest.raises(ConfigError, match=r"--gpus: the inventory does not give the number of GPUs of n1. give --gpus N"):
         checked_specs(Request("resnet50"), [FOLDER], hosts)
     assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]
 

@@ -210,10 +210,10 @@ def test_each_file_of_an_unpacked_archive_is_guarded_and_named(unpacked: Path) -
 
 def test_a_file_more_and_a_file_less_are_named(unpacked: Path) -> None:
     (unpacked / "r1" / "more.txt").write_text("")
-    assert "r1/more.txt: expected no such file as sealed, found one" in refusal(unpacked)
+    assert "r1/more.txt: expected no such file as sealed" in refusal(unpacked)
     (unpacked / "r1" / "more.txt").unlink()
     (unpacked / "r1" / "manifest.json").unlink()
-    assert "r1/manifest.json: expected it as sealed, found none" in refusal(unpacked)
+    assert "r1/manifest.json: expected this file as sealed, it is missing" in refusal(unpacked)
 
 
 def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(unpacked: Path, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(u
     assert f"tables.rows.0.median_speed: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
     record["orch"] = "0.0.9"
     (unpacked / RECORD).write_text(json.dumps(record))
-    assert "orch 0.0.9 (tables of schema 3) sealed it" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+    assert "sealed by orch 0.0.9 (tables of schema 3)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
 
 
 def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, t
     (unpacked / RECORD).write_text(json.dumps(record))
     assert refusal(resealed(unpacked, tmp_path / "a.tar")).endswith(
         "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 3. "
-        f"orch {__version__} (tables of schema 2) sealed it, this is {__version__} (schema 3): verify it with that one. "
-        "every file is as sealed, and orch summarize of the unpacked archive computes anew"
+        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 3): verify it with that version. "
+        "all files are as sealed; orch summarize recomputes the unpacked archive"
     )
 
 
@@ -408,7 +408,7 @@ def test_what_no_bench_has_is_not_sealed(copied: BenchDir, tmp_path: Path, flaw:
 
 
 def test_a_bench_that_is_conducted_is_not_sealed(copied: BenchDir, tmp_path: Path) -> None:
-    with owned(copied), pytest.raises(RunError, match="a controller conducts this bench"):
+    with owned(copied), pytest.raises(RunError, match="a controller is running this bench"):
         seal(copied, tmp_path / "a.tar", tables)
     seal(copied, tmp_path / "a.tar", tables)
 

@@ -62,7 +62,7 @@ def test_a_model_of_one_folder_chooses_it_and_a_model_to_train_the_usual_one(tem
 
 def test_a_model_of_several_folders_or_of_none_is_refused(templates: Path) -> None:
     folder(templates, "other")
-    with pytest.raises(ConfigError, match=r"other, pinger have a model 'ping'. name one of them"):
+    with pytest.raises(ConfigError, match=r"several frameworks have a model 'ping': other, pinger. choose one of them"):
         framework_for("ping", templates)
     with pytest.raises(ConfigError, match=r"no framework has a model 'pong'.*did you mean 'ping'"):
         framework_for("pong", templates)

@@ -81,7 +81,7 @@ def test_a_value_that_holds_already_is_not_tried() -> None:
     [
         ("{values: [1]}", "either env: or option:"),
         ("{env: [A], option: image_size, values: [1]}", "either env: or option:"),
-        ("{env: [A, A], values: [[1, 2]]}", "each name in one place, got A again"),
+        ("{env: [A, A], values: [[1, 2]]}", "each name once, got A again"),
         ("{env: [RANK], values: [1]}", "that a host may set, got RANK"),
         ("{env: [A, B], values: [[1, 2], 3]}", "values of A and B, got ('3',)"),
         ("{option: compres, values: [fp16]}", "an option of this framework, got 'compres'"),

@@ -124,7 +124,7 @@ def resumed_wrongly(trial: Trial) -> None:
     judge.wait_for(lambda: _seen(controller, "started"), 30, "nothing was started")
     refused = controller.orch("resume")
     assert refused.code == 1 and f"process {process.pid}" in refused.err and os.uname().nodename in refused.err, refused
-    assert "another controller conducts this bench" in refused.err
+    assert "another controller is running this bench" in refused.err
     os.kill(process.pid, signal.SIGKILL)
     controller.end(process, 10)
     judge.wait_until_clean(trial.lab, 3.0 + 2.0 + GRACE_S)

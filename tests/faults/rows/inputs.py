@@ -165,8 +165,8 @@ TEMPLATES = {
     "unclosed": ("a\nb\n{{ 'x' \n", ("launch.sh.j2:3",)),
     "endless loop": ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", ("turns",)),
     "huge output": ("{% for a in range(900000) %}0123456789{% endfor %}", ("up to 1048576 characters",)),
-    "huge product": ("{{ 'x' * 10000000000 }}", ("sensible size",)),
-    "huge power": ("{{ 9 ** 100000000 }}", ("sensible size",)),
+    "huge product": ("{{ 'x' * 10000000000 }}", ("product of up to",)),
+    "huge power": ("{{ 9 ** 100000000 }}", ("power of at most 1024 bits",)),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", ("recursion",)),
     "class": ("{{ ''.__class__ }}", ("unsafe",)),
     "globals": ("{{ refuse.__globals__ }}", ("unsafe",)),
@@ -206,7 +206,7 @@ OPTIONS = {
     "unknown framework": (("bench", "resnet50", "-f", "pytorh"), ("did you mean 'pytorch'?", "tensorflow")),
     "framework outside": (("bench", "resnet50", "-f", "../../etc"), ("no framework",)),
     "unknown model": (("bench", "resnet5", "-f", "simulated"), ("no model 'resnet5'", "did you mean 'resnet50'?")),
-    "more nodes than hosts": (("--nodes", "9"), ("9 nodes wanted, 2 selected",)),
+    "more nodes than hosts": (("--nodes", "9"), ("expected 9 hosts, 2 selected",)),
     "zero nodes": (("--nodes", "0"), ("--nodes: expected a whole number ≥ 1, got 0",)),
     "negative gpus": (("--gpus", "-1"), ("--gpus: expected a whole number ≥ 1, got -1",)),
     "words for numbers": (("--nodes", "two"), ("expected whole numbers",)),
@@ -247,9 +247,9 @@ def inventories(trial: Trial) -> None:
             inputs.judge(name, case, folder)
         many = "schema: 1\ndefaults: {gpus: 1}\nhosts:\n" + "".join(f"  n{n}: {{address: a{n}}}\n" for n in range(10_000))
         inputs.judge("10 000 hosts, and one node too many", Case((*PLAN, "--nodes", "10001", "--hosts", "own.yaml"),
-                     ("10001 nodes wanted, 10000 selected",), {"own.yaml": many}, within_s=20))  # fmt: skip
+                     ("expected 10001 hosts, 10000 selected",), {"own.yaml": many}, within_s=20))  # fmt: skip
         for good in ("::1", "2001:db8::2", "10.11.0.2", "node1.example.org"):
-            plan = Case((*PLAN, "--nodes", "2", "--hosts", "own.yaml"), ("2 nodes wanted, 1 selected",),
+            plan = Case((*PLAN, "--nodes", "2", "--hosts", "own.yaml"), ("expected 2 hosts, 1 selected",),
                         {"own.yaml": f'schema: 1\ndefaults: {{gpus: 1}}\nhosts: {{a: {{address: "{good}"}}}}\n'})  # fmt: skip
             inputs.judge(f"good address {good}", plan)
         inputs.done()
