@@ -24,9 +24,13 @@ TESTS = Path(__file__).parent
 LONG = (
     *("contract", "e2e", "faults", "lab"),
     *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", "remote/test_trainers.py"),
+    *(f"remote/noderun/test_{module}.py" for module in ("facts", "groups", "keeper", "lock", "requests")),
     "test_wheel.py",
 )
-"""Folders and files whose tests need root, servers or a lab, or run programs all along: `--unit` leaves them out."""
+"""Folders and files whose tests need root, servers or a lab, run programs all along, or wait for processes.
+
+`--unit` leaves them out.
+"""
 LONG_TESTS = (
     *("results/links/test_collectives.py::test_every_size", "results/links/test_collectives.py::test_gloo"),
     *("results/links/test_collectives.py::test_half_types", "results/links/test_collectives.py::test_a_wrong_result"),
@@ -35,6 +39,8 @@ LONG_TESTS = (
 )
 """How ids of such tests in other files begin."""
 WORKERS = {
+    "plan/test_folders.py": "plans",
+    "plan/test_third_party_folders.py": "plans",
     "remote/test_trainers.py": "torch",
     "results/links/test_collectives.py": "torch",
     "remote/test_pairs_program.py": "torch",

@@ -129,6 +129,7 @@ MAX_LINES = 350
 SIMULATED = ("train_simulated", "simulated_meeting", "simulated_ring")
 
 
+@cache
 def modules() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 
@@ -141,13 +142,20 @@ def remote_label(path: Path) -> str:
     return str(path.relative_to(REPOSITORY / "remote"))
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a file's tree."""
+    return tuple(ast.walk(tree(path)))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, dotted name) of everything a file imports, wherever in it; names taken from a package count as modules."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -176,7 +184,7 @@ def arrows() -> dict[str, frozenset[str]]:
 
     uses: dict[str, set[str]] = {file: set() for file in files}
     for file, path in files.items():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "orchestrator":
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 uses[file] |= {target for name in names if (target := module_of(name) or module_of(str(node.module)))}
@@ -248,6 +256,7 @@ def test_a_circle_would_be_seen() -> None:
     assert circles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) == [("a", "a"), ("a", "b"), ("b", "b")]
 
 
+@cache
 def handed_on(package: str) -> set[str]:
     """Return the names in ``__all__`` of a package's face."""
     for node in tree(PACKAGE / package / "__init__.py").body:
@@ -259,7 +268,7 @@ def handed_on(package: str) -> set[str]:
 @pytest.mark.parametrize("path", modules(), ids=label)
 def test_another_package_is_entered_by_its_face_or_a_door(path: Path) -> None:
     wrong = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("orchestrator."):
             continue
         below = str(node.module).split(".")[1:]
@@ -297,7 +306,7 @@ def test_planning_and_reading_logs_have_no_effects(path: Path) -> None:
     ]
     opened = [
         f"{path}:{node.lineno}: {node.func.id}()"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("open", "input", "print")
     ]
     assert taken + opened == []
@@ -322,7 +331,7 @@ def test_only_the_edge_prints(path: Path) -> None:
         return
     calls = [
         node.lineno
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert calls == []
@@ -350,7 +359,7 @@ OWN_KEYS = {"cli/progress.py": {"skew_s"}}
 
 def keys_asked_for(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, key) of every subscript and ``.get`` with a literal key, and the names of methods that are called."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             yield node.lineno, node.slice.value
         if isinstance(node, ast.Call):
@@ -370,7 +379,7 @@ def test_what_stands_in_a_record_is_known_to_its_reader_alone(path: Path) -> Non
 def test_events_of_the_journal_are_named_in_its_table_alone(path: Path) -> None:
     named = [
         f"{path}:{node.lineno}: {node.args[0].value}"
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("event", "journal")
         if node.args and isinstance(node.args[0], ast.Constant)
     ]

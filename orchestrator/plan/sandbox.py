@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -20,6 +21,10 @@ __all__ = ["HostVariables", "rendered"]
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
+_COMPILED_LIMIT = 256
+
+_compiled: dict[tuple[str, str, str], CodeType] = {}
+"""Code of templates by target, digest of the name and digest of the text: every node of every run prints the same few."""
 
 
 def rendered(template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any], *, folder: str) -> str:
@@ -54,6 +59,7 @@ def rendered(template: str, sources: Mapping[str, str], target: str, context: Ma
 def _sandbox(sources: Mapping[str, str], target: str) -> Any:
     """Return the Jinja2 environment of one template: only the folder's own templates, with bounded loops and products."""
     import jinja2
+    from jinja2.bccache import Bucket
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Undefined(jinja2.StrictUndefined):
@@ -63,9 +69,21 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
                 return f"expected {self._undefined_name!r} in vars of {self._undefined_obj._host}, found none"
             return super()._undefined_message
 
+    class Compiled(jinja2.BytecodeCache):
+        # Constants are quoted for the target when a template is compiled, and its name is where its errors are said to be.
+        def load_bytecode(self, bucket: Bucket) -> None:
+            bucket.code = _compiled.get((target, bucket.key, bucket.checksum))
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            if len(_compiled) >= _COMPILED_LIMIT:
+                _compiled.clear()
+            if bucket.code:
+                _compiled[target, bucket.key, bucket.checksum] = bucket.code
+
     environment = ImmutableSandboxedEnvironment(
         undefined=Undefined,
         loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
+        bytecode_cache=Compiled(),
         finalize=_FINALIZE[target],
         trim_blocks=True,
         lstrip_blocks=True,

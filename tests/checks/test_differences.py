@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import sys
 from typing import Any
 
-from orchestrator.checks import differences as module
 from orchestrator.checks.differences import differences, sentences
 
 
@@ -26,7 +26,7 @@ def facts(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(sys.modules[differences.__module__]).failed == 0
 
 
 def test_nodes_alike_differ_in_nothing_whatever_is_theirs_by_nature() -> None:

@@ -7,6 +7,7 @@ import math
 import mmap
 import random
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,10 @@ from hypothesis import strategies as st
 
 from orchestrator import strictjson
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import parse as logparse
 from orchestrator.logs import patterns as logpattern
 from orchestrator.logs import text as logtext
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.logs.parse import LINE_LIMIT, parse
+from orchestrator.logs.parse import _MAX_SAMPLES, LINE_LIMIT, Parsed, _Collector, parse
 from orchestrator.logs.patterns import columns, compiled
 from orchestrator.logs.steps import VALUES, RankAggregate, StepSample
 from orchestrator.plan import folders as library
@@ -292,14 +292,14 @@ PIECES = [
 ]
 
 
-def in_words(parsed: logparse.Parsed) -> str:
+def in_words(parsed: Parsed) -> str:
     """As text, for nan is not equal to nan."""
     return repr(replace(parsed, said=parsed.samples))
 
 
-def line_by_line(data: bytes, grammar: LogGrammar) -> logparse.Parsed:
+def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
-    collector = logparse._Collector(grammar)
+    collector = _Collector(grammar)
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
     collector.rank = collector.rank and replace(collector.rank, literal="")
     collector.closing_line = collector.closing_line and replace(collector.closing_line, literal="")
@@ -406,8 +406,8 @@ def test_a_file_in_memory_and_one_that_is_mapped_say_the_same(tmp_path: Path) ->
 
 def test_a_flood_of_steps_is_refused_and_not_kept() -> None:
     line = b"orch step=%d t=1.0 step_time_s=0.5 samples=64\n"
-    log = b"".join(line % step for step in range(logparse._MAX_SAMPLES))
-    assert len(parse(log, OURS).samples) == logparse._MAX_SAMPLES
+    log = b"".join(line % step for step in range(_MAX_SAMPLES))
+    assert len(parse(log, OURS).samples) == _MAX_SAMPLES
     with pytest.raises(DataError, match="expected at most 400000 step lines in a file, got more"):
         parse(log + line % 0, OURS)
 
@@ -591,7 +591,8 @@ def test_a_plain_pattern_is_not_refused(pattern: str) -> None:
     assert parse(b"", LogGrammar(files=("x",), patterns=(pattern,))).samples == ()
 
 
-@pytest.mark.parametrize("module", [logparse, logpattern, logtext, strictjson])
+# The package hands on the function of this name.
+@pytest.mark.parametrize("module", [sys.modules[parse.__module__], logpattern, logtext, strictjson])
 def test_the_examples_in_the_docstrings_hold(module: ModuleType) -> None:
     results = doctest.testmod(module)
     assert results.attempted and not results.failed

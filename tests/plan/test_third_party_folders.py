@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,14 @@ from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.read import read_run
+from tests.support.rendering import complaint
 from tests.support.run_folders import build
 
+opened = cache(library.open_framework)
+"""A framework folder, read once."""
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
-FOREIGN = tuple(name for name in library.frameworks() if library.open_framework(name).framework.requires)
+FOREIGN = tuple(name for name in library.frameworks() if opened(name).framework.requires)
 PORT = 20000
 VARS = {
     "interface": "ib0",
@@ -122,7 +126,7 @@ def hosts(count: int, gpus: int, **changes: Any) -> list[Host]:
 
 def planned(framework: str, case: Case, on: Sequence[Host] = ()) -> Plan:
     """One run of a framework, decided."""
-    folder = library.open_framework(framework)
+    folder = opened(framework)
     on = on or hosts(case.shape[0], case.shape[1])
     choices = {"nodes": case.shape[0], "gpus": case.shape[1], **case.choices}
     spec = resolve(folder.framework, case.model, device=on[0].device, choices=choices, sets=case.sets)
@@ -136,7 +140,7 @@ def launch(plan: Plan, node: int) -> str:
 
 def grammar(framework: str) -> LogGrammar:
     """A folder's log grammar."""
-    return library.open_framework(framework).framework.log
+    return opened(framework).framework.log
 
 
 # ------------------------------------------------------------------ rendering
@@ -158,10 +162,10 @@ def test_rendered_files_are_the_golden_ones(framework: str) -> None:
 @pytest.mark.parametrize("framework", FOREIGN)
 def test_every_launch_script_is_sound_shell(framework: str) -> None:
     for case in cases(framework):
+        plan = planned(framework, case)
         for node in range(case.shape[0]):
-            script = launch(planned(framework, case), node)
-            done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
-            assert done.returncode == 0 and not done.stderr, f"{case.label}: {done.stderr}"
+            script = launch(plan, node)
+            assert complaint(script) == "", case.label
 
 
 @pytest.mark.parametrize(
@@ -297,7 +301,7 @@ def test_what_a_program_cannot_do_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("framework", FOREIGN)
 def test_a_host_that_does_not_say_where_the_program_is_is_named(framework: str) -> None:
-    name, holds = next(iter(library.open_framework(framework).framework.requires.items()))
+    name, holds = next(iter(opened(framework).framework.requires.items()))
     with pytest.raises(ConfigError, match=re.escape(f"vars.{name} of host node2")) as caught:
         planned(framework, cases(framework)[2], [hosts(2, 8)[0], *hosts(2, 8, **{name: None})[1:]])
     assert holds in caught.value.hint
@@ -308,7 +312,7 @@ def test_a_host_that_does_not_say_where_the_program_is_is_named(framework: str) 
 
 @pytest.mark.parametrize("framework", ["tensorpack", "tf_cnn_benchmarks", "horovod_examples"])
 def test_under_mpirun_only_the_first_node_starts_something(framework: str) -> None:
-    by_option = "variable_update" in library.open_framework(framework).framework.options
+    by_option = "variable_update" in opened(framework).framework.options
     plan = planned(framework, Case((3, 8), {}, {"variable_update": "horovod"} if by_option else {}))
     assert plan.launch == "first_node"
     assert "mpirun" in launch(plan, 0)
@@ -349,7 +353,7 @@ def test_every_port_of_every_node_is_known_before_the_start(framework: str, firs
 
 
 def test_preflight_wants_the_program_and_the_same_one_everywhere() -> None:
-    framework = library.open_framework("pytorch_examples").framework
+    framework = opened("pytorch_examples").framework
     host = hosts(1, 0)[0]
     facts: dict[str, Any] = {
         "runner_python": "3.11", "kernel": "6", "framework": {"torch": "2"}, "cores": 2, "cpu": "x", "disk_free_bytes": 1 << 40,
@@ -578,7 +582,7 @@ def speed_of(
 
 @pytest.mark.parametrize("framework", FOREIGN)
 def test_the_published_rule_of_a_folder_exists(framework: str) -> None:
-    published = library.open_framework(framework).framework.published
+    published = opened(framework).framework.published
     assert not published or published["rule"] in RULES
 
 

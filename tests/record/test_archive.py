@@ -165,7 +165,7 @@ def test_neither_command_writes_where_the_evidence_lies(copied: BenchDir, unpack
     assert os.listdir(tmp_path / "out") == ["a.tar"]
 
 
-def test_200_of_200_changed_bytes_are_refused(archive: Path) -> None:
+def test_every_changed_byte_is_refused(archive: Path) -> None:
     assert sorted(at for spans in regions(archive).values() for span in spans for at in span) == list(
         range(archive.stat().st_size)
     )
@@ -173,8 +173,9 @@ def test_200_of_200_changed_bytes_are_refused(archive: Path) -> None:
     def refuses(changed: Path) -> bool:
         return str(changed) in refusal(changed)
 
-    found, passed = refused(archive, 200, 6, refuses)
-    assert (dict(found), passed) == ({"content": 50, "end": 50, "header": 50, "padding": 50}, [])
+    tries = examples(200)
+    found, passed = refused(archive, tries, 6, refuses)
+    assert (dict(found), passed) == (dict.fromkeys(("content", "end", "header", "padding"), tries // 4), [])
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -27,13 +27,14 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving f
 
 def old_interpreters() -> list[str]:
     """Return an interpreter of each version from 3.6 on that this machine has, this one included."""
-    folders = [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
-    folders += sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
+    # Those of pyenv first: what it puts into PATH for them starts slowly, and fails for all but the chosen ones.
+    folders = sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
+    folders += [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
     found: dict[tuple[int, int], str] = {}
     for folder in folders:
         for path in sorted(folder.glob("python3.*")) if folder.is_dir() else []:
             match = re.fullmatch(r"python3\.(\d+)", path.name)
-            if match and int(match[1]) >= 6 and os.access(path, os.X_OK):
+            if match and int(match[1]) >= 6 and (3, int(match[1])) not in found and os.access(path, os.X_OK):
                 probe = [str(path), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
                 done = subprocess.run(probe, capture_output=True, text=True, timeout=20, check=False)
                 if done.returncode == 0:

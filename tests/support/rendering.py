@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from orchestrator.inventory.hosts import Host
@@ -28,3 +30,10 @@ def rendered(template: str, options: dict[str, Any], *, target: str = "sh", node
     named = {"launch.sh.j2": template} | {name.replace("_", ".", 1): text for name, text in sources.items()}
     by_name = {host.name: host for host in hosts}
     return render(framework, named, spec, placement, by_name, run_id="r", repeat=1, payload={"rank_wrapper.py": "0"})
+
+
+@cache
+def complaint(script: str) -> str:
+    """Return what bash says of a script that it reads and does not run, empty if it is sound."""
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30, check=False)
+    return done.stderr or (f"exit {done.returncode}" if done.returncode else "")

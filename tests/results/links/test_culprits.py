@@ -127,7 +127,7 @@ def test_what_is_left_out_is_refused() -> None:
 @pytest.mark.parametrize("name", WORLDS)
 def test_nobody_is_named_in_a_hundred_clean_runs(name: str, count: int) -> None:
     chance = random.Random(f"clean {name} {count}")
-    found = [diagnosis(times(WORLDS[name], count, SWEEPS, chance), count) for _ in range(100 if count < 16 else 34)]
+    found = [diagnosis(times(WORLDS[name], count, SWEEPS, chance), count) for _ in range(examples(100 if count < 16 else 34))]
     assert [named(one) for one in found if not one.clean] == []
 
 
@@ -147,11 +147,11 @@ def test_what_is_slow_enough_for_the_noise_is_named_and_nothing_else(name: str, 
 def test_what_is_said_to_be_within_reach_is_mostly_found_and_less_than_the_margin_never(name: str) -> None:
     chance = random.Random(f"reach {name}")
     reach = sorted(diagnosis(times(WORLDS[name], 8, SWEEPS, chance), 8).seen_node for _ in range(9))[4]
-    found = []
+    found, tries = [], examples(50)
     for slower in (math.ceil(10 * reach) / 10, 1.05):
         truth = Truth(nodes={3: slower})
-        found.append(sum(3 in named(diagnosis(times(WORLDS[name], 8, SWEEPS, chance, truth), 8))[0] for _ in range(50)))
-    assert found[0] >= 43 and found[1] == 0
+        found.append(sum(3 in named(diagnosis(times(WORLDS[name], 8, SWEEPS, chance, truth), 8))[0] for _ in range(tries)))
+    assert found[0] >= 0.86 * tries and found[1] == 0
 
 
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
