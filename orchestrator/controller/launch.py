@@ -18,7 +18,7 @@ from orchestrator.controller.reattach import Trace
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.watch import Watch
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
-from orchestrator.nodes.conversation import KeeperLine
+from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
@@ -130,10 +130,10 @@ class Launch:
     def _arm(self) -> None:
         arm_s = self.stage.limits.arm_s
 
-        def open_line(name: str) -> KeeperLine:
+        def open_line(name: str) -> SupervisorLine:
             node = self.stage.cluster.nodes[name]
             try:
-                return node.keeper(self.plan.run_id, start=True, timeout_s=arm_s)
+                return node.supervisor(self.plan.run_id, start=True, timeout_s=arm_s)
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise

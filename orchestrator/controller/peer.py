@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.nodes.conversation import KeeperLine
+from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.record.node_record import ExitRecord, RankRecord
 
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
@@ -43,7 +43,7 @@ class Peer:
     """
 
     name: str
-    line: KeeperLine | None
+    line: SupervisorLine | None
     armed: bool = False
     boot_id: str = ""
     started: float | None = None

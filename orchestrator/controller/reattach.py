@@ -16,7 +16,7 @@ from orchestrator.controller.peer import Peer
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import left_behind
-from orchestrator.nodes.conversation import KeeperLine
+from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.nodes.node import Node
 from orchestrator.record.node_record import ExitRecord
 
@@ -36,7 +36,7 @@ class Trace:
     """
 
     state: str
-    line: KeeperLine | None = None
+    line: SupervisorLine | None = None
     record: ExitRecord | None = None
 
 
@@ -52,7 +52,7 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
         if not left.alive:
             return Trace("broken" if left.started else "nothing")
         try:
-            line = node.keeper(run_id, start=False, timeout_s=_HELLO_S)
+            line = node.supervisor(run_id, start=False, timeout_s=_HELLO_S)
         except TransportError as error:
             if error.kind != "node_lost" or not node.transport.alive:
                 raise
@@ -107,9 +107,9 @@ class Reattachment:
         """Try until the supervisor is found, its end is known, or the watch loop has given the node up."""
         while not self.peer.over:
             try:
-                line = self.cluster.reconnect(self.name).keeper(self.run_id, start=False, timeout_s=_HELLO_S)
+                line = self.cluster.reconnect(self.name).supervisor(self.run_id, start=False, timeout_s=_HELLO_S)
             except TransportError as error:
-                if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_keeper():
+                if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_supervisor():
                     return
                 time.sleep(_PAUSE_S)
                 continue
@@ -119,7 +119,7 @@ class Reattachment:
             self.deliver({**line.hello, "event": "attached", "line": line, "at": time.monotonic()})
             return
 
-    def _without_keeper(self) -> bool:
+    def _without_supervisor(self) -> bool:
         """Handle a node that answers without a supervisor: take its exit record, or end the processes that it left running.
 
         Return False if the search has to continue.
@@ -137,7 +137,7 @@ class Reattachment:
                 # its connection was lost: ranks that lost their peer may have ended in between, and are not the cause.
                 self._give_up("node_rebooted", "it rebooted during the run", self.peer.last_answer)
                 return True
-            node.ask("stop", run=self.run_id, grace_s=1.0, reason="its keeper died", timeout_s=self.ask_s)
+            node.ask("stop", run=self.run_id, grace_s=1.0, reason="its supervisor died", timeout_s=self.ask_s)
         except OrchError:
             return False
         self._give_up("node_lost", "the node runner was killed; its remaining ranks were ended", self.lost_at)

@@ -20,7 +20,7 @@ from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.nodes.conversation import KeeperLine, refusal
+from orchestrator.nodes.conversation import SupervisorLine, refusal
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, NodeStart, StartRecord
@@ -54,7 +54,7 @@ class Watch:
         self._finishing = False
         self._tail_offset = 0
 
-    def listen(self, line: KeeperLine) -> None:
+    def listen(self, line: SupervisorLine) -> None:
         """Receive the events of a connection from now on."""
         line.start(lambda host, event: self._inbox.put((host, event)))
 

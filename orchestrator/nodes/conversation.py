@@ -14,7 +14,7 @@ from orchestrator.inventory import Host
 from orchestrator.strictjson import strict_json
 from orchestrator.transport.ssh import Channel
 
-__all__ = ["Call", "KeeperLine", "Reader", "owner_words", "refusal"]
+__all__ = ["Call", "SupervisorLine", "Reader", "owner_words", "refusal"]
 
 _LEAVE_S = 1.0
 _NOISE_LIMIT = 1 << 20
@@ -180,7 +180,7 @@ class Call:
         return RunError(f"expected a line of the node runner, got {got}", kind="result_invalid", host=self.host.name)
 
 
-class KeeperLine:
+class SupervisorLine:
     """The connection to a run's supervisor: sends orders, receives events in the connection's thread. ``hello`` was the first.
 
     ``via`` names the jump host, if any. ``keep`` is called with the runner of the connection after the supervisor has exited

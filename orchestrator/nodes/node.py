@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.nodes.conversation import Call, KeeperLine, Reader
+from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
 from orchestrator.transport.ssh import Transport
 
 __all__ = ["Node", "Upload", "Wanted"]
@@ -148,14 +148,14 @@ class Node:
             while not (line := call.line()).get("done"):
                 yield call.read(_whole(line["bytes"], 1 << 20))
 
-    def keeper(self, run_id: str, *, start: bool, timeout_s: float) -> KeeperLine:
+    def supervisor(self, run_id: str, *, start: bool, timeout_s: float) -> SupervisorLine:
         """Open the connection to a run's supervisor; with ``start``, start one.
 
         Returns once the supervisor has said hello. Raises TransportError node_lost if none answers.
         """
         call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}, timeout_s)
         try:
-            return KeeperLine(call, call.line(), self._keep, self.transport.via)
+            return SupervisorLine(call, call.line(), self._keep, self.transport.via)
         except BaseException:
             call.channel.close()
             raise

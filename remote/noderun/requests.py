@@ -12,10 +12,10 @@ import time
 from noderun.channel import reply
 from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, read_slice, root_directory
 from noderun.groups import group_of, remove_group
-from noderun.keeper import start_keeper
 from noderun.lock import holder_of
 from noderun.processes import bearers, boot_id, send_signal
-from noderun.runs import belonging, keeper_lives, runs_of, sweep
+from noderun.runs import belonging, runs_of, supervisor_lives, sweep
+from noderun.supervisor import start_supervisor
 
 
 def op_line(request):
@@ -25,13 +25,13 @@ def op_line(request):
     """
     directory = inside(root_directory(request["root"]), "runs/" + request["run"])
     if request["start"]:
-        start_keeper(directory)
+        start_supervisor(directory)
     os.chdir(directory)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     deadline = time.monotonic() + request.get("wait_s", 10)
     while True:
         try:
-            connection.connect("keeper.sock")
+            connection.connect("supervisor.sock")
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
@@ -72,7 +72,9 @@ def op_stop(request):
     root = root_directory(request["root"])
     grace_s = request["grace_s"]
     run_id = request.get("run")
-    stopped = [name for name, directory in runs_of(root, run_id).items() if ask_keeper(directory, request["reason"], grace_s)]
+    stopped = [
+        name for name, directory in runs_of(root, run_id).items() if ask_supervisor(directory, request["reason"], grace_s)
+    ]
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         owned = belonging(root, run_id)
         send_signal({pid: start for pid, (start, _) in owned.items()}, number)
@@ -84,14 +86,14 @@ def op_stop(request):
     reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, run_id).items()])
 
 
-def ask_keeper(directory, reason, grace_s):
+def ask_supervisor(directory, reason, grace_s):
     """Order a run's supervisor to stop and wait for the end. False if none answers, or if the run had already ended."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(grace_s + 10)
     data = b""
     try:
         os.chdir(directory)
-        connection.connect("keeper.sock")
+        connection.connect("supervisor.sock")
     except OSError:
         connection.close()
         return False
@@ -117,10 +119,10 @@ def op_drop(request):
     root = root_directory(request["root"])
     directory = inside(root, "runs/" + request["run"])
     deadline = time.monotonic() + 3.0
-    while keeper_lives(directory) and time.monotonic() < deadline:
+    while supervisor_lives(directory) and time.monotonic() < deadline:
         time.sleep(0.02)
     ended = os.path.exists(os.path.join(directory, "exit.json"))
-    gone = os.path.isdir(directory) and not keeper_lives(directory) and not belonging(root, request["run"])
+    gone = os.path.isdir(directory) and not supervisor_lives(directory) and not belonging(root, request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
         import shutil
@@ -135,7 +137,7 @@ def op_left(request):
     root = root_directory(request["root"])
     directory = inside(root, "runs/" + request["run"])
     left = [[pid, run] for pid, (_, run) in belonging(root, request["run"]).items()]
-    reply(left=left, keeper=keeper_lives(directory))
+    reply(left=left, supervisor=supervisor_lives(directory))
 
 
 def op_status(request):
@@ -154,7 +156,7 @@ def op_tail(request):
     offset = request["offset"]
     while True:
         # Checked before reading, so that data written in between is read in the next round.
-        lives = keeper_lives(directory)
+        lives = supervisor_lives(directory)
         data = read_slice(path, offset, CHUNK)
         if data:
             reply(offset=offset, bytes=len(data))

@@ -15,10 +15,10 @@ def runs_of(root, run_id=None):
     return {name: os.path.join(runs, name) for name in names if run_id in (None, name)}
 
 
-def keeper_lives(directory):
+def supervisor_lives(directory):
     """Return True if a run's supervisor is alive. It holds a lock while it lives; a socket file can outlive it."""
     try:
-        handle = os.open(os.path.join(directory, "keeper.alive"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(os.path.join(directory, "supervisor.alive"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -34,7 +34,7 @@ def sweep(root):
     """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed, nothing else does."""
     for directory in runs_of(root).values():
         group, variables = group_of(directory), os.path.join(directory, "env.sh")
-        if (group or os.path.lexists(variables)) and not keeper_lives(directory):
+        if (group or os.path.lexists(variables)) and not supervisor_lives(directory):
             remove_group(group)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(variables)

@@ -17,7 +17,7 @@ from noderun.files import Refused, digest_of, inside, opened, read_slice, root_d
 from noderun.logs import MAX_FILES, in_order, log_files, odd_files
 from noderun.processes import boot_id
 from noderun.records import write_whole
-from noderun.runs import keeper_lives
+from noderun.runs import supervisor_lives
 
 PIECE = 1 << 20
 LONG_PIECE = 1 << 23
@@ -163,6 +163,6 @@ def op_get(request):
                     break
                 offset += sent
     extra = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
-    reply(done=True, sizes=sizes, alive=keeper_lives(directory), **extra)
+    reply(done=True, sizes=sizes, alive=supervisor_lives(directory), **extra)
     sys.stdout.buffer.write(record)
     sys.stdout.buffer.flush()

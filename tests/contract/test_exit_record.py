@@ -45,7 +45,7 @@ def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     files = {"launch.sh": launch, "noderun.py": runner_source()}
     node.put([Upload(f"runs/r1/{name}", data, 0o700) for name, data in files.items()], timeout_s=20)
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    line = node.keeper("r1", start=True, timeout_s=20)
+    line = node.supervisor("r1", start=True, timeout_s=20)
     line.start(lambda _, event: events.put(event))
     line.send(
         "arm", run_id="r1", node_rank=0, argv=["./launch.sh"], variables="", ports=[], by_marker=False, progress=[],

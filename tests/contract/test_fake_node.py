@@ -24,8 +24,8 @@ from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
-from tests.support.fake_keeper import Rank
 from tests.support.fake_node import FakeNode
+from tests.support.fake_supervisor import Rank
 
 WRAPPER = Upload("payload/x/rank_wrapper.py", rank_source())
 # Names of their own: a node runner knows what is a run's by its marker, on the whole machine.
@@ -44,17 +44,17 @@ def script(rank: Rank) -> bytes:
 
 @dataclass
 class Subject:
-    """A node, real or fake, and the events of its keeper."""
+    """A node, real or fake, and the events of its supervisor."""
 
     node: Any
     fake: FakeNode | None
 
     def line(self, rank: Rank, run: str = RUN) -> Any:
-        """Stage a run of one rank and return the line to its keeper."""
+        """Stage a run of one rank and return the line to its supervisor."""
         if self.fake:
             self.fake.program = lambda order: {0: rank}
         self.node.put([WRAPPER, Upload(f"runs/{run}/launch.sh", script(rank), 0o700)], timeout_s=20)
-        return self.listen(self.node.keeper(run, start=True, timeout_s=10))
+        return self.listen(self.node.supervisor(run, start=True, timeout_s=10))
 
     def listen(self, line: Any) -> Any:
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -131,7 +131,7 @@ def test_what_another_set_holds_is_copied_and_not_sent(subject: Subject, tmp_pat
 
 def test_a_run_that_is_not_there(subject: Subject) -> None:
     node = subject.node
-    assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "keeper": False}
+    assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "supervisor": False}
     status = node.ask("status", timeout_s=20)
     assert set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
     assert node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
@@ -139,7 +139,7 @@ def test_a_run_that_is_not_there(subject: Subject) -> None:
     assert left_behind(node, RUN, timeout_s=20) is None
     node.put([Upload(f"runs/{RUN}/launch.sh", b"")], timeout_s=20)
     with pytest.raises(TransportError) as caught:
-        node.keeper(RUN, start=False, timeout_s=1)
+        node.supervisor(RUN, start=False, timeout_s=1)
     assert caught.value.kind == "node_lost" and node.transport.alive and not node.transport.unread and node.transport.via == ""
 
 
@@ -188,7 +188,7 @@ def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
 
 def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
     line = subject.started(Rank(b"up"))
-    assert subject.node.ask("left", run=RUN, timeout_s=20)["keeper"] is True
+    assert subject.node.ask("left", run=RUN, timeout_s=20)["supervisor"] is True
     data = ""
     while not data:  # its launch script may have started and its rank not
         line.send("beat", n=1, tail={"file": "rank-0.out", "offset": 0})
@@ -213,7 +213,7 @@ def test_a_second_line_finds_the_run_where_it_is_and_hears_its_end(subject: Subj
     first = subject.started(Rank(after_s=1.0))
     first.close()
     assert left_behind(subject.node, RUN, timeout_s=20).alive  # type: ignore[union-attr]
-    second = subject.listen(subject.node.keeper(RUN, start=False, timeout_s=5))
+    second = subject.listen(subject.node.supervisor(RUN, start=False, timeout_s=5))
     assert second.hello["state"] == "running" and second.hello["started"] and second.hello["record"] is None
     subject.event("rank")
     assert subject.event("ended")["record"]["state"] == "finished"
@@ -224,7 +224,7 @@ def test_what_was_altered_on_its_way_is_not_armed(subject: Subject) -> None:
     line = subject.line(Rank())
     subject.arm(line, Rank(), files={"launch.sh": "0" * 64})
     refused = subject.event("error")
-    assert refused["kind"] == "transfer_corrupt" and "launch.sh is not what was sent" in refused["message"]
+    assert refused["kind"] == "transfer_corrupt" and "launch.sh differs from what was sent" in refused["message"]
     assert shape(subject.event("lost"))["error"] == "RunError"
     line.close()
     assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
@@ -243,14 +243,14 @@ def test_a_node_has_one_run_at_a_time_and_says_whose(subject: Subject) -> None:
     first.close()
 
 
-def test_without_a_go_word_a_keeper_leaves_with_its_line(subject: Subject) -> None:
+def test_without_a_go_word_a_supervisor_leaves_with_its_line(subject: Subject) -> None:
     line = subject.line(Rank())
     subject.arm(line, Rank())
     subject.event("armed")
     line.send("bye")
     line.close(5)
     assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
-    assert subject.node.ask("left", run=RUN, timeout_s=20)["keeper"] is False
+    assert subject.node.ask("left", run=RUN, timeout_s=20)["supervisor"] is False
 
 
 def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> None:

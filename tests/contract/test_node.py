@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.nodes.conversation import Call, KeeperLine
+from orchestrator.nodes.conversation import Call, SupervisorLine
 from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
@@ -30,12 +30,12 @@ from tests.support import judge
 
 def runners(node: Node) -> set[int]:
     """The node runners of the node's own server, wherever they hang by now; tests beside this one have servers of theirs."""
-    return {pid for pid, name in _started(node) if name != "orch-keeper"}
+    return {pid for pid, name in _started(node) if name != "orch-supervisor"}
 
 
-def keepers(node: Node) -> set[int]:
-    """Those of them that have become keepers of runs."""
-    return {pid for pid, name in _started(node) if name == "orch-keeper"}
+def supervisors(node: Node) -> set[int]:
+    """Those of them that have become supervisors of runs."""
+    return {pid for pid, name in _started(node) if name == "orch-supervisor"}
 
 
 def _started(node: Node) -> Iterator[tuple[int, str]]:
@@ -48,7 +48,7 @@ def _started(node: Node) -> Iterator[tuple[int, str]]:
 
 
 def answers(node: Node) -> bool:
-    return node.ask("left", run="none", timeout_s=30) == {"left": [], "keeper": False}
+    return node.ask("left", run="none", timeout_s=30) == {"left": [], "supervisor": False}
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
     made = Node(line, runner_source())
     yield made
     made.close()
-    judge.wait_for(lambda: not runners(made) | keepers(made), 5, "they stay")
+    judge.wait_for(lambda: not runners(made) | supervisors(made), 5, "they stay")
 
 
-def kept(node: Node, events: queue.SimpleQueue[str]) -> KeeperLine:
-    """The line to the keeper of a run that is staged and not started."""
+def kept(node: Node, events: queue.SimpleQueue[str]) -> SupervisorLine:
+    """The line to the supervisor of a run that is staged and not started."""
     files = [Upload("runs/r1/launch.sh", b"exit 0\n", 0o700), Upload("runs/r1/env.sh", b"", 0o600)]
     node.put(files, timeout_s=20)
-    line = node.keeper("r1", start=True, timeout_s=10)
+    line = node.supervisor("r1", start=True, timeout_s=10)
     line.start(lambda _, event: events.put(event["event"]))
     return line
 
@@ -78,7 +78,7 @@ def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None
     line.close(10)
     assert answers(node) and answers(node)
     assert len(only) == 1 and runners(node) == only and events.empty()
-    judge.wait_for(lambda: not keepers(node), 5, "the keeper stays")
+    judge.wait_for(lambda: not supervisors(node), 5, "the supervisor stays")
 
 
 def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node: Node) -> None:
@@ -101,13 +101,13 @@ def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node
     assert error.message == "the node runner ended before it had answered: it printed nothing" and "shell" not in error.hint
 
 
-def test_without_a_goodbye_the_keeper_and_the_runner_go(node: Node) -> None:
+def test_without_a_goodbye_the_supervisor_and_the_runner_go(node: Node) -> None:
     line = kept(node, queue.SimpleQueue())
     old = runners(node)
-    assert len(old) == 1 and len(keepers(node)) == 1
+    assert len(old) == 1 and len(supervisors(node)) == 1
     line.close(0.2)
     assert answers(node)
-    judge.wait_for(lambda: not old & runners(node) and not keepers(node), 5, "they stay")
+    judge.wait_for(lambda: not old & runners(node) and not supervisors(node), 5, "they stay")
 
 
 def test_a_line_whose_runner_was_killed_is_not_waited_for(node: Node) -> None:

@@ -14,7 +14,7 @@ from orchestrator.record.node_record import exit_record
 from orchestrator.results.read import read_run
 from tests.support import judge
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
-from tests.support.fake_keeper import Rank
+from tests.support.fake_supervisor import Rank
 
 
 def test_runs_go_one_after_another_each_collected_before_the_next_one_starts(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_runs_go_one_after_another_each_collected_before_the_next_one_starts(tmp
     assert [event.index for event in rig.shown if isinstance(event, RunOver)] == [0, 1]
     outcome = rig.run().manifest_content()["outcome"]
     assert outcome["clean"] == {name: {"checked": True, "left": []} for name in ("a", "b")} and outcome["error"] is None
-    assert not rig.a.keepers and not rig.b.keepers
+    assert not rig.a.supervisors and not rig.b.supervisors
 
 
 def test_a_run_is_asked_for_when_the_one_before_is_over(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_run_that_was_started_on_some_nodes_only_is_stopped(rig: FakeBench) ->
     )
     record = exit_record(rig.run(), "a")
     assert record and record.reason == "interrupted: its controller died while it was being started"
-    assert not rig.a.keepers
+    assert not rig.a.supervisors
 
 
 def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):
@@ -159,12 +159,12 @@ def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):
     campaign._write(rig.run(), launch.plan, rig.first)
     for name in launch.hosts:
         launch._stage(name)
-        line = rig.nodes[name].keeper(rig.first.run_id, start=True, timeout_s=1)
+        line = rig.nodes[name].supervisor(rig.first.run_id, start=True, timeout_s=1)
         line.send("arm", **launch._order(name))
         if name in started:
             line.send("go", at=0.0)
-            keeper = rig.nodes[name].keepers[rig.first.run_id]
-            judge.wait_for(lambda keeper=keeper: keeper.started, 5, "it does not start")
+            supervisor = rig.nodes[name].supervisors[rig.first.run_id]
+            judge.wait_for(lambda supervisor=supervisor: supervisor.started, 5, "it does not start")
         line.close()
     return campaign
 

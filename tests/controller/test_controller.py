@@ -13,7 +13,7 @@ from orchestrator.errors import DataError, RunError
 from orchestrator.record.journal import Entry, Event
 from orchestrator.record.ownership import holder, take
 from tests.support.fake_bench import IMPATIENT, INVENTORY, FakeBench, training
-from tests.support.fake_keeper import Rank
+from tests.support.fake_supervisor import Rank
 
 
 def conducted(rig: FakeBench, controller: Controller | None = None) -> tuple[list[tuple[int, str, str]], Entry]:
@@ -127,8 +127,8 @@ def test_who_goes_on_watches_the_run_that_was_under_way_and_does_the_rest(tmp_pa
     def dies() -> None:
         rig.when.clear()
         for node in rig.nodes.values():
-            for keeper in node.keepers.values():
-                keeper.lines.clear()  # the system closes what a dead controller had open
+            for supervisor in node.supervisors.values():
+                supervisor.lines.clear()  # the system closes what a dead controller had open
         raise Killed
 
     rig.when[Started] = dies

@@ -57,7 +57,7 @@ def test_nothing_starts_where_one_node_refuses_and_what_was_staged_is_taken_back
     assert [(error.kind, error.host) for error in caught.value.errors] == [("node_busy", "b")]
     assert rig.started_on() == [] and not launch.watch.released and rig.told() == ["staged"]
     for node in (rig.a, rig.b):
-        assert not node.keepers and not (node.root / "runs" / rig.first.run_id).exists()
+        assert not node.supervisors and not (node.root / "runs" / rig.first.run_id).exists()
 
 
 def test_all_nodes_that_refuse_are_named_together(rig: FakeBench) -> None:

@@ -30,7 +30,7 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 from tests.support import judge
 from tests.support.fake_bench import FakeBench, training
-from tests.support.fake_keeper import Rank
+from tests.support.fake_supervisor import Rank
 
 INVENTORY = """\
 schema: 1
@@ -230,8 +230,8 @@ def killed_while_running(rig: FakeBench, after_s: float) -> None:
 
     def dies() -> None:
         for node in rig.nodes.values():
-            for keeper in node.keepers.values():
-                keeper.lines.clear()  # the system closes what a dead controller had open
+            for supervisor in node.supervisors.values():
+                supervisor.lines.clear()  # the system closes what a dead controller had open
         rig.when.clear()
         raise Killed
 
@@ -267,7 +267,7 @@ def test_a_run_that_failed_of_itself_is_an_error_again_or_repeated_where_asked_f
 
 def test_a_run_that_measured_nothing_is_repeated_under_another_name(rig: FakeBench) -> None:
     rig.runs(lambda order: {order["node_rank"]: Rank()})
-    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].stop("cancelled by me")
+    rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].stop("cancelled by me")
     rig.campaign.execute([rig.first], [rig.first])
     assert owed(rig) == (["a2", "r2"], []) and rig.run().path.exists()
 
@@ -286,17 +286,17 @@ def test_a_run_that_goes_on_without_its_controller_is_watched_to_its_end(rig: Fa
 
 def test_a_run_that_ended_without_its_controller_is_read_from_its_records(rig: FakeBench) -> None:
     killed_while_running(rig, after_s=0.0)
-    judge.wait_for(lambda: not any(node.keepers for node in rig.nodes.values()), 5, "it does not end")
+    judge.wait_for(lambda: not any(node.supervisors for node in rig.nodes.values()), 5, "it does not end")
     assert owed(rig) == (["r2"], []) and rig.run().manifest_content()["outcome"]["state"] == "finished"
     assert rig.run().manifest_content()["start"]["skew_s"] >= 0
 
 
-def test_a_run_whose_keeper_is_gone_on_one_node_is_stopped_and_repeated(rig: FakeBench) -> None:
+def test_a_run_whose_supervisor_is_gone_on_one_node_is_stopped_and_repeated(rig: FakeBench) -> None:
     killed_while_running(rig, after_s=30.0)
     rig.b.die()
     assert owed(rig) == (["a2", "r2"], [])
     outcome = rig.run().manifest_content()["outcome"]
-    assert outcome["state"] == "interrupted" and not rig.a.keepers
+    assert outcome["state"] == "interrupted" and not rig.a.supervisors
     assert outcome["error"]["host"] == "b"
 
 

@@ -14,7 +14,7 @@ from orchestrator.errors import Interrupted
 from orchestrator.plan.limits import Limits
 from orchestrator.record.journal import Event
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
-from tests.support.fake_keeper import Rank
+from tests.support.fake_supervisor import Rank
 
 
 def lasting(order):
@@ -52,7 +52,7 @@ def test_a_rank_that_fails_ends_the_run_everywhere(rig: FakeBench) -> None:
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "rank_failed", "b")
     assert outcome.error.message == "rank 1 ended with exit code 3"
-    assert reason(rig, "a") == A_NODE_FAILED and not rig.a.keepers and not rig.b.keepers
+    assert reason(rig, "a") == A_NODE_FAILED and not rig.a.supervisors and not rig.b.supervisors
     assert [event.reason for event in rig.shown if isinstance(event, Stopping)] == [A_NODE_FAILED]
     assert [entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.STOPPING] == [A_NODE_FAILED]
 
@@ -130,7 +130,7 @@ def test_a_stop_reaches_a_node_whose_line_was_broken_when_it_was_ordered(rig: Fa
     assert outcome.error and (outcome.state, outcome.error.host) == ("failed", "a") and reason(rig, "b") == A_NODE_FAILED
 
 
-def test_a_keeper_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig: FakeBench) -> None:
+def test_a_supervisor_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig: FakeBench) -> None:
     rig.runs(lasting)
     rig.b.leftovers = [7]
     rig.when[Started] = rig.b.die
@@ -163,7 +163,7 @@ def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:
 )
 def test_a_node_that_stops_by_itself_says_why(rig: FakeBench, said: str, state: str, kind: str, message: str) -> None:
     rig.runs(lasting)
-    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].stop(said)
+    rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].stop(said)
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.message) == (state, kind, message)
     assert reason(rig, "b") == said
@@ -185,6 +185,6 @@ def test_what_only_waits_for_the_first_node_is_finished_with_it(rig: FakeBench) 
 
 def test_a_runner_that_says_something_malformed_fails_the_run(rig: FakeBench) -> None:
     rig.runs(lasting)
-    rig.when[Started] = lambda: rig.b.keepers[rig.first.run_id].tell("rank", code=1, ended_mono_s=0.0)
+    rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].tell("rank", code=1, ended_mono_s=0.0)
     outcome = rig.launch().run()
     assert outcome.error and (outcome.error.kind, outcome.error.host) == ("result_invalid", "b")

@@ -144,9 +144,9 @@ class Controller:
         assert len(found) == 1, found
         return found[0]
 
-    def keeper(self, node: str) -> Proc:
+    def supervisor(self, node: str) -> Proc:
         """The node runner that owns the run on a node."""
-        found = [one for one in judge.processes(self.lab, node) if one.comm == "orch-keeper"]
+        found = [one for one in judge.processes(self.lab, node) if one.comm == "orch-supervisor"]
         assert len(found) == 1, found
         return found[0]
 

@@ -54,9 +54,9 @@ def test_a_node_that_boots_anew_is_the_cause_also_where_others_failed_before_its
 
 
 def test_a_stop_names_no_node_before_it_is_known_which_one_failed(controller: Controller) -> None:
-    # The other node's rank complains of the one that is gone before anybody has found out that its keeper is.
+    # The other node's rank complains of the one that is gone before anybody has found out that its supervisor is.
     process = running(controller, nodes=2)
-    os.kill(controller.keeper("node2").pid, signal.SIGKILL)
+    os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
     done = controller.end(process, 30)
     assert done.code == 1 and "  failed in " in done.err, done
     (stop,) = (line for line in done.err.splitlines() if line.startswith("  stopping on every node: "))

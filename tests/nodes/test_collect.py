@@ -17,8 +17,8 @@ from orchestrator.plan.request import Request, checked_specs
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
 from tests.support import judge
-from tests.support.fake_keeper import Rank
 from tests.support.fake_node import FakeNode
+from tests.support.fake_supervisor import Rank
 
 RUN = "r1"
 ORDER = {"run_id": RUN, "node_rank": 0, "files": {}, "owner": {}}
@@ -28,10 +28,10 @@ ORDER = {"run_id": RUN, "node_rank": 0, "files": {}, "owner": {}}
 def node(tmp_path: Path) -> FakeNode:
     node = FakeNode(Host("a", "10.11.0.2", gpus=0), tmp_path / "node", lambda order: {0: Rank(b"0123456789")})
     (node.root / "runs" / RUN).mkdir(parents=True)
-    line = node.keeper(RUN, start=True, timeout_s=1)
+    line = node.supervisor(RUN, start=True, timeout_s=1)
     line.send("arm", **ORDER)
     line.send("go", at=0.0)
-    judge.wait_for(lambda: node.keepers[RUN].started, 5, "it does not start")
+    judge.wait_for(lambda: node.supervisors[RUN].started, 5, "it does not start")
     return node
 
 
@@ -43,7 +43,7 @@ def planned(host: Host) -> dict[str, Any]:
 
 
 def end(node: FakeNode, code: int = 0) -> None:
-    node.keepers[RUN].end_rank(0, code, None)
+    node.supervisors[RUN].end_rank(0, code, None)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_run_that_the_node_knows_nothing_of(node: FakeNode, run: RunDir, tmp_p
     assert (other.files, other.complete, other.note) == (0, False, "not on the node")
     end(node)
     collect_host(node, run)
-    node.keepers.clear()  # its lines are gone
+    node.supervisors.clear()  # its lines are gone
     node.ask("drop", run=RUN, finished=True, timeout_s=1)
     again = collect_host(node, run)
     assert (again.files, again.complete, again.note) == (4, True, "no longer on the node")

@@ -24,8 +24,8 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.rundir import BenchDir, RunDir
-from tests.support.fake_keeper import Program, Rank
 from tests.support.fake_node import FakeCluster, FakeNode
+from tests.support.fake_supervisor import Program, Rank
 
 __all__ = ["IMPATIENT", "INVENTORY", "LIMITS", "FakeBench", "training"]
 

@@ -23,7 +23,7 @@ from orchestrator.errors import Faults, OrchError, RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.node import Sink, Upload, Wanted
 from orchestrator.transport.ssh import Result
-from tests.support.fake_keeper import FakeKeeper, FakeLine, Program, digest, idle
+from tests.support.fake_supervisor import FakeLine, FakeSupervisor, Program, digest, idle
 
 __all__ = ["FakeCluster", "FakeNode"]
 
@@ -82,7 +82,7 @@ class FakeNode:
         self.host, self.root, self.program = host, root, program
         self.login_s = 0.0
         self.transport = FakeTransport(self)
-        self.keepers: dict[str, FakeKeeper] = {}
+        self.supervisors: dict[str, FakeSupervisor] = {}
         self.asked: list[str] = []
         self.facts: dict[str, Any] = {}
         self.boot_id, self.machine, self.paths = f"boot of {host.name}", f"boot of {host.name}\n", {"/usr/bin/python3": "1 2 3"}
@@ -92,18 +92,18 @@ class FakeNode:
         self.leftovers: list[int] = []
 
     def break_lines(self) -> None:
-        """Lose the connection, and all that is said over it, while the keepers go on."""
+        """Lose the connection, and all that is said over it, while the supervisors go on."""
         self.transport.alive = False
-        for keeper in list(self.keepers.values()):
-            for line in list(keeper.lines):
+        for supervisor in list(self.supervisors.values()):
+            for line in list(supervisor.lines):
                 line.lose(TransportError("the line broke", kind="node_lost", host=self.host.name))
 
     def die(self) -> None:
-        """Kill the keepers, which leave no record."""
-        keepers, self.keepers = list(self.keepers.values()), {}
-        for keeper in keepers:
-            keeper.state = "gone"
-            for line in list(keeper.lines):
+        """Kill the supervisors, which leave no record."""
+        supervisors, self.supervisors = list(self.supervisors.values()), {}
+        for supervisor in supervisors:
+            supervisor.state = "gone"
+            for line in list(supervisor.lines):
                 line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.host.name))
 
     def reached(self) -> None:
@@ -156,15 +156,15 @@ class FakeNode:
         record = (folder / "exit.json").read_bytes() if (folder / "exit.json").exists() else b""
         odd = tuple(path.name for path in entries if path not in logs)
         sizes = {path.name: path.stat().st_size for path in logs}
-        return Wanted(sizes, record, run_id in self.keepers, max(0, len(logs) - max_files), self.boot_id, odd)
+        return Wanted(sizes, record, run_id in self.supervisors, max(0, len(logs) - max_files), self.boot_id, odd)
 
-    def keeper(self, run_id: str, *, start: bool, timeout_s: float) -> FakeLine:
+    def supervisor(self, run_id: str, *, start: bool, timeout_s: float) -> FakeLine:
         self.reached()
         if start:
-            self.keepers.setdefault(run_id, FakeKeeper(self, run_id))
-        if run_id not in self.keepers:
-            raise TransportError("no keeper answers", kind="node_lost", host=self.host.name)
-        return FakeLine(self.keepers[run_id])
+            self.supervisors.setdefault(run_id, FakeSupervisor(self, run_id))
+        if run_id not in self.supervisors:
+            raise TransportError("no supervisor answers", kind="node_lost", host=self.host.name)
+        return FakeLine(self.supervisors[run_id])
 
     def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
         self.reached()
@@ -176,21 +176,24 @@ class FakeNode:
         self.transport.close()
 
     def _status(self) -> dict[str, Any]:
-        return {"runs": {name: 1 for name, keeper in self.keepers.items() if keeper.state == "running"}, "owner": None}
+        return {
+            "runs": {name: 1 for name, supervisor in self.supervisors.items() if supervisor.state == "running"},
+            "owner": None,
+        }
 
     def _left(self, run: str) -> dict[str, Any]:
-        return {"left": [[pid, run] for pid in self.leftovers], "keeper": run in self.keepers}
+        return {"left": [[pid, run] for pid in self.leftovers], "supervisor": run in self.supervisors}
 
     def _stop(self, reason: str, grace_s: float, run: str | None = None) -> dict[str, Any]:
-        stopped = [keeper for name, keeper in self.keepers.items() if run in (None, name)]
-        for keeper in stopped:
-            keeper.stop(reason)
+        stopped = [supervisor for name, supervisor in self.supervisors.items() if run in (None, name)]
+        for supervisor in stopped:
+            supervisor.stop(reason)
         self.leftovers.clear()
-        return {"stopped": [keeper.run_id for keeper in stopped], "left": []}
+        return {"stopped": [supervisor.run_id for supervisor in stopped], "left": []}
 
     def _drop(self, run: str, finished: bool) -> dict[str, Any]:
         folder = self.root / "runs" / run
-        gone = folder.is_dir() and run not in self.keepers and (finished or not (folder / "exit.json").exists())
+        gone = folder.is_dir() and run not in self.supervisors and (finished or not (folder / "exit.json").exists())
         if gone:
             shutil.rmtree(folder)
         return {"dropped": gone}

@@ -173,7 +173,7 @@ class Machine:
         assert answer == {"done": True}, answer
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
 
-    def keeper(self, run: str, *, start: bool = True) -> Line:
+    def supervisor(self, run: str, *, start: bool = True) -> Line:
         line = self.call("line", run=run, start=start, wait_s=5, stay=True)
         assert line.read_line()["event"] == "hello"
         return line
@@ -187,9 +187,9 @@ class Machine:
         line.order("arm", **(order | changes))
 
     def start(self, run: str, script: str, **changes: Any) -> Line:
-        """Stage, arm and start a run; return the line to its keeper."""
+        """Stage, arm and start a run; return the line to its supervisor."""
         files = self.stage(run, script)
-        line = self.keeper(run)
+        line = self.supervisor(run)
         self.arm(line, run, files, **changes)
         line.wait_for("armed")
         line.order("go", at=None)
@@ -215,7 +215,7 @@ class Machine:
         assert not left, "processes of the test's runs were left"
 
     def left(self) -> list[int]:
-        return [pid for run in self.runs for pid in (*bearing(run), *keepers(self.folder(run)))]
+        return [pid for run in self.runs for pid in (*bearing(run), *supervisors(self.folder(run)))]
 
     def folder(self, run: str) -> Path:
         return self.root / "runs" / run
@@ -243,14 +243,14 @@ def bearing(run: str) -> list[int]:
     return found
 
 
-def keepers(folder: Path) -> list[int]:
-    """Return the keepers of a run directory."""
+def supervisors(folder: Path) -> list[int]:
+    """Return the supervisors of a run directory."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 at = str((entry / "cwd").readlink()).removesuffix(" (deleted)")
-                if (entry / "comm").read_text() == "orch-keeper\n" and at == str(folder.resolve()):
+                if (entry / "comm").read_text() == "orch-supervisor\n" and at == str(folder.resolve()):
                     found.append(int(entry.name))
             except OSError:
                 continue

@@ -127,12 +127,12 @@ def connections_die(trial: Trial) -> None:
     controller = trial.controller
     victims = trial.random.sample(trial.nodes, trial.random.choice((1, 2, 4)))
     process = running(controller, "--steps", "70")
-    before = {name: (controller.rank_process(name), controller.keeper(name)) for name in trial.nodes}
+    before = {name: (controller.rank_process(name), controller.supervisor(name)) for name in trial.nodes}
     how = trial.random.choice((_kill_sessions, _kill_sockets))
     for name in victims:
         how(controller, name)
     controller.wait_for_step(45)
-    assert {name: (controller.rank_process(name), controller.keeper(name)) for name in trial.nodes} == before
+    assert {name: (controller.rank_process(name), controller.supervisor(name)) for name in trial.nodes} == before
     done = controller.end(process, 40)
     assert done.code == 0 and not stopping(controller), done
     events = [(event["event"], event.get("host")) for event in controller.events()]

@@ -41,7 +41,9 @@ def stopped(trial: Trial, within_s: float) -> None:
 
     def running_ones() -> list[judge.Proc]:
         left = judge.ours(trial.lab)
-        return [one for one in left if one.defunct or one.environ_run_id or ".py" in one.cmdline or one.comm == "orch-keeper"]
+        return [
+            one for one in left if one.defunct or one.environ_run_id or ".py" in one.cmdline or one.comm == "orch-supervisor"
+        ]
 
     trial.stopped_s = judge.wait_for(lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}")
 
@@ -194,10 +196,10 @@ def _two_signals(trial: Trial) -> None:
 
 
 @row("P4", "the node's supervisor is killed")
-def killed_keeper(trial: Trial) -> None:
+def killed_supervisor(trial: Trial) -> None:
     controller, (nodes, victim) = trial.controller, spread(trial)
     process = running(controller, nodes=nodes)
-    os.kill(controller.keeper(victim).pid, signal.SIGKILL)
+    os.kill(controller.supervisor(victim).pid, signal.SIGKILL)
     noticed(trial, DETECT_S)
     stopped(trial, GRACE_S + 1.0 + 1.0)
     done = controller.end(process, 20)
@@ -233,7 +235,7 @@ def shed_marks(trial: Trial) -> None:
         if end.startswith("by"):
             os.kill(process.pid, signal.SIGINT)
         else:
-            os.kill(controller.keeper("node2").pid, signal.SIGKILL)
+            os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
         trial.stopped_s = judge.wait_for(lambda: not daemons(), DETECT_S + 5.0 + 1.0, f"the daemon lives, ended {end}")
         controller.end(process, 30)
         groups = Path("/sys/fs/cgroup/pids").glob(f"**/orch-{controller.runs[-1].name}-*")
@@ -336,7 +338,7 @@ def reboot(trial: Trial) -> None:
 def _numbers(controller: Controller, node: str) -> Iterator[int]:
     """Return the numbers that the run's processes have on their node, from the records that ranks leave and from the lock."""
     run = controller.node_run(node)
-    yield int(json.loads((run.parents[1] / "node.lock").read_text())["keeper"])
+    yield int(json.loads((run.parents[1] / "node.lock").read_text())["supervisor"])
     for path in (run / "ranks").glob("*.json"):
         record = json.loads(path.read_text())
         yield from (int(record["pid"]), int(record["wrapper"]))
@@ -398,19 +400,19 @@ def _children(process: subprocess.Popen[bytes]) -> list[int]:
 
 @row("P8", "one node never gets ready", trials=5, limit_s=180, short=False)
 def never_ready(trial: Trial) -> None:
-    """Its keeper stands still between the staging of the files and the word that it is armed."""
+    """Its supervisor stands still between the staging of the files and the word that it is armed."""
     controller, victim = trial.controller, trial.random.choice(trial.nodes)
     assert controller.orch("deploy", "-f", "simulated").code == 0
     process = controller.start("bench", *QUICK, "--nodes", "4", "--gpus", "1")
     trained = False
-    keeper = _keeper(trial, victim, process)
-    os.kill(keeper, signal.SIGSTOP)
+    supervisor = _supervisor(trial, victim, process)
+    os.kill(supervisor, signal.SIGSTOP)
     began = time.monotonic()
     while process.poll() is None and time.monotonic() < began + 60:
         trained = trained or any("train_" in one.cmdline for one in judge.ours(trial.lab))
         time.sleep(0.02)
     trial.detected_s = time.monotonic() - began
-    os.kill(keeper, signal.SIGCONT)
+    os.kill(supervisor, signal.SIGCONT)
     done = controller.end(process, 10)
     assert done.code == 1 and f"orch: {victim}: " in done.err and "not" in done.err, done
     assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), controller.manifest()["outcome"]
@@ -421,15 +423,15 @@ def never_ready(trial: Trial) -> None:
 
 
 @row("P11", "what waits for the start on one node is killed")
-def killed_at_the_gate(trial: Trial) -> None:
-    """Another node's keeper goes on by small steps, so that there is time between the victim's word that it is armed and the
-    start: before all have said hello no node is armed."""
+def killed_at_the_barrier(trial: Trial) -> None:
+    """Another node's supervisor goes on by small steps, so that there is time between the victim's report that it is armed and
+    the start: before all have said hello no node is armed."""
     controller, (victim, late) = trial.controller, trial.random.sample(trial.nodes, 2)
     process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1")
-    held = _keeper(trial, late, process)
+    held = _supervisor(trial, late, process)
     os.kill(held, signal.SIGSTOP)
-    keeper = _keeper(trial, victim, process)
-    waits = Path(f"/proc/{keeper}/task/{keeper}/children")
+    supervisor = _supervisor(trial, victim, process)
+    waits = Path(f"/proc/{supervisor}/task/{supervisor}/children")
     deadline = time.monotonic() + 20
     while not waits.read_text():
         assert time.monotonic() < deadline, "nothing waits for the start"
@@ -449,11 +451,11 @@ def killed_at_the_gate(trial: Trial) -> None:
     assert done.code == 0 and "its launch script ended with SIGKILL" in done.out, done
 
 
-def _keeper(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
-    """Wait for the keeper of a run on a node; return its number on the machine."""
+def _supervisor(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
+    """Wait for the supervisor of a run on a node; return its number on the machine."""
     deadline = time.monotonic() + 30
-    while not (found := [one.pid for one in judge.processes(trial.lab, node) if one.comm == "orch-keeper"]):
-        assert time.monotonic() < deadline and process.poll() is None, "no keeper was started"
+    while not (found := [one.pid for one in judge.processes(trial.lab, node) if one.comm == "orch-supervisor"]):
+        assert time.monotonic() < deadline and process.poll() is None, "no supervisor was started"
     return min(found)
 
 

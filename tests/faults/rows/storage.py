@@ -47,7 +47,7 @@ def full_node(trial: Trial) -> None:
 
 
 def _filled_in_mid_run(trial: Trial, node: str) -> None:
-    """The keeper has its own disk: what it wrote before is kept, and nothing that ends there is a result."""
+    """The supervisor has its own disk: what it wrote before is kept, and nothing that ends there is a result."""
     controller, lab = trial.controller, trial.lab
     on_node(lab, node, "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node")
     try:

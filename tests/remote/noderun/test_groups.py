@@ -16,7 +16,7 @@ from tests.support.machine import (
     SLEEP,
     Machine,
     bearing,
-    keepers,
+    supervisors,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -71,15 +71,15 @@ def test_kills_for_memory_are_read_where_the_kernel_counts_them(
 
 @pytest.mark.skipif(not os.access("/sys/fs/cgroup/pids/cgroup.procs", os.W_OK), reason="no control group may be made here")
 @pytest.mark.parametrize("way", ["another run", "stop", "drop"])
-def test_the_control_group_of_a_run_that_died_with_its_keeper_does_not_stay(machine: Machine, way: str) -> None:
+def test_the_control_group_of_a_run_that_died_with_its_supervisor_does_not_stay(machine: Machine, way: str) -> None:
     line = machine.start(f"{RUN}-a", SLEEP)
     group = Path((machine.folder(f"{RUN}-a") / "group").read_text())
-    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
-    os.kill(keeper, signal.SIGKILL)
+    (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
+    os.kill(supervisor, signal.SIGKILL)
     line.close()
     if way == "another run":
         machine.stage(f"{RUN}-b", SLEEP)
-        machine.keeper(f"{RUN}-b").close()
+        machine.supervisor(f"{RUN}-b").close()
         assert group.is_dir(), "a group with a process in it is not ours to remove"
     for pid in bearing(f"{RUN}-a"):
         os.kill(pid, signal.SIGKILL)

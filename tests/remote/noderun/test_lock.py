@@ -18,30 +18,30 @@ from tests.support.machine import (
     Line,
     Machine,
     bearing,
-    keepers,
+    supervisors,
 )
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_keeper(machine: Machine) -> None:
+def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_supervisor(machine: Machine) -> None:
     first = machine.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
     files = machine.stage(f"{RUN}-b", SLEEP)
-    second = machine.keeper(f"{RUN}-b")
+    second = machine.supervisor(f"{RUN}-b")
     machine.arm(second, f"{RUN}-b", files)
     error = second.wait_for("error")
     owner = json.loads(error["owner"])
     assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
     assert json.loads(machine.ask("status")["owner"])["user"] == "alice"
-    judge.wait_for(lambda: not keepers(machine.folder(f"{RUN}-b")), 3, "the refused keeper stays")
+    judge.wait_for(lambda: not supervisors(machine.folder(f"{RUN}-b")), 3, "the refused supervisor stays")
 
-    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
-    os.kill(keeper, signal.SIGKILL)
-    third = machine.keeper(f"{RUN}-b")
+    (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
+    os.kill(supervisor, signal.SIGKILL)
+    third = machine.supervisor(f"{RUN}-b")
     machine.arm(third, f"{RUN}-b", files)
     third.wait_for("armed")
     third.close()
-    # What the killed keeper left running is ended by its marker.
+    # What the killed supervisor left running is ended by its marker.
     assert len(bearing(f"{RUN}-a")) == 1
     assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
     assert bearing(f"{RUN}-a") == []
@@ -54,13 +54,13 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
     held = {}
     for run, node in ((early, one), (late, other)):
         files = node.stage(run, SLEEP)
-        held[run] = node.keeper(run)
+        held[run] = node.supervisor(run)
         node.arm(held[run], run, files)
         held[run].wait_for("armed")
     wanted = {}
     for run, node in ((early, other), (late, one)):
         files = node.stage(run, SLEEP)
-        wanted[run] = node.keeper(run)
+        wanted[run] = node.supervisor(run)
         node.arm(wanted[run], run, files)
     assert wanted[late].wait_for("error")["kind"] == "node_busy"
     for line in (held[late], wanted[late]):  # as a controller does that was refused
@@ -75,7 +75,7 @@ def armed_beside(first: Machine, second: Machine, run: str = f"{RUN}-b") -> tupl
     """Start a run on the first, want another on the second; return the line of the one and what becomes of the other."""
     begun = first.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
     files = second.stage(run, SLEEP)
-    line = second.keeper(run)
+    line = second.supervisor(run)
     second.arm(line, run, files)
     return begun, line.wait_for("error")
 
@@ -91,8 +91,8 @@ def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine:
     owner = json.loads(error["owner"])
     assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
     assert json.loads(other.ask("status")["owner"]) == owner
-    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
-    os.kill(keeper, signal.SIGKILL)
+    (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
+    os.kill(supervisor, signal.SIGKILL)
     judge.wait_for(lambda: other.ask("status")["owner"] is None, 3, "the node stays held")
     stop(other.start(f"{RUN}-c", SLEEP))
     for pid in bearing(f"{RUN}-a"):
@@ -107,12 +107,12 @@ def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path)
     line, error = armed_beside(machine, other)
     assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
     assert json.loads(other.ask("status")["owner"])["user"] == "alice"
-    (keeper,) = keepers(machine.folder(f"{RUN}-a"))
-    os.kill(keeper, signal.SIGSTOP)
+    (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
+    os.kill(supervisor, signal.SIGSTOP)
     try:
-        assert other.ask("status")["owner"] == f"process {keeper} of root, which does not answer"
+        assert other.ask("status")["owner"] == f"process {supervisor} of root, which does not answer"
     finally:
-        os.kill(keeper, signal.SIGCONT)
+        os.kill(supervisor, signal.SIGCONT)
     stop(line)
     other.close()
 

@@ -20,10 +20,10 @@ from tests.support.machine import (
     Machine,
     bearing,
     fetched,
-    keepers,
     old_interpreters,
     python_name,
     rank,
+    supervisors,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -55,16 +55,16 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     line.wait_for("ended")
     line.order("bye")
     line.wait_for("closed", 2)
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 2, "the keeper stays")
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 2, "the supervisor stays")
     line.send(json.dumps({"root": str(machine.root), "op": "left", "nonce": "again", "run": RUN}).encode() + b"\n")
     assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
     assert line.read_line()["left"] == []
     assert line.process.wait(5) == 0
 
 
-def test_where_a_keeper_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
+def test_where_a_supervisor_is_gone_without_a_goodbye_the_line_ends(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP)
-    os.kill(keepers(machine.folder(RUN))[0], signal.SIGKILL)
+    os.kill(supervisors(machine.folder(RUN))[0], signal.SIGKILL)
     assert line.process.wait(5) == 0
     assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"
     assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []
@@ -97,13 +97,13 @@ def test_stop_ends_every_run_and_says_which(machine: Machine) -> None:
     machine.wait_for_log(RUN, "rank-0.out", b"1\n")
     status = machine.ask("status")
     assert status["runs"][RUN] == len(bearing(RUN)) >= 2
-    assert machine.ask("left", run=RUN)["keeper"] is True
+    assert machine.ask("left", run=RUN)["supervisor"] is True
     answer = machine.ask("stop", run=RUN, grace_s=0.5, reason="cancelled")
     assert answer == {"stopped": [RUN], "left": []}
     assert (machine.record(RUN)["state"], machine.record(RUN)["reason"]) == ("stopped", "cancelled")
     status = machine.ask("status")
     assert RUN not in status["runs"] and status["owner"] is None
-    assert machine.ask("left", run=RUN) == {"left": [], "keeper": False}
+    assert machine.ask("left", run=RUN) == {"left": [], "supervisor": False}
     line.close()
 
 
@@ -118,17 +118,17 @@ def test_a_log_is_followed_until_the_run_ends(machine: Machine) -> None:
     assert text == b"1\n2\n3\n" and head["offset"] == 6
 
 
-def test_no_keeper_is_an_answer_and_no_wait(machine: Machine) -> None:
+def test_no_supervisor_is_an_answer_and_no_wait(machine: Machine) -> None:
     machine.stage(RUN, SLEEP)
     line = machine.call("line", run=RUN, start=False, wait_s=5)
     assert line.read_line(1.0)["error"]["kind"] == "node_lost"
 
 
 @pytest.mark.parametrize("accepts", [False, True])
-def test_a_keeper_that_leaves_before_its_first_word_is_no_keeper(machine: Machine, accepts: bool) -> None:
+def test_a_supervisor_that_leaves_before_its_first_word_is_no_supervisor(machine: Machine, accepts: bool) -> None:
     machine.stage(RUN, SLEEP)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(str(machine.folder(RUN) / "keeper.sock"))
+        door.bind(str(machine.folder(RUN) / "supervisor.sock"))
         door.listen(4)
         line = machine.call("line", run=RUN, start=False, wait_s=5)
         assert select.select([door], [], [], 5)[0], "nobody comes"

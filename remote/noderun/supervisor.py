@@ -24,7 +24,7 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 
-class Keeper:
+class Supervisor:
     """Takes orders for one run from everyone connected to its socket, and reports the run's events to them."""
 
     def __init__(self, directory):
@@ -34,7 +34,7 @@ class Keeper:
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A relative name: a socket's path holds at most 107 bytes, and a work directory may be longer.
-        self.listener.bind("keeper.sock")
+        self.listener.bind("supervisor.sock")
         self.listener.listen(4)
 
     def serve(self):
@@ -141,7 +141,7 @@ class Keeper:
     def lock(self, owner):
         """Hold the node for as long as this process lives: the lock of its work directory, and the node's name, which
         all work directories and all users share. Refuses with the owner's record if one of them is taken."""
-        record = json.dumps(dict(owner, keeper=os.getpid())).encode() + b"\n"
+        record = json.dumps(dict(owner, supervisor=os.getpid())).encode() + b"\n"
         root = os.path.dirname(os.path.dirname(self.run.directory))
         path = os.path.join(root, "node.lock")
         self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -184,12 +184,12 @@ class Keeper:
 
 
 ORDERS = {
-    "arm": Keeper.arm,
-    "beat": Keeper.beat,
-    "go": Keeper.go,
-    "stop": Keeper.stop,
-    "finish": Keeper.finish,
-    "bye": Keeper.bye,
+    "arm": Supervisor.arm,
+    "beat": Supervisor.beat,
+    "go": Supervisor.go,
+    "stop": Supervisor.stop,
+    "finish": Supervisor.finish,
+    "bye": Supervisor.bye,
 }
 
 
@@ -200,36 +200,36 @@ def keep_main(directory):
     os.chdir(directory)
     os.umask(0o077)
     prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_NAME, b"orch-keeper", 0, 0, 0)
+    prctl(PR_SET_NAME, b"orch-supervisor", 0, 0, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    alive = os.open("keeper.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    alive = os.open("supervisor.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     sweep(os.path.dirname(os.path.dirname(directory)))
-    keeper = Keeper(directory)
+    supervisor = Supervisor(directory)
     try:
-        keeper.serve()
+        supervisor.serve()
     except BaseException as error:
         # Whatever went wrong here, a full disk or a bug in this program: no process may keep running without an owner.
         deadline = time.monotonic() + STUCK_S
         while descendants(os.getpid()) and time.monotonic() < deadline:
-            send_signal(keeper.run.owned(), signal.SIGKILL)
+            send_signal(supervisor.run.owned(), signal.SIGKILL)
             time.sleep(POLL_S)
-            keeper.run.reap()
-        keeper.tell("stopping", reason="keeper_failed: %s" % error, mono=time.monotonic())
+            supervisor.run.reap()
+        supervisor.tell("stopping", reason="supervisor_failed: %s" % error, mono=time.monotonic())
         raise
     finally:
-        keeper.run.dismiss()
-        remove_group(keeper.run.group)
-        for name in ("env.sh", "keeper.sock"):
+        supervisor.run.dismiss()
+        remove_group(supervisor.run.group)
+        for name in ("env.sh", "supervisor.sock"):
             if os.path.exists(name):
                 os.unlink(name)
 
 
-def start_keeper(directory):
+def start_supervisor(directory):
     """Fork twice and become a supervisor that keeps nothing of this ssh session: no terminal, no stream, no session.
 
     No new interpreter is started: this program is already loaded, and a start costs more than all else a supervisor does.
@@ -249,7 +249,7 @@ def start_keeper(directory):
     code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        log = os.open(os.path.join(directory, "keeper.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        log = os.open(os.path.join(directory, "supervisor.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
         os.closerange(3, 64)

@@ -1,4 +1,4 @@
-"""The life of a run under its keeper: what is refused, what is started, what ends it, and that nothing outlives it."""
+"""The life of a run under its supervisor: what is refused, what is started, what ends it, and that nothing outlives it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.machine import (
     SLEEP,
     Machine,
     bearing,
-    keepers,
     rank,
+    supervisors,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -41,7 +41,7 @@ def test_a_disk_without_room_for_a_run_is_said_with_its_directory_and_numbers(ma
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
     try:
         files = machine.stage(RUN, SLEEP)
-        line = machine.keeper(RUN)
+        line = machine.supervisor(RUN)
         machine.arm(line, RUN, files, variables=variables)
         error = line.wait_for("error")
         assert error["kind"] == "storage_full"
@@ -70,21 +70,21 @@ def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
     }
     assert not (machine.folder(RUN) / "env.sh").exists(), "the variables are gone after the run"
     line.order("bye")
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 2, "the keeper stays")
-    assert (machine.folder(RUN) / "keeper.err").read_bytes() == b""
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 2, "the supervisor stays")
+    assert (machine.folder(RUN) / "supervisor.err").read_bytes() == b""
 
 
 @pytest.mark.parametrize("after", ["another run", "a stop"])
-def test_variables_are_there_only_with_a_keeper_or_until_the_next_one_if_it_was_killed(machine: Machine, after: str) -> None:
+def test_variables_are_there_with_a_supervisor_or_until_the_next_one_if_it_was_killed(machine: Machine, after: str) -> None:
     variables, other = machine.folder(RUN) / "env.sh", f"{RUN}b"
     files = machine.stage(RUN, SLEEP)
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     assert not variables.exists()
     machine.arm(line, RUN, files)
-    keeper = line.wait_for("armed")["pid"]
+    supervisor = line.wait_for("armed")["pid"]
     assert variables.read_text() == "export SECRET=1\n"
-    os.kill(keeper, signal.SIGKILL)
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "it is not killed")
+    os.kill(supervisor, signal.SIGKILL)
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 3, "it is not killed")
     assert variables.exists()
     if after == "a stop":
         machine.ask("stop", run=other, grace_s=0.2, reason="x")
@@ -100,7 +100,7 @@ def test_every_file_and_folder_of_a_run_is_private(machine: Machine) -> None:
 
 def test_the_start_is_at_the_agreed_instant(machine: Machine) -> None:
     files = machine.stage(RUN, "#!/bin/bash\ntrue\n")
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
     line.wait_for("armed")
     at = time.monotonic() + 0.5
@@ -113,7 +113,7 @@ def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usua
     if subprocess.run(["chrt", "--fifo", "1", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("this user may not go before others")
     files = machine.stage(RUN, "#!/bin/bash\ncat /proc/self/stat\n")
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
     (waiting,) = children_of(line.wait_for("armed")["pid"])
     judge.wait_for(lambda: os.sched_getscheduler(waiting) == os.SCHED_FIFO, 3, "it waits as everybody does")
@@ -126,36 +126,36 @@ def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usua
 @pytest.mark.parametrize("stop_first", [False, True])
 def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, stop_first: bool) -> None:
     files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
     line.wait_for("armed")
     if stop_first:
         line.order("stop", reason="never mind")
     line.close()
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 3, "the supervisor stays")
     assert not (machine.folder(RUN) / "started").exists() and not (machine.folder(RUN) / "exit.json").exists()
 
 
-def test_what_waits_at_the_gate_goes_with_a_keeper_that_is_killed(machine: Machine) -> None:
+def test_what_waits_at_the_gate_goes_with_a_supervisor_that_is_killed(machine: Machine) -> None:
     files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
-    keeper = line.wait_for("armed")["pid"]
-    waiting = children_of(keeper)
+    supervisor = line.wait_for("armed")["pid"]
+    waiting = children_of(supervisor)
     assert len(waiting) == 1 and not list((machine.folder(RUN) / "logs").iterdir())
-    os.kill(keeper, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
     judge.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in waiting), 3, "it stays at the gate")
     assert not (machine.folder(RUN) / "started").exists()
 
 
 def test_what_is_killed_at_the_gate_is_a_launch_that_failed(machine: Machine) -> None:
     files = machine.stage(RUN, SLEEP)
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
-    keeper = line.wait_for("armed")["pid"]
-    for pid in children_of(keeper):
+    supervisor = line.wait_for("armed")["pid"]
+    for pid in children_of(supervisor):
         os.kill(pid, signal.SIGKILL)
-    judge.wait_for(lambda: not children_of(keeper), 3, "nobody collects it")
+    judge.wait_for(lambda: not children_of(supervisor), 3, "nobody collects it")
     line.order("go", at=None)
     assert line.wait_for("stopping")["reason"] == "rank_failed: its launch script ended with SIGKILL"
     record = line.wait_for("ended")["record"]
@@ -165,19 +165,19 @@ def test_what_is_killed_at_the_gate_is_a_launch_that_failed(machine: Machine) ->
 def test_an_altered_file_is_not_executed(machine: Machine) -> None:
     files = machine.stage(RUN, SLEEP)
     (machine.folder(RUN) / "launch.sh").write_text(SLEEP.replace("1000", "1001"))
-    line = machine.keeper(RUN)
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
     error = line.wait_for("error")
     assert error["kind"] == "transfer_corrupt" and "launch.sh" in error["message"]
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 3, "the keeper stays")
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 3, "the supervisor stays")
 
 
 def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
     script = rank('print("once")')
     machine.start(RUN, script).order("bye")
     judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 5, "it does not end")
-    judge.wait_for(lambda: not keepers(machine.folder(RUN)), 5, "the keeper stays")
-    line = machine.keeper(RUN)
+    judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 5, "the supervisor stays")
+    line = machine.supervisor(RUN)
     machine.arm(line, RUN, machine.stage(RUN, script))
     error = line.wait_for("error")
     assert error["kind"] == "node_unfit" and "has already ended here" in error["message"]
@@ -187,7 +187,7 @@ def test_a_run_that_has_ended_is_not_started_again(machine: Machine) -> None:
 def test_a_port_that_is_taken_is_refused_when_armed(machine: Machine) -> None:
     files = machine.stage(RUN, SLEEP)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = machine.keeper(RUN)
+        line = machine.supervisor(RUN)
         machine.arm(line, RUN, files, ports=[server.getsockname()[1]])
         error = line.wait_for("error")
         assert (error["kind"], error["port"]) == ("port_busy", server.getsockname()[1])
@@ -221,7 +221,7 @@ def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine
 def test_beats_renew_the_lease_on_a_second_line_as_well(machine: Machine) -> None:
     line = machine.start(RUN, "#!/bin/bash\nsleep 2.5\n", lease_s=1.0)
     line.close()
-    line = machine.keeper(RUN, start=False)
+    line = machine.supervisor(RUN, start=False)
     event = {"event": "beat"}
     while event["event"] == "beat":
         line.order("beat", n=1)
@@ -266,12 +266,12 @@ def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
 
 def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP, lease_s=1.0)
-    (keeper,) = keepers(machine.folder(RUN))
-    os.kill(keeper, signal.SIGSTOP)
+    (supervisor,) = supervisors(machine.folder(RUN))
+    os.kill(supervisor, signal.SIGSTOP)
     line.order("beat", n=1)
     time.sleep(1.3)
     line.order("beat", n=2)
-    os.kill(keeper, signal.SIGCONT)
+    os.kill(supervisor, signal.SIGCONT)
     assert line.wait_for("ended")["record"]["reason"] == "lease_expired: nobody renewed the run for 1 s"
 
 

@@ -1,6 +1,6 @@
-"""The keeper of a run that behaves, and the line to it: it arms, starts, beats and ends, in memory and in the run's folder.
+"""The supervisor of a run that behaves, and the line to it: it arms, starts, beats and ends, in memory and in the run's folder.
 
-Time limits of a run are not kept here: the keeper's own tests have them.
+Time limits of a run are not kept here: the supervisor's own tests have them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.errors import OrchError, RunError
 if TYPE_CHECKING:
     from tests.support.fake_node import FakeNode
 
-__all__ = ["FakeKeeper", "FakeLine", "Program", "Rank", "digest", "idle"]
+__all__ = ["FakeSupervisor", "FakeLine", "Program", "Rank", "digest", "idle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,16 @@ def idle(order: Mapping[str, Any]) -> dict[int, Rank]:
 
 
 class FakeLine:
-    """The line to a keeper: what `KeeperLine` is."""
+    """The line to a supervisor: what `SupervisorLine` is."""
 
     via = ""
 
-    def __init__(self, keeper: FakeKeeper) -> None:
-        self._keeper, self._waiting, self._closed = keeper, list[dict[str, Any]](), False
+    def __init__(self, supervisor: FakeSupervisor) -> None:
+        self._supervisor, self._waiting, self._closed = supervisor, list[dict[str, Any]](), False
         self._deliver: Callable[[str, dict[str, Any]], None] | None = None
-        self.host = keeper.node.host
-        self.hello = keeper.hello()
-        keeper.lines.append(self)
+        self.host = supervisor.node.host
+        self.hello = supervisor.hello()
+        supervisor.lines.append(self)
 
     def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
         self._deliver = deliver
@@ -61,11 +61,11 @@ class FakeLine:
 
     def send(self, do: str, **fields: Any) -> None:
         if not self._closed:
-            self._keeper.obey(self, json.loads(json.dumps({**fields, "do": do})))
+            self._supervisor.obey(self, json.loads(json.dumps({**fields, "do": do})))
 
     def close(self, wait_s: float = 0.0) -> None:
         self._closed = True
-        self._keeper.hang_up(self)
+        self._supervisor.hang_up(self)
 
     def hand_over(self, event: dict[str, Any]) -> None:
         if self._deliver is None:
@@ -78,7 +78,7 @@ class FakeLine:
         self.close()
 
 
-class FakeKeeper:
+class FakeSupervisor:
     """The owner of one run on one node. States: new, armed, running, stopping, ended, gone."""
 
     def __init__(self, node: FakeNode, run_id: str) -> None:
@@ -114,7 +114,7 @@ class FakeKeeper:
 
     def leave(self) -> None:
         self.state = "gone"
-        self.node.keepers.pop(self.run_id, None)
+        self.node.supervisors.pop(self.run_id, None)
 
     def obey(self, line: FakeLine, order: dict[str, Any]) -> None:
         with self.lock:
@@ -136,7 +136,7 @@ class FakeKeeper:
                     self.leave()
 
     def arm(self, line: FakeLine, order: dict[str, Any]) -> None:
-        held = next((other for other in self.node.keepers.values() if other.order and other is not self), None)
+        held = next((other for other in self.node.supervisors.values() if other.order and other is not self), None)
         wrong = [path for path, sha in order["files"].items() if digest((self.folder / path).read_bytes()) != sha]
         refused: dict[str, Any] = {}
         if self.node.refusals:
@@ -146,7 +146,7 @@ class FakeKeeper:
             owner = json.dumps(held.order["owner"])
             refused = {"kind": "node_busy", "message": "another run holds this node", "owner": owner}
         elif wrong:
-            refused = {"kind": "transfer_corrupt", "message": f"{self.folder / wrong[0]} is not what was sent"}
+            refused = {"kind": "transfer_corrupt", "message": f"{self.folder / wrong[0]} differs from what was sent"}
         if refused:
             self.answer(line, "error", **refused)
             line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.node.host.name))
