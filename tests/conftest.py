@@ -35,7 +35,8 @@ LONG_TESTS = (
     *("results/links/test_collectives.py::test_every_size", "results/links/test_collectives.py::test_gloo"),
     *("results/links/test_collectives.py::test_half_types", "results/links/test_collectives.py::test_a_wrong_result"),
     *("remote/test_loaders.py::test_pytorch_trains", "remote/test_loaders.py::test_what_pytorch"),
-    "remote/test_loaders.py::test_dali_on_a_gpu",
+    *("remote/test_loaders.py::test_dali_on_a_gpu", "remote/noderun/test_transfer.py::test_no_process_waits"),
+    *("plan/test_third_party_folders.py::test_parameter_servers", "test_structure.py::test_every_command_explains_itself"),
 )
 """How ids of such tests in other files begin."""
 WORKERS = {

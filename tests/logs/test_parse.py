@@ -28,6 +28,7 @@ from orchestrator.logs.steps import VALUES, RankAggregate, StepSample
 from orchestrator.plan import folders as library
 from orchestrator.strictjson import strict_json
 from tests.support.examples import examples
+from tests.support.rendering import opened
 
 OURS = LogGrammar(
     files=("rank-0.out",),
@@ -281,7 +282,7 @@ def test_every_rank_line_is_reported_even_glued() -> None:
 # ------------------------------------------------------------------ blocks, columns and single lines
 
 RULES = [OURS, PYTORCH, TENSORFLOW, PADDLE, TENSORPACK, ONEFLOW, TF_CNN, LogGrammar(("x",), (r"(?P<step>[0-9]+)",))]
-RULES += [library.open_framework(name).framework.log for name in library.frameworks()]
+RULES += [opened(name).framework.log for name in library.frameworks()]
 SAMPLES = b"".join((path / "sample.log").read_bytes() for path in library.frameworks().values())
 PIECES = [
     *(line for line in (SAMPLES + LOG).splitlines(keepends=True) if len(line) < 400),

@@ -22,15 +22,15 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.parse import parse
-from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, folded, render
 from orchestrator.plan.spec import resolve
-from tests.support.rendering import complaint
+from tests.support.rendering import complaint, opened
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-FOLDERS = {name: open_framework(name) for name in frameworks()}
+FOLDERS = {name: opened(name) for name in frameworks()}
 SHAPES = ((1, 1), (2, 8))
 CASES = [
     (name, device, dtype, shape)

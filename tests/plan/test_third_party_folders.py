@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,9 @@ from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.read import read_run
-from tests.support.rendering import complaint
+from tests.support.rendering import complaint, opened
 from tests.support.run_folders import build
 
-opened = cache(library.open_framework)
-"""A framework folder, read once."""
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 FOREIGN = tuple(name for name in library.frameworks() if opened(name).framework.requires)

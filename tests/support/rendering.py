@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.grammar import LogGrammar
+from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import ConfigFile, Framework
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render
@@ -20,6 +21,9 @@ FRAMEWORK = Framework(
     options={}, env={}, files=(ConfigFile("launch.sh.j2", "launch.sh", "sh", 0o700),), payload=(), probe="",
     log=LogGrammar(files=("rank-0.out",), patterns=()),
 )  # fmt: skip
+
+opened = cache(open_framework)
+"""A framework folder of the project, read once."""
 
 
 def rendered(template: str, options: dict[str, Any], *, target: str = "sh", nodes: int = 1, **sources: str) -> Plan:

@@ -28,6 +28,7 @@ from orchestrator.results.numbers import intervals
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
 from tests.support.cells import cell as runs_of
 from tests.support.cells import failed
+from tests.support.examples import examples
 
 SPEEDS = st.lists(st.floats(1.0, 1e5).map(lambda value: round(value, 3)), min_size=2, max_size=6)
 STEADY = [100.0, 100.4, 99.7, 100.1, 99.9]
@@ -136,7 +137,7 @@ def test_a_tenth_is_a_difference_from_four_repeats_on_and_three_cannot_tell() ->
 
 
 def test_benches_alike_are_seldom_called_different_and_a_tenth_nearly_always_even_where_runs_are_slow_at_times() -> None:
-    generator, campaigns = random.Random(5), 200
+    generator, campaigns = random.Random(5), examples(200)
 
     def bench(typical: float) -> list[float]:
         return [typical * math.exp(generator.gauss(0, 0.01)) * generator.choice([1.0] * 19 + [0.92]) for _ in range(5)]

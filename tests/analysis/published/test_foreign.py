@@ -27,10 +27,11 @@ from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary, summarize
 from tests.support import systemlogs
+from tests.support.rendering import opened
 from tests.support.run_folders import build
 
 FILES = published_files()
-FRAMEWORKS = {name: open_framework(name).framework for name in FILES}
+FRAMEWORKS = {name: opened(name).framework for name in FILES}
 TABLES = [pytest.param(name, table, id=table.name) for name, file in FILES.items() for table in file.tables]
 C8 = Case(nodes=1, gpus=8, batch_size=128)
 SPEED = {"tensorflow_official": 2458.74, "paddle_models": 2617.84, "oneflow": 2942.32, "pytorch_examples": 2244.24}

@@ -22,6 +22,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.results.numbers.throughput import mean, median, published
+from tests.support.rendering import opened
 
 FILES = published_files()
 TABLES = {table.name: table for file in FILES.values() for table in file.tables}
@@ -113,7 +114,7 @@ def test_without_a_baseline_there_is_no_speedup_rather_than_one() -> None:
 
 
 def test_every_folder_with_published_tables_names_its_rule() -> None:
-    named = {name: open_framework(name).framework for name in FILES}
+    named = {name: opened(name).framework for name in FILES}
     assert {name: framework.published["rule"] for name, framework in named.items()} == {
         "fleetx": "fleetx_20_120",
         "oneflow": "oneflow_20_120",
