@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.nodes.collect import collect_host, left_behind
 from orchestrator.nodes.node import Node, Upload
-from orchestrator.plan.folders import runner_source
+from orchestrator.plan.folders import rank_source, runner_source
 from orchestrator.record.node_record import SCHEMA, ExitRecord, RankRecord, exit_record
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
@@ -24,7 +24,7 @@ NOT_READ = {"schema", "boot_id"}
 """Of the record, and of a rank: what it is proven by, and what is for people who look for themselves."""
 NOT_READ_OF_A_RANK = {"local_rank", "wrapper", "pid"}
 LAUNCH = """#!/bin/bash
-rank() {{ RANK=$1 LOCAL_RANK=$1 {python} -I -S noderun.py rank -- {python} -c "$2"; }}
+rank() {{ RANK=$1 LOCAL_RANK=$1 {python} -I -S rank_wrapper.py -- {python} -c "$2"; }}
 rank 1 'import time; time.sleep(60)' &
 rank 0 'print("words"); raise SystemExit({code})'
 kill $!; wait; exit {code}
@@ -42,7 +42,7 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
 def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run two ranks, of which the first ends with ``code``. Return the record, and the ends of ranks as the line told them."""
     launch = LAUNCH.format(python=sys.executable, code=code).encode()
-    files = {"launch.sh": launch, "noderun.py": runner_source()}
+    files = {"launch.sh": launch, "rank_wrapper.py": rank_source()}
     node.put([Upload(f"runs/r1/{name}", data, 0o700) for name, data in files.items()], timeout_s=20)
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     line = node.supervisor("r1", start=True, timeout_s=20)

@@ -54,4 +54,4 @@ def test_a_directory_with_something_else_is_left_alone(controller: Controller) -
 def test_a_node_without_a_place_for_data_is_named_before_anything_is_contacted(controller: Controller) -> None:
     done = controller.orch(*SMALL)
     assert done.code == 2
-    assert "node1: expected a place for the data set. say --dir, or data_dir: in vars of this host" in done.err
+    assert "node1: expected a place for the data set. use --dir, or data_dir: in vars of this host" in done.err

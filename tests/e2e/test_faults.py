@@ -49,7 +49,7 @@ def test_a_node_that_boots_anew_is_the_cause_also_where_others_failed_before_its
     faults.boot(controller.lab, "node1")
     os.kill(process.pid, signal.SIGCONT)
     done = controller.end(process, 30)
-    assert done.code == 3 and "orch: node1: it was started again" in done.err, done
+    assert done.code == 3 and "orch: node1: it rebooted during the run" in done.err, done
     assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted"
 
 

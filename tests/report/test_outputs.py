@@ -114,7 +114,7 @@ def test_simulated_is_stamped_on_its_own_table_only() -> None:
 def test_a_missing_baseline_is_said_with_what_gives_one() -> None:
     text = shown(summarize(runs("4n8g", [9.0] * 3)), 200)
     assert "no baseline: no speedup" in text
-    assert "orch bench again, without --no-baseline" in text
+    assert "orch bench without --no-baseline" in text
 
 
 def test_cells_that_differ_in_length_only_can_be_told_apart() -> None:

@@ -163,7 +163,7 @@ TEMPLATES = {
     "undefined name": ("a\n{{ nothing }}\n", ("launch.sh.j2:2", "'nothing' is undefined")),
     "syntax error": ("a\n{% if %}\n", ("launch.sh.j2:2", "Expected an expression")),
     "unclosed": ("a\nb\n{{ 'x' \n", ("launch.sh.j2:3",)),
-    "endless loop": ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", ("turns",)),
+    "endless loop": ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", ("iterations",)),
     "huge output": ("{% for a in range(900000) %}0123456789{% endfor %}", ("up to 1048576 characters",)),
     "huge product": ("{{ 'x' * 10000000000 }}", ("product of up to",)),
     "huge power": ("{{ 9 ** 100000000 }}", ("power of at most 1024 bits",)),
