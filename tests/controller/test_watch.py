@@ -14,6 +14,7 @@ from orchestrator.errors import Interrupted
 from orchestrator.plan.limits import Limits
 from orchestrator.record.journal import Event
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
+from tests.support.fake_node import FakeNode
 from tests.support.fake_supervisor import Rank
 
 
@@ -34,6 +35,13 @@ def later(seconds: float, call) -> None:
 def reason(rig: FakeBench, name: str) -> str:
     """Why a node ended the run, by its own record."""
     return json.loads((rig.nodes[name].root / "runs" / rig.first.run_id / "exit.json").read_text())["reason"]
+
+
+def cut_off(node: FakeNode, seconds: float) -> None:
+    """Break a node's lines, and keep it out of reach for a while."""
+    node.away = True
+    node.break_lines()
+    later(seconds, lambda: setattr(node, "away", False))
 
 
 def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> None:
@@ -59,13 +67,7 @@ def test_a_rank_that_fails_ends_the_run_everywhere(rig: FakeBench) -> None:
 
 def test_the_first_cause_is_what_happened_first_and_not_what_was_heard_first(rig: FakeBench) -> None:
     rig.runs(a=ending(5, 0.15), b=ending(4, 0.05))
-
-    def breaks() -> None:
-        rig.b.away = True
-        rig.b.break_lines()
-        later(0.2, lambda: setattr(rig.b, "away", False))
-
-    rig.when[Started] = breaks
+    rig.when[Started] = lambda: cut_off(rig.b, 0.2)
     outcome = rig.launch().run()
     assert outcome.error and (outcome.error.host, outcome.error.message) == ("b", "rank 1 ended with exit code 4")
     assert [error.host for error in outcome.rivals] == ["a"]  # which clocks alone cannot rule out
@@ -106,26 +108,14 @@ def test_a_line_that_breaks_is_made_again_and_the_run_goes_on(rig: FakeBench) ->
 
 def test_what_ended_while_its_line_was_broken_is_read_from_its_record(rig: FakeBench) -> None:
     rig.runs(training(rig.spec, after_s=0.05))
-
-    def breaks() -> None:
-        rig.b.away = True
-        rig.b.break_lines()
-        later(0.2, lambda: setattr(rig.b, "away", False))
-
-    rig.when[Started] = breaks
+    rig.when[Started] = lambda: cut_off(rig.b, 0.2)
     outcome = rig.launch().run()
     assert (outcome.state, outcome.error) == ("finished", None) and "reattached" not in rig.told()
 
 
 def test_a_stop_reaches_a_node_whose_line_was_broken_when_it_was_ordered(rig: FakeBench) -> None:
     rig.runs(lasting, a=ending(2, 0.1))
-
-    def breaks() -> None:
-        rig.b.away = True
-        rig.b.break_lines()
-        later(0.2, lambda: setattr(rig.b, "away", False))
-
-    rig.when[Started] = breaks
+    rig.when[Started] = lambda: cut_off(rig.b, 0.2)
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.host) == ("failed", "a") and reason(rig, "b") == A_NODE_FAILED
 

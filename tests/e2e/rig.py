@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, machine
 from tests.support import judge
+from tests.support.commands import inherited_environment
 from tests.support.judge import Proc
 
 REPOSITORY = Path(__file__).parents[2]
@@ -173,5 +173,4 @@ def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) 
 
 def outer_environment(home: Path) -> dict[str, str]:
     """Return the environment without anything of the developer's: no agent, no ssh settings, no other lab."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_"))}
-    return kept | {"HOME": str(home), "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", "COLUMNS": "160"}
+    return inherited_environment() | {"HOME": str(home), "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", "COLUMNS": "160"}

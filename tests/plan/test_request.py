@@ -12,11 +12,10 @@ import pytest
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
-from orchestrator.logs.grammar import LogGrammar
 from orchestrator.plan import request as module
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
+from orchestrator.plan.framework import Knob, Option
 from orchestrator.plan.request import (
     Request,
     allows_numerics,
@@ -30,36 +29,21 @@ from orchestrator.plan.request import (
     without,
 )
 from orchestrator.plan.schedule import LEAST, MOST, Schedule
+from tests.support.mill import MILL
 
 TEMPLATE = "{% if options.layout == 'off' and spec.nodes > 1 %}{{ refuse('--set layout', 'off needs one node') }}{% endif %}"
-FRAMEWORK = Framework(
-    name="mill",
-    title="a mill",
-    folder="templates/mill",
-    digest="0" * 64,
-    launch="every_node",
-    batch_size_is="device",
+FRAMEWORK = replace(
+    MILL,
     models={"resnet50": {}},
-    dtypes={"cuda": {"fp32": "float", "fp16": "half"}, "cpu": {"fp32": "float"}},
-    loaders=("synthetic", "native"),
-    defaults={
-        "batch_size": 128, "dtype": "fp32", "loader": "synthetic", "steps": 120, "warmup_steps": 20, "timeout_s": 1800,
-        "repeats": 5,
-    },
     device_defaults={"cpu": {"repeats": 2}},
     options={"layout": Option("str", "auto", choices=("auto", "on", "off")), "seed": Option("int", 0)},
-    env={},
-    files=(ConfigFile("launch.sh.j2", "launch.sh"),),
-    payload=(),
-    probe="print('{}')",
-    log=LogGrammar(files=("rank-0.out",), patterns=()),
     tunes=(
         Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",))),
         Knob((), "layout", (("on",),)),
         Knob((), "seed", ((1,),), numerics=True),
     ),
-)  # fmt: skip
-FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": TEMPLATE}, {"noderun.py": b""})
+)
+FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": TEMPLATE}, {"rank_wrapper.py": b""})
 READER = replace(FOLDER, framework=replace(FRAMEWORK, name="reader", measures="readings"))
 HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
 CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]

@@ -11,47 +11,18 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
-from orchestrator.logs.grammar import LogGrammar
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.framework import ConfigFile, Framework, Option
 from orchestrator.plan.request import Request, baseline_of, checked_specs, missing_baselines
 from orchestrator.plan.spec import RunSpec, resolve
+from tests.support.mill import MILL
 
-FRAMEWORK = Framework(
-    name="mill",
-    title="a mill",
-    folder="templates/mill",
-    digest="0" * 64,
-    launch="every_node",
-    batch_size_is="device",
-    models={"resnet50": {}, "vgg16": {}},
-    dtypes={"cuda": {"fp32": "float", "fp16": "half"}, "cpu": {"fp32": "float"}},
-    loaders=("synthetic", "native"),
-    defaults={
-        "batch_size": 128, "dtype": "fp32", "loader": "synthetic", "steps": 120, "warmup_steps": 20, "timeout_s": 1800,
-        "repeats": 5,
-    },
-    device_defaults={"cpu": {"batch_size": 2, "steps": 5, "warmup_steps": 1}},
-    options={
-        "image_size": Option("int", 224, minimum=32, device_default={"cpu": 32}),
-        "rate": Option("float", 0.1, minimum=0),
-        "compile": Option("bool", False),
-        "layout": Option("str", "auto", choices=("auto", "on", "off")),
-        "note": Option("str", ""),
-    },
-    env={},
-    files=(ConfigFile("launch.sh.j2", "launch.sh"),),
-    payload=(),
-    probe="print('{}')",
-    log=LogGrammar(files=("rank-0.out",), patterns=()),
-)  # fmt: skip
-FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": ""}, {"rank_wrapper.py": b""})
+FOLDER = FrameworkFolder(MILL, {"launch.sh.j2": ""}, {"rank_wrapper.py": b""})
 SHAPE = {"nodes": 2, "gpus": 4}
 
 
 def resolved(device: str = "cuda", model: str = "resnet50", **kwargs: Any) -> RunSpec:
     kwargs["choices"] = SHAPE | kwargs.get("choices", {})
-    return resolve(FRAMEWORK, model, device=device, **kwargs)
+    return resolve(MILL, model, device=device, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +62,7 @@ def test_options_follow_the_same_line(
 def test_every_value_has_an_origin() -> None:
     spec = resolved()
     names = {key for key in spec.as_dict() if key not in ("options", "device")}
-    assert names | {f"options.{name}" for name in FRAMEWORK.options} == set(spec.origins)
+    assert names | {f"options.{name}" for name in MILL.options} == set(spec.origins)
     assert "origins" not in spec.as_dict()
 
 

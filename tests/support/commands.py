@@ -7,15 +7,15 @@ imports, most of half a second, are left out. Tests that are about these start t
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+
+from tests.support.fork_server import ForkServer
 
 REPOSITORY = Path(__file__).parents[2]
 # A network namespace without any interface that is up: whatever would contact somebody fails at once, and shows.
@@ -55,56 +55,39 @@ class Commands:
     """A process that starts commands, one after the other, where nobody can be contacted."""
 
     def __init__(self) -> None:
-        self.scratch = tempfile.TemporaryDirectory(prefix="orch-commands-")
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_"))}
-        self.process = subprocess.Popen(
-            [*ALONE, sys.executable, "-c", SERVER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=kept | {"PYTHONPATH": str(REPOSITORY)},
+        self._scratch = tempfile.TemporaryDirectory(prefix="orch-commands-")
+        self._server = ForkServer(
+            [*ALONE, sys.executable, "-c", SERVER], inherited_environment() | {"PYTHONPATH": str(REPOSITORY)}
         )
 
     def run(
         self, words: Sequence[str], folder: Path, environment: Mapping[str, str], *, timeout_s: float = 60.0
     ) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run one command to its end; return how it ended, and after how many seconds."""
-        out, err = (Path(self.scratch.name) / name for name in ("out", "err"))
-        order = {
-            "words": list(words),
-            "folder": str(folder),
-            "environment": dict(environment),
-            "out": str(out),
-            "err": str(err),
-        }
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
-            self.close()
+        out, err = (Path(self._scratch.name) / name for name in ("out", "err"))
+        order = {"words": list(words), "folder": str(folder), "environment": dict(environment)}
+        try:
+            code, seconds = self._server.ask({**order, "out": str(out), "err": str(err)}, timeout_s)
+        except TimeoutError:
             server.cache_clear()
-            raise subprocess.TimeoutExpired(list(words), timeout_s, out.read_bytes(), err.read_bytes())
-        answer = self.process.stdout.readline()
-        assert answer, f"the process that starts commands has ended with {self.process.wait(10)}"
-        code, seconds = json.loads(answer)
+            raise subprocess.TimeoutExpired(list(words), timeout_s, out.read_bytes(), err.read_bytes()) from None
         texts = (path.read_text(errors="replace") for path in (out, err))
         return subprocess.CompletedProcess(list(words), code, *texts), seconds
 
     def close(self) -> None:
         """End the process, and a command that it waits for."""
-        assert self.process.stdin and self.process.stdout
-        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            os.kill(int(pid), 9)
-        self.process.kill()
-        self.process.wait(10)
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.scratch.cleanup()
+        self._server.close()
+        self._scratch.cleanup()
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return the environment of the tests without what a developer has set for `orch` and ssh."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_"))}
 
 
 @cache
 def server() -> Commands:
-    """The one of this process; it ends with it."""
+    """Return the server of this test process, which ends with it."""
     made = Commands()
     atexit.register(made.close)
     return made
@@ -112,6 +95,5 @@ def server() -> Commands:
 
 def orch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder, in the environment of the tests, without what a developer has set for `orch` and ssh."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_"))}
     plain = {"HOME": str(folder), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
-    return server().run(words, folder, kept | plain | dict(environment or {}))[0]
+    return server().run(words, folder, inherited_environment() | plain | dict(environment or {}))[0]

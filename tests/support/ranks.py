@@ -8,14 +8,12 @@ rank has the arguments, environment and streams that torchrun gives it. That tor
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import select
-import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from tests.support.fork_server import ForkServer
 from tests.support.trainers import PYTHON, ROOT, free_port
 
 ENVIRONMENT = {
@@ -68,43 +66,12 @@ for line in sys.stdin:
 """
 
 
-class Ranks:
-    """A process that has imported PyTorch and starts ranks."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [PYTHON, "-u", "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-
-    def run(self, order: dict[str, object], timeout_s: float) -> list[int]:
-        """Start all ranks of a run; return their exit codes."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
-            self.close()
-            server.cache_clear()
-            raise AssertionError(f"the ranks were not over within {timeout_s:g} s: {order}")
-        codes: list[int] = json.loads(self.process.stdout.readline())
-        return codes
-
-    def close(self) -> None:
-        """End the process, and ranks that it waits for."""
-        assert self.process.stdin and self.process.stdout
-        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-            os.kill(int(pid), 9)
-        self.process.kill()
-        self.process.wait(10)
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
 @cache
-def server() -> Ranks:
-    """The one of this process; it ends with it."""
-    made = Ranks()
-    atexit.register(made.close)
-    return made
+def server() -> ForkServer:
+    """Return the server of this test process, which ends with it."""
+    forks = ForkServer([PYTHON, "-u", "-c", SERVER], ENVIRONMENT)
+    atexit.register(forks.close)
+    return forks
 
 
 def ranks(program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, nodes: int = 1) -> list[str]:
@@ -113,7 +80,11 @@ def ranks(program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, 
     What they wrote lies in ``folder``, where `tests.support.trainers.torchrun` has it as well.
     """
     order = {"program": str(program), "arguments": list(arguments), "folder": str(folder), "nproc": nproc, "nodes": nodes}
-    codes = server().run({**order, "port": free_port()}, timeout_s=120)
+    try:
+        codes = server().ask({**order, "port": free_port()}, timeout_s=120)
+    except TimeoutError:
+        server.cache_clear()
+        raise
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert codes == [0] * nproc * nodes, f"{codes}: {errors}"
     return [(folder / f"rank.sh-{rank}.out").read_text() for rank in range(nproc * nodes)]
