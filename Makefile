@@ -8,8 +8,9 @@ BIN    := $(CURDIR)/$(VENV)/bin
 DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
-# Tests wait more than they compute: for leases, timeouts and programs that sleep. Two workers for each of two cores.
-WORKERS ?= 4
+# Tests wait more than they compute: for leases, timeouts and programs that sleep. More workers than cores.
+WORKERS ?= 5
+UNIT_WORKERS ?= 3
 
 .PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
 
@@ -76,6 +77,8 @@ faults: $(VENV)/.test
 
 # The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
 check unit: export PYTHONDONTWRITEBYTECODE :=
+# They write and sync thousands of small files: in memory where the system offers it.
+unit: export TMPDIR := $(or $(TMPDIR),$(wildcard /dev/shm),/tmp)
 
 check: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) -q
@@ -92,7 +95,7 @@ types:
 	$(BIN)/mypy
 
 unit:
-	$(BIN)/python -m pytest --unit -n $(JOBS) -q
+	$(BIN)/python -m pytest --unit -n $(UNIT_WORKERS) -q
 
 # Debian and Ubuntu packages: an ssh server for the lab's nodes, the tools that make its network, venv for Python.
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.

@@ -1,55 +1,97 @@
 """How often a 95 % interval contains the truth, for orch's intervals and usual ones, in simulated campaigns of known truth.
 
-    python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--until-ci 0.5%,1%,2%]
+    python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--cells 2] [--worlds NAME,NAME] [--until-ci 0.5%,1%,2%]
 
-A campaign is a baseline and a configuration that is three times as fast, each with the given number of repeats of 100 steps,
-in blocks as in `orch bench`: every block runs both. The logarithm of a step's time has noise per run (1 %) and per step (5 %,
-half of it carried over from the previous step). `drift`: the machine slows down by 3 % from the first block to the last.
-`outliers`: one run in twenty is 8 % slower, one step in a hundred takes three times as long. `violent`: one step in two
-hundred takes ten times as long. The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are
-compared with the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of all steps as if they were
-independent. The output has the share of intervals that contain the truth, and their median width.
+A campaign is a baseline and configurations of which the last is three times as fast, each with the given number of repeats of
+100 steps. `orch bench`'s own plan gives the order of the runs, and `orch summarize`'s own table the intervals; only the speeds
+of the runs are made up. The logarithm of a step's time has noise per run (1 %) and per step (5 %, half of it carried over from
+the previous step). The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are compared with
+the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of all steps as if they were independent.
+The output has the share of intervals that contain the truth, the median width of orch's, and the share of tables that say
+something about drift, spread or an outlier.
 
 With ``--until-ci`` each campaign begins with the given number of repeats and continues, as `orch bench --until-ci` decides,
-until the intervals of both speeds and of the speedup are narrow enough, or after 30 repeats; the truth is then that of the
-middle of the measured part.
+until the intervals of all speeds and speedups are narrow enough, or after 30 repeats; the truth is then that of the middle of
+the measured part.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from orchestrator.controller.stopping import Width, decide
-from orchestrator.plan.schedule import MOST, Schedule
+from orchestrator.controller.stopping import decide, widest
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.folders import open_framework
+from orchestrator.plan.schedule import MOST, ORDERS, Schedule
+from orchestrator.plan.spec import RunSpec
 from orchestrator.plan.words import share, words
-from orchestrator.results.numbers.intervals import Interval, interval, ratio_interval
+from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.run import RunResult
+from orchestrator.results.summary import Row, Summary, summarize
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000
-RUN_NOISE, STEP_NOISE, CARRIED = 0.01, 0.05, 0.5
+RUN_NOISE, STEP_NOISE, CARRIED, FASTER = 0.01, 0.05, 0.5, 3.0
+SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8))
+SPEC = RunSpec("simulated", "resnet50", 1, 1, "cpu", BATCH, "fp32", "synthetic", STEPS, 0, 1.0, {})
 Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a campaign meets: the total ``drift`` of the logarithm of a step's time; the share of runs that are slower, and by
+    how much; the share of steps that take ``times`` as long; run noise that all runs of a block have in common; and whether
+    the noise of a run has the tails of Student's t with 3 degrees of freedom."""
+
+    drift: float = 0.0
+    slow_runs: float = 0.0
+    slower: float = 0.0
+    slow_steps: float = 0.0
+    times: float = 1.0
+    block_noise: float = 0.0
+    heavy: bool = False
+
+
 WORLDS = {
-    "clean": (0.0, 0.0, 0.0, 1),
-    "drift": (0.03, 0.0, 0.0, 1),
-    "outliers": (0.0, 0.05, 0.01, 3),
-    "both": (0.03, 0.05, 0.01, 3),
-    "violent": (0.0, 0.05, 0.005, 10),
+    "noise only": World(),
+    "t with 3 degrees": World(heavy=True),
+    "drift of 3 %": World(drift=0.03),
+    "drift of 5 %": World(drift=0.05),
+    "drift of 10 %": World(drift=0.1),
+    "outliers": World(slow_runs=0.05, slower=0.08, slow_steps=0.01, times=3),
+    "drift of 3 % and outliers": World(drift=0.03, slow_runs=0.05, slower=0.08, slow_steps=0.01, times=3),
+    "single steps ten times as long": World(slow_runs=0.05, slower=0.08, slow_steps=0.005, times=10),
+    "one run in three 3 % slower": World(slow_runs=1 / 3, slower=0.03),
+    "1 % noise per block": World(block_noise=0.01),
 }
-"""By name: the total drift, the share of slow runs, the share of slow steps, and how many times as long slow steps take."""
 
 
-def times_of(step_s: float, places: Values, world: Sequence[float], chance: np.random.Generator) -> Values:
-    """Return step times in seconds, of shape ``places.shape + (STEPS,)``; ``places`` of runs: -0.5 to 0.5 of a campaign."""
-    drift, slow_runs, slow_steps, times = world
-    slow = 0.08 * (chance.random(places.shape) < slow_runs)
-    logs = np.log(step_s) + drift * places + chance.normal(0, RUN_NOISE, places.shape) + slow
-    noise = lfilter([1.0], [1.0, -CARRIED], chance.normal(0, STEP_NOISE, (*places.shape, STEPS)))
-    hiccup = 1 + (times - 1) * (chance.random((*places.shape, STEPS)) < slow_steps)
-    return np.asarray(np.exp(logs[..., None] + noise) * hiccup)
+def plan_of(schedule: Schedule, cells: int) -> Bench:
+    """Return the plan of a campaign."""
+    specs = tuple(replace(SPEC, nodes=nodes, gpus=gpus) for nodes, gpus in SHAPES[:cells])
+    return Bench("simulation", specs, {SPEC.framework: open_framework(SPEC.framework, None)}, schedule)
+
+
+def slots_of(plan: Bench, repeats: int) -> list[tuple[int, int]]:
+    """Return (configuration, repeat from 0) of each run in the order in which the plan runs them."""
+    return [(plan.cells.index(run.spec), repeat - 1) for repeat in range(1, repeats + 1) for run in plan.block(repeat)]
+
+
+def times_of(step_s: Values, places: Values, blocks: Values, world: World, chance: np.random.Generator) -> Values:
+    """Return step times in seconds, of shape ``step_s.shape + (STEPS,)``. ``places`` and ``blocks`` have the shape of
+    ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of its block in standard deviations."""
+    shape = step_s.shape
+    noise = chance.standard_t(3, shape) if world.heavy else chance.normal(0, 1, shape)
+    slow = world.slower * (chance.random(shape) < world.slow_runs)
+    logs = np.log(step_s) + world.drift * places + RUN_NOISE * noise + world.block_noise * blocks + slow
+    steps = lfilter([1.0], [1.0, -CARRIED], chance.normal(0, STEP_NOISE, (*shape, STEPS)))
+    hiccup = 1 + (world.times - 1) * (chance.random((*shape, STEPS)) < world.slow_steps)
+    return np.asarray(np.exp(logs[..., None] + steps) * hiccup)
 
 
 def speeds_of(times: Values) -> Values:
@@ -57,9 +99,43 @@ def speeds_of(times: Values) -> Values:
     return np.asarray(BATCH * STEPS / times.sum(-1))
 
 
-def ours(found: Sequence[Interval | None]) -> Values:
-    """Return the bounds of intervals as rows of (low, high)."""
-    return np.array([(one.low, one.high) for one in found if one])
+def campaign_times(plan: Bench, repeats: int, campaigns: int, world: World, chance: np.random.Generator) -> Values:
+    """Return step times by campaign, configuration, repeat and step."""
+    slots = slots_of(plan, repeats)
+    cells = len(plan.cells)
+    places = np.zeros((cells, repeats))
+    for place, (cell, repeat) in enumerate(slots):
+        places[cell, repeat] = place / max(1, len(slots) - 1) - 0.5
+    step_s = np.ones((campaigns, cells, repeats))
+    step_s[:, -1] /= FASTER
+    blocks = np.repeat(chance.normal(0, 1, (campaigns, 1, repeats)), cells, 1)
+    return times_of(step_s, np.broadcast_to(places, step_s.shape), blocks, world, chance)
+
+
+def truth_of(world: World, chance: np.random.Generator) -> tuple[float, float]:
+    """Return the typical speed of the baseline and the typical speedup in the middle of a campaign."""
+    still = np.zeros(TRUTHS)
+    base, fast = (
+        np.log(speeds_of(times_of(np.full(TRUTHS, step_s), still, still, world, chance))) for step_s in (1.0, 1 / FASTER)
+    )
+    return float(np.exp(base.mean())), float(np.exp(fast.mean() - base.mean()))
+
+
+def results_of(plan: Bench, speeds: Values, repeats: int) -> list[RunResult]:
+    """Return the results of a campaign: ``speeds`` by configuration and repeat, places as the plan orders the runs."""
+    runs = [run for repeat in range(1, repeats + 1) for run in plan.block(repeat)]
+    return [
+        RunResult(run.run_id, run.repeat, run.spec, False, "finished", Throughput(speed, 1, 1 / speed, 1, STEPS), place=place)
+        for place, run in enumerate(runs)
+        if (speed := float(speeds[plan.cells.index(run.spec), run.repeat - 1]))
+    ]
+
+
+def ends(row: Row) -> tuple[Row, tuple[float, float], tuple[float, float]]:
+    """Return a row with the ends of its intervals of speed and speedup."""
+    assert row.speed_interval
+    ratio = row.speedup_interval
+    return row, (row.speed_interval.low, row.speed_interval.high), (ratio.low, ratio.high) if ratio else (1.0, 1.0)
 
 
 def bootstrap(values: Values, chance: np.random.Generator) -> Values:
@@ -75,70 +151,124 @@ def of_steps(times: Values) -> Values:
     return np.stack([centre - 1.96 * error, centre + 1.96 * error], 1)
 
 
-def stopped(fast: Values, slow: Values, schedule: Schedule) -> tuple[int, Interval, Interval]:
-    """Return the number of repeats at which a campaign stops, and the intervals of the slow speed and of the ratio."""
-    for blocks in range(schedule.repeats, schedule.max_repeats + 1):
-        pair = (dict(enumerate(fast[:blocks])), dict(enumerate(slow[:blocks])))
-        found = [interval(slow[:blocks]), interval(fast[:blocks]), ratio_interval(*pair)]
-        middles = np.median(slow[:blocks]), np.median(fast[:blocks]), np.median(fast[:blocks]) / np.median(slow[:blocks])
-        width = max((one.high - one.low) / 2 / middle for one, middle in zip(found, middles, strict=True) if one)
-        if not decide(schedule, Width("", float(width)), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
-            break
-    assert found[0] and found[2]
-    return blocks, found[0], found[2]
+def remarks(table: Summary) -> list[str]:
+    """Return what a table says about the scatter of its numbers."""
+    texts = [*table.notes, *(text for row in table.rows for text in row.qualifications)]
+    kinds = {"drift": "during the bench", "spread": "repeats spread", "outlier": "than the others"}
+    return [kind for kind, words in kinds.items() if any(words in text for text in texts)]
 
 
-def until(world: Sequence[float], schedule: Schedule, campaigns: int, chance: np.random.Generator) -> str:
+@dataclass(slots=True)
+class Score:
+    """How campaigns of one kind came out."""
+
+    campaigns: int = 0
+    speed: int = 0
+    ratio: int = 0
+    outside: int = 0
+    speed_widths: list[float] | None = None
+    ratio_widths: list[float] | None = None
+    said: list[str] | None = None
+
+    def add(self, table: Summary, speed: float, ratio: float) -> None:
+        """Count one table. ``speed`` and ``ratio`` are the truth."""
+        (base, base_ends, _), (fast, _, ratio_ends) = ends(table.rows[0]), ends(table.rows[-1])
+        assert base.speed and fast.speedup
+        self.campaigns += 1
+        self.speed += base_ends[0] <= speed <= base_ends[1]
+        self.ratio += ratio_ends[0] <= ratio <= ratio_ends[1]
+        is_inside = base_ends[0] <= base.speed <= base_ends[1] and ratio_ends[0] <= fast.speedup <= ratio_ends[1]
+        self.outside += not is_inside
+        self.speed_widths = [*(self.speed_widths or []), (base_ends[1] - base_ends[0]) / speed]
+        self.ratio_widths = [*(self.ratio_widths or []), (ratio_ends[1] - ratio_ends[0]) / ratio]
+        self.said = [*(self.said or []), *remarks(table)]
+
+    def share(self, count: int) -> float:
+        """Return a count as % of all campaigns."""
+        return 100 * count / self.campaigns
+
+
+def score(
+    world: World, repeats: int, campaigns: int, seed: int = 7, cells: int = 2, order: str = ORDERS[0]
+) -> tuple[Score, Values, float, float]:
+    """Return how orch's intervals came out, the step times of all campaigns, and the true speed and speedup."""
+    chance = np.random.default_rng(seed)
+    true, true_ratio = truth_of(world, chance)
+    plan = plan_of(Schedule(order=order, repeats=repeats), cells)
+    times = campaign_times(plan, repeats, campaigns, world, chance)
+    result = Score()
+    for speeds in speeds_of(times):
+        result.add(summarize(results_of(plan, speeds, repeats)), true, true_ratio)
+    return result, times, true, true_ratio
+
+
+def until(world: World, schedule: Schedule, campaigns: int, seed: int = 7) -> str:
     """Return as text how often the intervals at the stop contain the truth."""
-    places = np.tile(np.linspace(-0.5, 0.5, MOST), (campaigns, 1))
-    slow, fast = (speeds_of(times_of(step_s, places, world, chance)) for step_s in (1.0, 1 / 3))
-    still = np.zeros(TRUTHS)
-    true, true_fast = (np.log(speeds_of(times_of(step_s, still, world, chance))).mean() for step_s in (1.0, 1 / 3))
-    held, ratio_held, counts = 0, 0, []
-    for one_fast, one_slow in zip(fast, slow, strict=True):
-        count, speed, ratio = stopped(one_fast, one_slow, schedule)
-        held += speed.low <= np.exp(true - world[0] * places[0, :count].mean()) <= speed.high
-        ratio_held += ratio.low <= np.exp(true_fast - true) <= ratio.high
-        counts.append(count)
-    return (
-        f"speed {held / campaigns:6.1%}, speedup {ratio_held / campaigns:6.1%} hold the truth, {np.median(counts):.0f} repeats"
-    )
+    chance = np.random.default_rng(seed)
+    true, true_ratio = truth_of(world, chance)
+    plan = plan_of(schedule, 2)
+    speeds = speeds_of(campaign_times(plan, MOST, campaigns, world, chance))
+    result, counts = Score(), []
+    for campaign in speeds:
+        for blocks in range(schedule.repeats, schedule.max_repeats + 1):
+            results = results_of(plan, campaign, blocks)
+            if not decide(schedule, widest(results), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
+                break
+        # The middle of the measured part, where a part of the drift has passed.
+        middle = (2 * blocks - 1) / 2 / (2 * MOST - 1) - 0.5
+        result.add(summarize(results), true * float(np.exp(-world.drift * middle)), true_ratio)
+        counts.append(blocks)
+    held = f"speed {result.share(result.speed):.1f}, speedup {result.share(result.ratio):.1f} hold the truth"
+    return f"{held}, {np.median(counts):.0f} repeats"
+
+
+def rows(worlds: Sequence[str], repeats: Sequence[int], campaigns: int, cells: int, order: str) -> Iterator[str]:
+    """Yield the rows of the table."""
+    for name in worlds:
+        for number in repeats:
+            result, times, true, true_ratio = score(WORLDS[name], number, campaigns, cells=cells, order=order)
+            chance, speeds = np.random.default_rng(8), speeds_of(times)
+            held = [
+                100 * ((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])).mean()
+                for bounds, truth in (
+                    (bootstrap(speeds[:, 0], chance), true),
+                    (of_steps(times[:, 0]), true),
+                    (bootstrap(speeds[:, -1] / speeds[:, 0], chance), true_ratio),
+                )
+            ]
+            said = [f"{kind} {result.share((result.said or []).count(kind)):.0f}" for kind in ("drift", "spread", "outlier")]
+            widths = [100 * float(np.median(widths or [0.0])) for widths in (result.speed_widths, result.ratio_widths)]
+            yield (
+                f"| {name if number == repeats[0] else ''} | {number} | **{result.share(result.speed):.1f}** | {widths[0]:.1f} "
+                f"| {held[0]:.1f} | {held[1]:.1f} | **{result.share(result.ratio):.1f}** | {widths[1]:.1f} | {held[2]:.1f} "
+                f"| {result.share(result.outside):.1f} | {', '.join(said)} |"
+            )
 
 
 def main() -> None:
-    """Run the campaigns and print a line per world, number of repeats and method."""
+    """Run the campaigns and print a row per world and number of repeats."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--repeats", default="3,5,10")
+    parser.add_argument("--cells", type=int, default=2)
+    parser.add_argument("--order", choices=ORDERS, default=ORDERS[0])
+    parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--until-ci", default="")
     asked = parser.parse_args()
-    chance = np.random.default_rng(7)
+    worlds, repeats = asked.worlds.split(","), [int(number) for number in asked.repeats.split(",")]
     if asked.until_ci:
-        for name, world in WORLDS.items():
+        for name in worlds:
             for aim in words(asked.until_ci):
-                for least in map(int, words(asked.repeats)):
+                for least in repeats:
                     schedule = Schedule(repeats=least, until_ci=share(aim, "--until-ci"))
-                    print(f"{name:9} ±{aim} from {least}: {until(world, schedule, asked.campaigns, chance)}", flush=True)
+                    print(f"{name:30} ±{aim} from {least}: {until(WORLDS[name], schedule, asked.campaigns)}", flush=True)
         return
-    for name, world in WORLDS.items():
-        middle = np.zeros(TRUTHS)
-        logs = (np.log(speeds_of(times_of(step_s, middle, world, chance))) for step_s in (1.0, 1 / 3))
-        true, true_fast = (float(np.exp(one.mean())) for one in logs)
-        for repeats in map(int, asked.repeats.split(",")):
-            places = np.tile(np.linspace(-0.5, 0.5, repeats), (asked.campaigns, 1))
-            base, fast = (times_of(step_s, places, world, chance) for step_s in (1.0, 1 / 3))
-            slow_speeds, fast_speeds = speeds_of(base), speeds_of(fast)
-            pairs = [(dict(enumerate(f)), dict(enumerate(b))) for f, b in zip(fast_speeds, slow_speeds, strict=True)]
-            for way, found, truth in (
-                ("speed, ours", ours([interval(row) for row in slow_speeds]), true),
-                ("speed, bootstrap", bootstrap(slow_speeds, chance), true),
-                ("speed, steps", of_steps(base), true),
-                ("speedup, ours", ours([ratio_interval(*pair) for pair in pairs]), true_fast / true),
-                ("speedup, bootstrap", bootstrap(fast_speeds / slow_speeds, chance), true_fast / true),
-            ):
-                held = ((found[:, 0] <= truth) & (truth <= found[:, 1])).mean()
-                width = np.median(found[:, 1] - found[:, 0]) / truth
-                print(f"{name:9} {repeats:3} repeats  {way:19} {held:6.1%} hold the truth, {width:.2%} wide", flush=True)
+    print(
+        "| | repeats | speed | width | percentiles | all steps | speedup | width | percentiles | headline outside | remarks |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")
+    for row in rows(worlds, repeats, asked.campaigns, asked.cells, asked.order):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -192,8 +192,8 @@ def with_log(bed: Bed) -> None:
         lines.append(f"orch step={number} t={at:.6f} step_time_s={took:.6f} samples=1024 loss={loss:.4f}\n")
     text = "".join(lines).encode()[:LOG_BYTES]
     assert len(text) == LOG_BYTES
-    for home in bed.homes:
-        folder = home / ".orch-node" / "runs" / "pulled" / "logs"
+    for name, home in zip(bed.names, bed.homes, strict=True):
+        folder = home / ".orch-node" / "nodes" / name / "runs" / "pulled" / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "node.out").exists():
             (folder / "node.out").write_bytes(text)

@@ -73,8 +73,9 @@ def orch_run(project: Path, asked: argparse.Namespace) -> tuple[float, float, fl
 
 def hand_run(hosts: tuple[Host, ...], rendered: Path, name: str) -> float:
     """Return the seconds of the same launch scripts, started over one ssh per node."""
-    folder = f".orch-node/runs/{name}"
+    folders = {host.name: f".orch-node/nodes/{host.name}/runs/{name}" for host in hosts}
     for host in hosts:
+        folder = folders[host.name]
         for file in sorted((rendered / host.name).iterdir()):
             with file.open("rb") as content:
                 subprocess.run(
@@ -85,7 +86,8 @@ def hand_run(hosts: tuple[Host, ...], rendered: Path, name: str) -> float:
     began = time.monotonic()
     children = [
         subprocess.Popen(
-            [*ssh(host), f"cd {folder} && bash launch.sh > logs/node.out 2> logs/node.err"], stdin=subprocess.DEVNULL
+            [*ssh(host), f"cd {folders[host.name]} && bash launch.sh > logs/node.out 2> logs/node.err"],
+            stdin=subprocess.DEVNULL,
         )
         for host in hosts
     ]

@@ -20,7 +20,7 @@ from typing import Any
 
 import paramiko
 
-LOG = ".orch-node/runs/pulled/logs/node.out"
+LOG = ".orch-node/nodes/{name}/runs/pulled/logs/node.out"
 
 
 def each(names: Iterable[str], call: Callable[[str], Any]) -> None:
@@ -150,7 +150,7 @@ def pull_openssh(hosts: Hosts, asked: argparse.Namespace) -> None:
 
     def pull(name: str) -> None:
         with (asked.folder / f"{name}.log").open("wb") as file:
-            subprocess.run(hosts.ssh(*kept, name, f"cat {LOG}"), stdout=file, check=True)
+            subprocess.run(hosts.ssh(*kept, name, f"cat {LOG.format(name=name)}"), stdout=file, check=True)
 
     began = time.monotonic()
     each(hosts.names, pull)
@@ -169,7 +169,7 @@ def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
 
     each(hosts.names, connect)
     began = time.monotonic()
-    each(hosts.names, lambda name: clients[name].open_sftp().get(LOG, str(asked.folder / f"{name}.log")))
+    each(hosts.names, lambda name: clients[name].open_sftp().get(LOG.format(name=name), str(asked.folder / f"{name}.log")))
     print(time.monotonic() - began)
     for client in clients.values():
         client.close()

@@ -1,12 +1,16 @@
-"""Every error that `orch` reports, and the exit status of each.
+"""Every error that `orch` reports, and the exit status of each; `EXIT_STATUS` says what a status means.
 
     OrchError
-    ├── ConfigError      2   nothing was contacted
-    ├── TransportError   3   a host could not be reached or authenticated
-    ├── DataError        4   logs, results or saved state are damaged or incomplete
-    ├── Regression       5   a comparison found a slowdown
-    └── RunError         1   a run failed or was stopped, or a node is unfit for it
+    ├── ConfigError      2
+    ├── TransportError   3
+    ├── DataError        4
+    ├── Regression       5
+    ├── Undecided        6
+    └── RunError         1
         └── Interrupted  130 a signal stopped the run (129 and 143 likewise)
+
+Any of them may hold text of others: of an ssh server, a node, a file. Message and place are therefore always one line, so that
+no such text begins a line that looks like orch's own; a hint may have several, and `orch` indents all but the first.
 
 A message reads *where: what was expected, what came. hint.* in lower case. The same facts are attributes, for ``--json``
 and for tests. `Faults` holds several errors that were found together, so that users fix a file or a cluster once, not ten
@@ -15,12 +19,27 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+EXIT_STATUS: Mapping[int, str] = {
+    0: "success",
+    1: "a run failed or reached its time limit, or a node is unfit or in use",
+    2: "bad input, no host contacted",
+    3: "a host could not be reached or trusted, or orch check found a fault",
+    4: "damaged files, or logs that do not give the planned numbers",
+    5: "orch gate found a regression",
+    6: "orch gate could not decide",
+}
+"""The exit statuses of `orch`: one meaning each, for all commands. A signal N that interrupted it gives 128 + N."""
 
 
 class OrchError(Exception):
-    """An error with a place, a kind and a remedy. Any code may raise it; only the command line prints it."""
+    """An error with a place, a kind and a remedy. Any code may raise it; only the command line prints it.
+
+    ``cause`` is why a program failed, as its logs show it, in one line; empty if they do not.
+    """
 
     exit_code = 1
 
@@ -31,15 +50,17 @@ class OrchError(Exception):
         kind: str,
         where: str = "",
         hint: str = "",
+        cause: str = "",
         host: str = "",
         run_id: str = "",
         phase: str = "",
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = _one_line(message)
+        super().__init__(self.message)
         self.kind = kind
-        self.where = where
+        self.where = _one_line(where)
         self.hint = hint
+        self.cause = cause
         self.host = host
         self.run_id = run_id
         self.phase = phase
@@ -55,8 +76,12 @@ class OrchError(Exception):
 
     def as_dict(self) -> dict[str, str]:
         """Return the machine-readable form, as printed by ``--json``: the fields that are not empty."""
-        fields = ("kind", "message", "where", "host", "run_id", "phase", "hint")
+        fields = ("kind", "message", "where", "host", "run_id", "phase", "cause", "hint")
         return {name: getattr(self, name) for name in fields if getattr(self, name)}
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n")
 
 
 def _revived(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any]) -> OrchError:
@@ -83,12 +108,18 @@ class TransportError(OrchError):
         "transfer_corrupt", "node_lost", "node_rebooted",
     })  # fmt: skip
 
+    @property
+    def is_of_identity(self) -> bool:
+        """Whether another machine may have answered in place of the host. It must not be contacted again."""
+        return self.kind in ("host_key_unknown", "host_key_changed", "host_key_revoked")
+
 
 class DataError(OrchError):
-    """Logs, results or saved state are damaged or incomplete: one of ``kinds``, or storage_full on the controller."""
+    """Logs, results or saved state are damaged, incomplete or cannot be written: one of ``kinds``, or storage_full on the
+    controller."""
 
     exit_code = 4
-    kinds = frozenset({"result_invalid", "state_damaged", "plan_changed"})
+    kinds = frozenset({"result_invalid", "state_damaged", "plan_changed", "storage_failed"})
 
 
 class Regression(OrchError):
@@ -97,9 +128,15 @@ class Regression(OrchError):
     exit_code = 5
 
 
+class Undecided(OrchError):
+    """Kind no_verdict: a comparison has too little evidence for an answer."""
+
+    exit_code = 6
+
+
 class RunError(OrchError):
-    """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed, run_timeout,
-    lease_expired, output_limit, run_in_use, budget_over."""
+    """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed, not_verified,
+    evidence_lost, run_timeout, lease_expired, output_limit, run_in_use, budget_over."""
 
     exit_code = 1
 
@@ -125,9 +162,23 @@ class Faults(OrchError):
         return "\n".join(f"{e.host}: {e}" if e.host else str(e) for e in self.errors)
 
 
+def traced(error: BaseException) -> str:
+    """Return the report of an unexpected exception, in lines: its type and where it was raised, with those that it followed.
+
+    Values are left out, which Python's own report shows in messages: one of them may be a secret.
+    """
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    frames = [
+        f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}\n'
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    earlier = f"{traced(before)}and then\n" if before else ""
+    return f"{earlier}{''.join(frames)}{type(error).__module__}.{type(error).__qualname__} (its message may hold secrets)\n"
+
+
 def recorded_error(value: Any, run_id: str) -> OrchError:
     """Return the error that a controller recorded, with its original class; storage_full of a run refers to the node."""
-    names = ("message", "kind", "where", "hint", "host", "phase")
+    names = ("message", "kind", "where", "hint", "cause", "host", "phase")
     fields = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
     message, kind = fields.pop("message", "no cause was recorded"), fields.pop("kind", "rank_failed")
     if kind in TransportError.kinds:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,23 +13,22 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 
-__all__ = ["PROJECT_HINT", "failures", "make_folder", "sync_directory", "write_all", "write_atomic"]
+__all__ = ["PROJECT_HINT", "failures", "make_folder", "remove_parts", "sync_directory", "write_all", "write_atomic"]
 
+_PART = re.compile(r"\.[0-9a-f]{16}\.part")
 PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
 """The hint when a file of a project cannot be written."""
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "") -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "", is_input: bool = False) -> None:
     """Write a file completely or not at all: write and flush a temporary file in its folder, rename it, flush the folder.
 
-    The last two parts of the path may not be links. Raises DataError (storage_full) or ConfigError (unsafe_path).
+    The last two parts of the path may not be links. Raises OrchError as `failures` does.
     """
-    temporary = f".{secrets.token_hex(8)}.part"
-    with failures(path, needed=len(data), hint=hint):
+    with failures(path, needed=len(data), hint=hint, is_input=is_input):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = os.open(temporary, flags, 0o600, dir_fd=folder)
+            temporary, file = _temporary(folder)
             try:
                 try:
                     os.fchmod(file, mode)
@@ -45,6 +46,33 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600, *, hint: str = "") 
             os.close(folder)
 
 
+def _temporary(folder: int) -> tuple[str, int]:
+    """Return name and handle of a new file in an open folder, locked for as long as it is open: `remove_parts` spares it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        name = f".{secrets.token_hex(8)}.part"
+        file = os.open(name, flags, 0o600, dir_fd=folder)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file).st_nlink:
+            return name, file
+        os.close(file)  # removed between the two calls
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove temporary files of `write_atomic` below a folder whose writer is gone, killed before it could rename them."""
+    for path in folder.rglob(".*.part"):
+        if not _PART.fullmatch(path.name):
+            continue
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(file)
+
+
 def write_all(file: int, data: bytes) -> None:
     """Write all of ``data``, in as many calls as the system needs."""
     view = memoryview(data)
@@ -52,12 +80,12 @@ def write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
-def make_folder(path: Path, hint: str = "") -> None:
+def make_folder(path: Path, hint: str = "", *, is_input: bool = False) -> None:
     """Make a folder with access for this user only, and the folders above it, unless it exists.
 
-    Raises ConfigError with ``hint`` and the path that is not a folder or cannot be written.
+    Raises OrchError as `failures` does, with ``hint`` and the path that is not a folder or cannot be written.
     """
-    with failures(path, hint=hint):
+    with failures(path, hint=hint, is_input=is_input):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -76,15 +104,19 @@ def sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def failures(path: Path, needed: int = 0, hint: str = "") -> Iterator[None]:
-    """Convert an OSError from writing ``path`` into an OrchError; ``hint`` is the remedy when the place cannot be written."""
+def failures(path: Path, needed: int = 0, hint: str = "", *, is_input: bool = False) -> Iterator[None]:
+    """Convert an OSError from writing ``path`` into an OrchError; ``hint`` is the remedy when the place cannot be written.
+
+    Raises DataError storage_full or storage_failed. With ``is_input`` the user has just named the place and no host has been
+    contacted yet, so a place that cannot be written is a ConfigError (unsafe_path).
+    """
     try:
         yield
     except OSError as error:
-        raise _failure(path, error, needed, hint) from error
+        raise _failure(path, error, needed, hint, is_input=is_input) from error
 
 
-def _failure(path: Path, error: OSError, needed: int, hint: str) -> OrchError:
+def _failure(path: Path, error: OSError, needed: int, hint: str, *, is_input: bool) -> OrchError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = "unknown"
         with suppress(OSError):
@@ -97,4 +129,8 @@ def _failure(path: Path, error: OSError, needed: int, hint: str) -> OrchError:
         return ConfigError("already exists, and results are never overwritten", kind="unsafe_path", where=str(path))
     # A name without a folder is the temporary name in the folder of the path.
     where = error.filename if str(error.filename).startswith("/") else path
-    return ConfigError(f"cannot be written: {error.strerror or error}", kind="unsafe_path", where=str(where), hint=hint)
+    message = f"cannot be written: {error.strerror or error}"
+    if is_input:
+        return ConfigError(message, kind="unsafe_path", where=str(where), hint=hint)
+    hint = hint or "check mount, dmesg and the permissions of this folder on the controller; orch resume continues the bench"
+    return DataError(message, kind="storage_failed", where=str(where), hint=hint)

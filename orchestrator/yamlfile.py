@@ -128,7 +128,7 @@ class _Composer:
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if event.tag is not None:
             hint = "remove the tag; text that begins with '!' needs quotes"
-            raise self._refusal(event, f"expected no tags, got {event.tag!r}", hint)
+            raise self._refusal(event, f"expected no tags, got {_shown(event.tag)}", hint)
         before = self.values
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(event.value) if event.implicit[0] else self._text(event)
@@ -157,7 +157,7 @@ class _Composer:
         if not isinstance(event, yaml.ScalarEvent):
             raise self._refusal(event, "expected a word as key, got something else", "put quotes around a key with brackets")
         if event.tag is not None:
-            raise self._refusal(event, f"expected no tags, got {event.tag!r}", "remove the tag")
+            raise self._refusal(event, f"expected no tags, got {_shown(event.tag)}", "remove the tag")
         if event.value == "<<" and event.implicit[0]:
             raise self._refusal(event, "expected a key, got the merge key '<<'", "write the keys out")
         if event.anchor is not None:
@@ -185,7 +185,7 @@ class _Composer:
             raise self._refusal(event, f"expected at most {_MAX_ALIASES} aliases, got more", "write the values out")
         if event.anchor not in self.anchors:
             hint = "an anchor must come before its aliases, not around them; text that begins with '*' needs quotes"
-            raise self._refusal(event, f"expected a known anchor, got '*{event.anchor}'", hint)
+            raise self._refusal(event, "expected a known anchor, got '*…'", hint)
         value, size = self.anchors[event.anchor]
         self._count(event, size)
         return value
@@ -209,6 +209,11 @@ class _Composer:
         if "mapping values are not allowed" in problem or "cannot start any token" in problem:
             hint = hint or "text with ': ', or that begins with '@', '%' or '`', needs quotes"
         return ConfigError(f"expected YAML, got: {problem}", where=f"{self.source}:{mark.line + 1 if mark else 1}", hint=hint)
+
+
+def _shown(tag: str) -> str:
+    """Return a tag for a message. What follows a '!' may be text that needs quotes, such as a password."""
+    return f"'{tag}'" if tag == "!" or tag.startswith("tag:yaml.org,") else "'!…'"
 
 
 def _line(event: yaml.Event) -> int:

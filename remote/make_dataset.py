@@ -9,6 +9,7 @@ is ``dataset.json`` with a digest over all files, by which `orch` compares the d
 """
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -195,12 +196,15 @@ def made_before(args, made_from):
 
 
 def make(args):
-    """Write the data set next to its final place, rename it into place, and return its description."""
+    """Write the data set next to its final place, rename it into place, and return its description.
+
+    Nodes that share the directory do this at the same time: the first to finish makes it, and the others find it made.
+    """
     made_from = {"images": args.images, "classes": args.classes, "size": args.size, "seed": args.seed, "schema": SCHEMA}
     existing = made_before(args, made_from)
     if existing:
         return dict(existing, made=False)
-    partial = "%s.%d.part" % (args.dir, os.getpid())
+    partial = "%s.%s.part" % (args.dir, os.urandom(8).hex())  # nodes may have equal process numbers
     digest, total = hashlib.sha256(), 0
     try:
         for path, data in files(args):
@@ -213,9 +217,12 @@ def make(args):
         description = {"made_from": made_from, "sha256": digest.hexdigest(), "bytes": total, "images": args.images}
         with open(os.path.join(partial, "dataset.json"), "w") as file:
             json.dump(description, file, sort_keys=True)
-        if os.path.isdir(args.dir):
-            os.rmdir(args.dir)
-        os.rename(partial, args.dir)
+        os.rename(partial, args.dir)  # replaces an empty directory, and no other
+    except OSError as error:
+        existing = made_before(args, made_from) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else None
+        if not existing:
+            raise
+        return dict(existing, made=False)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return dict(description, made=True)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_gathered_pool import GatheredPool
 from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compiled, initialise
 from torch_packed import Packed
-from trainer import Step
+from trainer import Skips, Step
 
 DDP_STEPS = 11
 """Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
@@ -46,12 +46,25 @@ def sgd(args: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimiz
     for kind in ("fused", "foreach", "plain") if args.optimizer == "auto" else (args.optimizer,):
         try:
             # Without either argument SGD would be foreach on a GPU.
-            return torch.optim.SGD(
+            optimizer = torch.optim.SGD(
                 model.parameters(), **({"foreach": False} if kind == "plain" else {kind: True}), **options
-            ), kind
+            )
         except (TypeError, RuntimeError):
             continue  # unknown in this version, or not available on this device
+        start_momentum(optimizer)
+        return optimizer, kind
     raise SystemExit(f"--optimizer: PyTorch {torch.__version__} has no {args.optimizer} SGD on {args.device}")
+
+
+def start_momentum(optimizer: torch.optim.SGD) -> None:
+    """Give each parameter a momentum of zero, which leaves the first step as it would be without.
+
+    Fused SGD allocates the buffers in its first step and fills them on the device, but not if that step overflows: the next one
+    would then train with whatever was in that memory (seen with PyTorch 2.11 and 2.13).
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
 
 
 def static_graph(args: argparse.Namespace) -> bool:
@@ -103,6 +116,11 @@ class Learner(NamedTuple):
     optimizer: torch.optim.Optimizer
     kind: str
     scaler: Any
+
+
+def scale_of(learner: Learner, one: torch.Tensor) -> Any:
+    """Return the loss scale, on the device of ``one``, without waiting for it; 1 if the loss is not scaled."""
+    return 1.0 if learner.scaler is None else learner.scaler.scale(one)
 
 
 def learner(args: argparse.Namespace, device: torch.device) -> Learner:
@@ -187,12 +205,15 @@ class DeviceClock:
     """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
 
     After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
-    since then. The loss is copied into pinned memory after its step: `.item()` would wait for everything queued. The device's
-    wait for input is the time between two of its own events: a host that waits while the device computes costs nothing.
+    since then. Loss and loss scale are copied into pinned memory after their step: `.item()` would wait for everything queued.
+    The device's wait for input is the time between two of its own events: a host that waits while the device computes costs
+    nothing. ``scale`` is the initial loss scale.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, scale: float = 1.0) -> None:
         self.losses = torch.zeros(steps + 1, pin_memory=True)
+        self.scales = torch.ones(steps + 1, pin_memory=True)
+        self.skips = Skips(scale)
         self.queued: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def start(self) -> float:
@@ -209,9 +230,11 @@ class DeviceClock:
         self.begun = torch.cuda.Event(enable_timing=True)
         self.begun.record()
 
-    def mark(self, number: int, loss: torch.Tensor) -> list[Step]:
+    def mark(self, number: int, loss: torch.Tensor, scale: Any) -> list[Step]:
         """Record the end of a step that is still queued; return the steps that are finished by now."""
         self.losses[number].copy_(loss, non_blocking=True)
+        if isinstance(scale, torch.Tensor):
+            self.scales[number].copy_(scale, non_blocking=True)
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         self.queued.append((number, self.begun, event))
@@ -226,4 +249,5 @@ class DeviceClock:
         event.synchronize()
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
         self.last, self.t = event, self.t + seconds
-        return Step(number, self.t, seconds, float(self.losses[number]), waited)
+        skipped = self.skips.after(float(self.scales[number]))
+        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped)

@@ -48,7 +48,19 @@ from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
 from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world
-from torch_steps import DDP_STEPS, EAGER_STEPS, DeviceClock, Replayed, averaging, learner, reduction, sgd, static_graph, taken
+from torch_steps import (
+    DDP_STEPS,
+    EAGER_STEPS,
+    DeviceClock,
+    Replayed,
+    averaging,
+    learner,
+    reduction,
+    scale_of,
+    sgd,
+    static_graph,
+    taken,
+)
 from trainer import Identity, Step
 
 # --- options --------------------------------------------------------------------------------------------------------------
@@ -173,7 +185,9 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     model = learner(args, device)
     data = batches(args, device, me)
     samples = args.batch_size * me.world_size
-    clock = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
+    scale = args.loss_scale if model.scaler else 1.0
+    clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+    one = torch.ones((), device=device)
 
     models = averaging(args, model)
 
@@ -191,12 +205,12 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
-        trainer.say_start(start)
+        trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         images, labels = next(data)
         clock.begin()
         loss, output = take(images, labels)
-        input_wait_s += tell(clock.mark(number, loss))
+        input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
     input_wait_s += tell(clock.rest())
 
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]

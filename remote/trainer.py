@@ -137,7 +137,8 @@ def unpacked(values: Iterable[float]) -> dict[str, Any]:
 class Step(NamedTuple):
     """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss.
 
-    ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it.
+    ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it. ``skipped``: 1 if the
+    optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell.
     """
 
     number: int
@@ -145,6 +146,20 @@ class Step(NamedTuple):
     seconds: float
     loss: float
     input_wait_s: float = 0.0
+    skipped: int | None = None
+
+
+class Skips:
+    """Which steps the loss scaler skipped: it lowers the scale after each overflow, and never otherwise."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def after(self, scale: float) -> int:
+        """Return 1 if the step that left this scale was skipped, else 0."""
+        skipped = int(scale < self.scale or scale == 0)
+        self.scale = scale
+        return skipped
 
 
 def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
@@ -169,7 +184,11 @@ def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
 
 
 class HostClock:
-    """Timing of steps that are finished when their end is marked, as on a CPU."""
+    """Timing of steps that are finished when their end is marked, as on a CPU. ``scale`` is the initial loss scale, if
+    the trainer passes the scale after each step."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.skips = Skips(scale)
 
     def start(self) -> float:
         """Return the monotonic clock before the first step."""
@@ -180,11 +199,12 @@ class HostClock:
         """Record that the images of the next step are ready. Without this call the input wait is 0."""
         self.begun = time.monotonic()
 
-    def mark(self, number: int, loss: Any) -> list[Step]:
+    def mark(self, number: int, loss: Any, scale: Any = None) -> list[Step]:
         """Record the end of a step; return the steps that are finished by now."""
         before, begun = self.t, self.begun
         self.t = self.begun = time.monotonic()
-        return [Step(number, self.t, self.t - before, float(loss), begun - before)]
+        skipped = None if scale is None else self.skips.after(float(scale))
+        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped)]
 
     def rest(self) -> list[Step]:
         """Return the steps not yet returned."""
@@ -208,15 +228,21 @@ def say_rank(rank: int, local_rank: int, world_size: int, node_rank: int, host: 
     )
 
 
-def say_start(t: float) -> None:
-    """Print the line before the first step."""
-    say(f"step=0 t={t:.6f} step_time_s=0 samples=0 loss=nan")
+def say_start(t: float, skipped: int | None = None) -> None:
+    """Print the line before the first step; ``skipped`` as in the lines of steps."""
+    say(f"step=0 t={t:.6f} step_time_s=0 samples=0 loss=nan{skipped_words(skipped)}")
+
+
+def skipped_words(skipped: int | None) -> str:
+    """Return the end of a step's line, empty if the trainer does not tell."""
+    return "" if skipped is None else f" skipped={skipped}"
 
 
 def say_steps(steps: Iterable[Step], samples: int) -> None:
     """Print the lines of finished steps."""
     for step in steps:
-        say(f"step={step.number} t={step.t:.6f} step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.4f}")
+        values = f"step_time_s={step.seconds:.6f} samples={samples} loss={step.loss:.6g}{skipped_words(step.skipped)}"
+        say(f"step={step.number} t={step.t:.6f} {values}")
 
 
 def say_done(facts: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent
 LONG = (
     *("contract", "e2e", "faults", "lab"),
     *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", "remote/test_trainers.py"),
-    *(f"remote/noderun/test_{module}.py" for module in ("facts", "groups", "supervisor", "lock", "requests")),
+    *(f"remote/noderun/test_{module}.py" for module in ("facts", "groups", "supervisor", "lock", "requests", "shared")),
     "test_wheel.py",
 )
 """Folders and files whose tests need root, servers or a lab, run programs all along, or wait for processes.
@@ -70,6 +70,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+def _takes_long(path: str) -> bool:
+    return any(path == long or path.startswith(f"{long}/") for long in LONG)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--unit"):
         items[:] = [item for item in items if not item.nodeid.removeprefix("tests/").startswith(LONG_TESTS)]
@@ -85,7 +89,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return WORKERS.get(nodeid.partition("::")[0].removeprefix("tests/"), nodeid)
+            path = nodeid.partition("::")[0].removeprefix("tests/")
+            return WORKERS.get(path, nodeid if _takes_long(path) else path)
 
     return Groups(config, log)
 

@@ -49,20 +49,21 @@ DOORS = {
         "compare/causes compare/cells explain/prediction history published/doubts published/foreign published/reference "
         "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
-    "checks": "among check differences facts gpus judge",
+    "checks": "among check differences facts gpus judge load",
     "cli": "process",
-    "controller": "controller earlier events peer resume stopping",
+    "controller": "controller earlier events peer stopping",
     "inventory": "secrets values versions",
     "logs": "failure_table failures nccl parse steps",
-    "nodes": "cluster collect conversation deploy fanout headroom node preflight",
+    "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": "bench folders framework measures placement render request spec words",
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project rundir sealed state_file"
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
+        "state_file"
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries grids links/collectives numbers/intervals numbers/peaks numbers/physics numbers/throughput "
-        "read summary tally"
+        "account bench entries grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
+        "numbers/throughput planned read summary tally"
     ),
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -122,6 +123,7 @@ FRAMEWORKS = {
     "simulated_ring": "simulated_meeting",
     "loaders": "nvidia PIL numpy",
 }
+PACKAGES = ["ground", *MAY_USE]
 HEAVY = [
     "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
 ]  # fmt: skip
@@ -138,8 +140,8 @@ def label(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-def remote_label(path: Path) -> str:
-    return str(path.relative_to(REPOSITORY / "remote"))
+def modules_of(package: str) -> list[Path]:
+    return [path for path in modules() if package_of(label(path)) == package]
 
 
 @cache
@@ -219,7 +221,7 @@ def test_every_module_belongs_to_a_package_of_the_table_or_to_the_ground() -> No
     assert {package_of(name) for name in names} - {"ground"} == set(MAY_USE)
 
 
-@pytest.mark.parametrize("package", ["ground", *MAY_USE])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_uses_only_those_of_its_row(package: str) -> None:
     may = {"ground", package, *MAY_USE.get(package, "").split()}
     wrong = [
@@ -265,14 +267,14 @@ def handed_on(package: str) -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("path", modules(), ids=label)
-def test_another_package_is_entered_by_its_face_or_a_door(path: Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_another_package_is_entered_by_its_face_or_a_door(package: str) -> None:
     wrong = []
-    for node in nodes(path):
+    for path, node in ((file, node) for file in modules_of(package) for node in nodes(file)):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("orchestrator."):
             continue
         below = str(node.module).split(".")[1:]
-        if below[0] == package_of(label(path)) or below[0] not in MAY_USE:
+        if below[0] == package or below[0] not in MAY_USE:
             continue
         for alias in node.names:
             is_face = (PACKAGE / "/".join(below) / "__init__.py").exists()
@@ -297,25 +299,28 @@ def test_every_door_is_used() -> None:
     assert listed - used == set()
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) in PURE], ids=label)
-def test_planning_and_reading_logs_have_no_effects(path: Path) -> None:
-    if label(path) in READERS:
-        return
+@pytest.mark.parametrize("package", PURE)
+def test_planning_and_reading_logs_have_no_effects(package: str) -> None:
+    pure = [path for path in modules_of(package) if label(path) not in READERS]
     taken = [
-        f"{path}:{line}: {name}" for line, name in imports(path) if name.split(".")[0] in EFFECTS - {SEEDED.get(label(path))}
+        f"{path}:{line}: {name}"
+        for path in pure
+        for line, name in imports(path)
+        if name.split(".")[0] in EFFECTS - {SEEDED.get(label(path))}
     ]
     opened = [
         f"{path}:{node.lineno}: {node.func.id}()"
+        for path in pure
         for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("open", "input", "print")
     ]
     assert taken + opened == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=label)
-def test_an_outside_library_is_imported_in_its_home_only(path: Path) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_an_outside_library_is_imported_in_its_home_only(package: str) -> None:
     wrong = []
-    for line, name in imports(path):
+    for path, line, name in ((file, *imported) for file in modules_of(package) for imported in imports(file)):
         top = name.split(".")[0]
         if top in sys.stdlib_module_names or top == "orchestrator":
             continue
@@ -324,27 +329,22 @@ def test_an_outside_library_is_imported_in_its_home_only(path: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=label)
-def test_only_the_edge_prints(path: Path) -> None:
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package not in ("cli", "report")])
+def test_only_the_edge_prints(package: str) -> None:
     # The lab's programs run as processes of their own; what they print is their log.
-    if label(path).startswith(("cli/", "report/")) or "__main__" in path.read_text(encoding="utf-8"):
-        return
     calls = [
-        node.lineno
+        f"{path}:{node.lineno}"
+        for path in modules_of(package)
+        if "__main__" not in path.read_text(encoding="utf-8")
         for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert calls == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=label)
-def test_no_module_is_longer_than_a_reader_can_hold(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
-
-
-@pytest.mark.parametrize("path", REMOTE, ids=remote_label)
-def test_no_file_that_runs_on_nodes_is_longer_than_a_reader_can_hold(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+@pytest.mark.parametrize("files", [modules(), REMOTE], ids=["orchestrator", "remote"])
+def test_no_file_is_longer_than_a_reader_can_hold(files: list[Path]) -> None:
+    assert [path for path in files if len(path.read_text(encoding="utf-8").splitlines()) > MAX_LINES] == []
 
 
 # What only `record/` knows: keys of files that it reads and writes, and what hands out their content as it is.
@@ -369,16 +369,22 @@ def keys_asked_for(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, str(node.args[0].value)
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) not in ("record", "lab")], ids=label)
-def test_what_stands_in_a_record_is_known_to_its_reader_alone(path: Path) -> None:
-    secret = (KEYS_OF_RECORDS | PLAIN_CONTENT) - OWN_KEYS.get(label(path), set())
-    assert [f"{path}:{line}: {key}" for line, key in keys_asked_for(path) if key in secret] == []
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package not in ("record", "lab")])
+def test_what_stands_in_a_record_is_known_to_its_reader_alone(package: str) -> None:
+    asked_for = [
+        f"{path}:{line}: {key}"
+        for path in modules_of(package)
+        for line, key in keys_asked_for(path)
+        if key in (KEYS_OF_RECORDS | PLAIN_CONTENT) - OWN_KEYS.get(label(path), set())
+    ]
+    assert asked_for == []
 
 
-@pytest.mark.parametrize("path", [path for path in modules() if package_of(label(path)) != "record"], ids=label)
-def test_events_of_the_journal_are_named_in_its_table_alone(path: Path) -> None:
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package != "record"])
+def test_events_of_the_journal_are_named_in_its_table_alone(package: str) -> None:
     named = [
         f"{path}:{node.lineno}: {node.args[0].value}"
+        for path in modules_of(package)
         for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("event", "journal")
         if node.args and isinstance(node.args[0], ast.Constant)
@@ -386,11 +392,10 @@ def test_events_of_the_journal_are_named_in_its_table_alone(path: Path) -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("path", REMOTE, ids=remote_label)
-def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only(path: Path) -> None:
-    allowed = {"noderun"} if path in PARTS else set(FRAMEWORKS.get(path.stem, "").split())
+def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only() -> None:
     wrong = []
-    for line, name in imports(path):
+    for path, line, name in ((file, *imported) for file in REMOTE for imported in imports(file)):
+        allowed = {"noderun"} if path in PARTS else set(FRAMEWORKS.get(path.stem, "").split())
         top = name.split(".")[0]
         if top not in sys.stdlib_module_names and top not in allowed:
             wrong.append(f"{path}:{line}: {name}")
@@ -418,9 +423,9 @@ def test_nothing_of_ours_imports_what_runs_on_nodes() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", [*PARTS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)], ids=remote_label)
-def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6(path: Path) -> None:
-    ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 6))
+def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6() -> None:
+    for path in [*PARTS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)]:
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 6))
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

@@ -23,19 +23,20 @@ from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
 from orchestrator.results import Interval
+from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 
-_SCHEMA = 2
+_SCHEMA = 3
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell of one bench: median and 95 % interval in samples/s of ``n`` good repeats, None if there is none.
+    """One cell of one bench: typical speed and its 95 % interval in samples/s of ``n`` good repeats, None if there is none.
 
     ``spec`` is the whole spec as text: cells with equal ones are comparable. ``created`` is when the bench was planned, in UTC.
     """
@@ -48,7 +49,7 @@ class PastCell:
     dtype: str
     shape: str
     spec: str
-    median_speed: float | None
+    speed: float | None
     interval: Interval | None
     n: int
     failed: int
@@ -131,7 +132,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         bench = BenchDir.open(path)
         record = bench.record()
-        results = [read_run(run) for run in bench.runs()]
+        results = placed(bench, [read_run(run) for run in bench.runs()])
         specs = {run.run_id: json.dumps(run.spec.as_dict(), sort_keys=True) for run in results if run.spec}
         rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
         cells = [_measured(row, record.created, path.name, specs[row.run_ids[0]]) for row in rows]
@@ -154,7 +155,7 @@ def _measured(row: Row, created: str, bench_id: str, spec: str) -> PastCell:
         row.dtype,
         row.shape,
         spec,
-        row.median_speed,
+        row.speed,
         row.speed_interval,
         row.n,
         row.failed,

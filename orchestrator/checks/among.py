@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, warning
+from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.network import training_interface
 from orchestrator.checks.nvidia_smi import gpu_states, pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 
-__all__ = ["alike", "characteristics", "same_machine", "unlike"]
+__all__ = ["alike", "characteristics", "data_set_digest", "same_machine", "shared", "unlike"]
 
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
@@ -28,15 +28,42 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
     return errors
 
 
+def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """Return a passed check for every node whose work directory other nodes see too, as on an NFS home."""
+    by_first: dict[str, list[str]] = {}
+    for host, values in facts.items():
+        if first := values.get("workdir_first"):
+            by_first.setdefault(str(first), []).append(host)
+    return [
+        ok(host, "shared", f"{facts[host]['workdir']} is one directory on {fold(hosts)}; each node has its own folder in it")
+        for hosts in by_first.values()
+        if len(hosts) > 1
+        for host in hosts
+    ]
+
+
 def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a failed check for every node whose copy of the third-party program or of the data set is not the first node's."""
+    """Return a failed check for every node whose copy of the third-party program, or of a data set of ``orch dataset make``, is
+    not the first node's. Of other data sets a node may hold its own part: those are compared by `alike`."""
     digests = {host: tuple((values.get("programs") or {}).values()) for host, values in facts.items()}
     programs = {host: copies for host, copies in digests.items() if all(isinstance(digest, str) for digest in copies)}
-    data_sets = {host: values.get("data_set") for host, values in facts.items() if values.get("data_dir")}
-    odd = [("program", "the same bytes", host, first) for first, host in _others(programs)]
-    odd += [("data", "the same data set", host, first) for first, host in _others(data_sets)]
     hint = "copy one version to every node"
-    return [failed(host, name, "a different one", f"{what} as on {first}", hint) for name, what, host, first in odd]
+    checks = [
+        failed(host, "program", "a different one", f"the same bytes as on {first}", hint) for first, host in _others(programs)
+    ]
+    data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")}
+    if any(values.get("data_made") for values in facts.values()):
+        hint = "copy one version to every node, or delete these and let orch dataset make write them again"
+        for first, host in _others(data_sets):
+            checks.append(failed(host, "data", "a different one", f"the same data set as on {first}", hint))
+    return checks
+
+
+def data_set_digest(facts: Mapping[str, Any]) -> str | None:
+    """Return the digest of a node's data set; None if it has none or could not be read."""
+    look = facts.get("data_set")
+    digest = look.get("digest") if isinstance(look, Mapping) else None
+    return digest if isinstance(digest, str) else None
 
 
 def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -72,6 +99,8 @@ def characteristics(facts: Mapping[str, Any]) -> dict[str, str]:
     if gbit := facts.get("infiniband_gbit"):
         values["InfiniBand"] = f"{gbit:g} Gb/s"
     values["MTU"] = training_interface(facts).get("mtu")
+    if digest := data_set_digest(facts):
+        values["data set"] = digest[:12]
     versions = facts.get("framework")
     if isinstance(versions, Mapping) and "error" not in versions:
         values |= {name: value for name, value in versions.items() if name != "gpus"}

@@ -36,8 +36,9 @@ def unpacked(packed: Any) -> dict[str, Any]:
     return value
 
 
-def told_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts parsed from the output of nvidia-smi, driver, kernel and devices."""
+def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, Any]:
+    """Return the facts parsed from the output of nvidia-smi, driver, kernel and devices. ``devices``: the GPUs that runs use,
+    in the format of CUDA_VISIBLE_DEVICES; the facts are about these, or about all for None."""
     ports = ports_of(raw.get("infiniband") or ())
     facts: dict[str, Any] = {
         "gpus": None,
@@ -55,7 +56,7 @@ def told_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     log = raw.get("kernel_log")
     log = log if isinstance(log, Mapping) else {"closed": "not asked"}
     facts["xids"] = nvidia_smi.xids(log["lines"], bus_ids) if "lines" in log else f"not readable: {log.get('closed')}"
-    return facts
+    return facts if devices is None else nvidia_smi.selected(facts, devices)
 
 
 def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:

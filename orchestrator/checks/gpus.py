@@ -58,7 +58,8 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         return failed(host.name, "gpus", str(gpus or "no nvidia-smi"), expected, hint)
     if len(gpus) < (1 if required is None else required):
         hint = "correct gpus: in the inventory, or check nvidia-smi -L and dmesg on the node"
-        return failed(host.name, "gpus", f"{len(gpus)} GPUs", expected, hint)
+        listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
+        return failed(host.name, "gpus", f"{len(gpus)} GPUs{listed}", expected, hint)
     models = sorted({f"{gpu['name']}{_memory(gpu)}, driver {gpu['driver']}" for gpu in gpus})
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 

@@ -14,6 +14,7 @@ __all__ = ["host_checks", "slots_check"]
 
 _SLOW_LOGIN_S = 2.0
 _LEAST_DISK = 256 << 20
+_LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
 _LEAST_OF = {"nofile": 4096, "nproc": 4096}
@@ -70,6 +71,10 @@ def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
         return failed(host.name, "disk", f"{facts['workdir']}: {error}", "a writable work directory", hint)
     free = int(facts["disk_free_bytes"])
     found = f"{_size(free)} free in {facts['workdir']}"
+    inodes = facts.get("disk_free_inodes")
+    if isinstance(inodes, int) and inodes < _LEAST_INODES:
+        hint = "delete files on this disk, or set vars.workdir to another one"
+        return failed(host.name, "disk", f"{inodes} free inodes in {facts['workdir']}", f"{_LEAST_INODES} free inodes", hint)
     if free >= _LEAST_DISK:
         return ok(host.name, "disk", found)
     return failed(host.name, "disk", found, f"{_size(_LEAST_DISK)}", "free some space, or set vars.workdir to another disk")
@@ -145,8 +150,16 @@ def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
     path = host.vars["data_dir"]
     if not facts["data_dir"]:
         hint = "copy the data set to the node, or correct vars.data_dir; orch dataset make writes a small one"
+        hint = _private(host, path) or hint
         return failed(host.name, "data", "missing", f"a directory {path}", hint)
-    return ok(host.name, "data", f"{path} {(facts.get('data_set') or '')[:12]}".strip())
+    look = facts.get("data_set")
+    if not isinstance(look, Mapping):
+        return ok(host.name, "data", path)
+    if "error" in look:
+        hint = "see what holds up this disk; whether all nodes have the same data is not known"
+        return warning(host.name, "data", str(look["error"])[:200], "a data set that can be listed and read", hint)
+    names = f"{look['names']} names" if look["whole"] else f"the first {look['names']} names"
+    return ok(host.name, "data", f"{path} {look['digest'][:12]}: {names}, {look['sizes']} sizes, {look['bytes']} bytes")
 
 
 def _programs(host: Host, facts: Mapping[str, Any]) -> list[Check]:
@@ -158,7 +171,20 @@ def _program(host: Host, path: str, digest: Any) -> Check:
         hint = "let the login user read it (chmod -R a+rX), or remove files that do not belong to the program"
         return failed(host.name, "program", str(digest.get("error")), f"a readable {path}", hint)
     if digest is None:
-        return failed(
-            host.name, "program", f"no {path}", path, "copy the program to the node, or correct the path in vars of this host"
-        )
+        hint = _private(host, path) or "copy the program to the node, or correct the path in vars of this host"
+        return failed(host.name, "program", f"no {path} on the node", path, hint)
     return ok(host.name, "program", f"{path} {digest[:12]}".strip())
+
+
+def _private(host: Host, path: str) -> str:
+    """Return why a node of a lab may not see a path that this machine has; empty if that is not the reason.
+
+    The inventory of a lab names the folders that each node has for itself, in ``vars.lab_private``.
+    """
+    for folder in str(host.vars.get("lab_private", "")).split():
+        if path.startswith(f"{folder}/"):
+            return (
+                f"{folder} is private to each node of a lab: move it to another folder, such as /opt or /srv, or start the lab "
+                "with orch lab up --share DIR"
+            )
+    return ""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.among import alike, same_machine, unlike
+from orchestrator.checks.among import alike, same_machine, shared, unlike
 from orchestrator.checks.check import Check
 from orchestrator.checks.expected import expected_checks
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.host import host_checks, slots_check
+from orchestrator.checks.load import load_checks
 from orchestrator.checks.network import network_checks
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
@@ -30,7 +31,7 @@ def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ran
 
 def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return every check that compares several hosts."""
-    return [*unlike(facts), *alike(facts)]
+    return [*shared(facts), *unlike(facts), *load_checks(facts), *alike(facts)]
 
 
 def unfit(checks: Sequence[Check]) -> list[OrchError]:

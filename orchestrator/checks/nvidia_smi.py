@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
-__all__ = ["gpu_facts", "gpu_states", "pairs", "topology", "xids"]
+__all__ = ["gpu_facts", "gpu_states", "pairs", "selected", "topology", "xids"]
 
 _NOTHING = {"", "N/A", "[N/A]", "None", "Not Supported", "Unknown Error", "Requested functionality has been deprecated"}
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -78,6 +78,44 @@ def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
             if value is not None:
                 state[str(name)] = value
     return states
+
+
+def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
+    """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
+    the start of their UUID. A slice of a GPU (``MIG-…``) is in no list of GPUs: with one of these the facts stay as they are.
+
+    >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
+    >>> selected(facts, "GPU-b")
+    {'gpus': [{'index': '1'}], 'gpu': {'uuid': ['GPU-b'], 'ecc': 'Enabled'}, 'devices': 'GPU-b'}
+    """
+    states, names = gpu_states(facts), [name.strip() for name in devices.split(",") if name.strip()]
+    if not states or any(name.startswith("MIG-") for name in names):
+        return dict(facts)
+
+    def places(name: str) -> list[int]:
+        if name.isdigit():
+            return [int(name)] if int(name) < len(states) else []
+        return [at for at, state in enumerate(states) if str(state.get("uuid", "")).startswith(name)]
+
+    kept = list(dict.fromkeys(place for name in names for place in places(name)))
+    indexes = {str(place) for place in kept}
+    columns = facts.get("gpu")
+    result = {**facts, "gpus": [facts["gpus"][place] for place in kept], "devices": devices}
+    if isinstance(columns, Mapping):
+        # A value that all GPUs share is not in a list.
+        result["gpu"] = {
+            name: [values[place] for place in kept] if isinstance(values, (list, tuple)) else values
+            for name, values in columns.items()
+        }
+    if isinstance(processes := facts.get("gpu_processes"), (list, tuple)):
+        result["gpu_processes"] = [process for process in processes if str(process.get("gpu")) in indexes]
+    if isinstance(matrix := facts.get("topology"), Mapping):
+        rows = {name: row for name, row in matrix["links"].items() if name.removeprefix("GPU") in indexes}
+        result["topology"] = {**matrix, "links": rows}
+    if isinstance(errors := facts.get("xids"), (list, tuple)):
+        others = {str(at) for at in range(len(states))} - indexes
+        result["xids"] = [error for error in errors if str(error.get("gpu")) not in others]
+    return result
 
 
 def topology(text: str) -> dict[str, Any] | None:

@@ -50,14 +50,13 @@ def _pilot_failed(bench: BenchDir) -> bool:
     """Return True if the first run failed by itself: a resume repeats it only with ``--retry-failed``."""
     from contextlib import suppress
 
-    from orchestrator.controller.resume import counts
     from orchestrator.errors import DataError
     from orchestrator.record.manifest import read_manifest
 
     for pilot in bench.runs()[:1]:
         with suppress(DataError):  # reported where its evidence is read
             outcome = read_manifest(pilot).outcome
-            return outcome is not None and counts(outcome) and outcome.state != "finished"
+            return outcome is not None and outcome.counts and outcome.state != "finished"
     return False
 
 
@@ -80,7 +79,7 @@ def _write(bench: BenchDir, result: Tuned) -> list[Path]:
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            write_atomic(path, text.encode(), 0o644)
+            write_atomic(path, text.encode(), 0o644, is_input=True)
     return list(files)
 
 
@@ -112,9 +111,10 @@ def table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
     from orchestrator.report import terminal
     from orchestrator.report.formats.json import render as json_document
     from orchestrator.results.bench import notes_of
-    from orchestrator.results.summary import summarize
+    from orchestrator.results.planned import planned_runs
+    from orchestrator.results.summary import of_bench
 
-    summary = summarize(results, notes_of(bench))
+    summary = of_bench(planned_runs(bench, results), notes_of(bench))
     if as_json:
         typer.echo(json_document(summary), nl=False)
     else:

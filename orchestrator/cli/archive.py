@@ -62,10 +62,11 @@ def _tables(bench: BenchDir) -> dict[str, Any]:
 
     from orchestrator.report.formats.json import render
     from orchestrator.results.bench import notes_of
+    from orchestrator.results.planned import planned_runs
     from orchestrator.results.read import read_run
-    from orchestrator.results.summary import summarize
+    from orchestrator.results.summary import of_bench
 
-    summary = summarize([read_run(run) for run in bench.runs()], notes_of(bench))
+    summary = of_bench(planned_runs(bench, [read_run(run) for run in bench.runs()]), notes_of(bench))
     document: dict[str, Any] = json.loads(render(summary))
     return document
 

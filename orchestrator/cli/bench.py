@@ -21,11 +21,14 @@ from orchestrator.cli.options import (
     StopGrace,
     Templates,
     Timeout,
+    Wait,
+    WaitLimit,
     WarmupSteps,
     new_bench_id,
     new_seed,
     print_json,
     select,
+    waiting_s,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ def bench(
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
-    order: Annotated[str, typer.Option("--order", help="interleaved or random.")] = "interleaved",
+    order: Annotated[str, typer.Option("--order", help="balanced, random or interleaved.")] = "balanced",
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the framework.")
     ] = None,
@@ -82,6 +85,8 @@ def bench(
     first_line: FirstLineTimeout = 600.0,
     stall: StallTimeout = 600.0,
     output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
+    wait: Wait = False,
+    wait_limit: WaitLimit = "",
     detach: Detach = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -132,7 +137,14 @@ def bench(
         return
     from orchestrator.cli.controller import conduct
 
-    limits = Limits(lease_s=lease, grace_s=grace, first_line_s=first_line, stall_s=stall, output_bytes=output_limit << 20)
+    limits = Limits(
+        lease_s=lease,
+        grace_s=grace,
+        first_line_s=first_line,
+        stall_s=stall,
+        output_bytes=output_limit << 20,
+        wait_s=waiting_s(wait, wait_limit),
+    )
     earlier = [run for _, runs in borrowed for run in runs]
     conduct(plan, earlier, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
 
@@ -161,13 +173,14 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     from orchestrator.plan.bench import PORTS, plan_run
     from orchestrator.plan.render import folded, without_secrets
     from orchestrator.record.manifest import manifest_of
+    from orchestrator.report.text import one_line, visible
 
-    hosts, secrets = selection.hosts, selection.inventory.secrets
+    hosts, redaction = selection.hosts, selection.inventory.redaction()
     plans = [
         (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
         for run in plan.planned()
     ]
-    plans = [(run, without_secrets(decided, hosts, secrets)) for run, decided in plans]
+    plans = [(run, without_secrets(decided, redaction)) for run, decided in plans]
     if as_json:
         print_json(
             [
@@ -190,10 +203,10 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
         for key, value in run.spec.as_dict().items():
             for name, setting in value.items() if key == "options" else ((None, value),):
                 label = f"options.{name}" if name else key
-                typer.echo(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})")
+                typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
         for slot in decided.placement.slots:
             ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
             typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
         for names, file in folded(decided.nodes):
             typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
-            typer.echo(file.content, nl=not file.content.endswith("\n"))
+            typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

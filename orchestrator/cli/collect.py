@@ -37,7 +37,9 @@ def collect(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete, settle
     from orchestrator.nodes.fanout import each
+    from orchestrator.plan import Limits
     from orchestrator.record import Project
+    from orchestrator.record.journal import Event
     from orchestrator.transport.ssh import Trust
 
     directory = find_bench(bench)
@@ -45,16 +47,17 @@ def collect(
     runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed])
     missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
     to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
-    report = []
+    report, limits = [], record.limits or Limits()
     if to_contact:
         inventory = open_inventory(record.inventory)
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
-        with Cluster(inventory.of(sorted(to_contact)), trust) as cluster, transfer("logs") as moved:
+        with Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster, transfer("logs") as moved:
             errors += cluster.open_what_answers().values()
             for run, hosts in missing.items():
                 reached = [host for host in hosts if host in cluster.nodes]
-                fetched, failed = each(reached, partial(_collect, cluster, run, moved))
-                report += [(run.run_id, collected) for collected in fetched.values()]
+                fetched, failed = each(reached, partial(_collect, cluster, run, limits.output_bytes, moved))
+                report += [(run.run_id, collected) for collected, _ in fetched.values()]
+                errors += [fault for _, remains in fetched.values() for fault in remains]
                 errors += list(failed.values())
             for run, hosts in runs.items():
                 settle(run, hosts)
@@ -70,6 +73,8 @@ def collect(
         for run_id, collected in report:
             state = "complete" if collected.complete else collected.note or "incomplete"
             typer.echo(f"  {run_id} {collected.host}: {collected.new_bytes} new bytes, {collected.files} files, {state}")
+    started = {entry.run for entry in directory.events() if entry.event == Event.STARTED}
+    errors += [_lost(run_id, collected) for run_id, collected in report if collected.absent and run_id in started]
     if errors:
         raise Faults(errors)
     running = [collected for _, collected in report if not collected.complete]
@@ -82,14 +87,37 @@ def collect(
         )
 
 
-def _collect(cluster: Cluster, run: RunDir, moved: Callable[[int], None], host: str) -> Collected:
+def _collect(
+    cluster: Cluster, run: RunDir, max_bytes: int, moved: Callable[[int], None], host: str
+) -> tuple[Collected, Sequence[OrchError]]:
+    """Collect one host; also return an error if the run has no exit record there and its end could not be verified."""
     from orchestrator.nodes.collect import collect_host
+    from orchestrator.nodes.remains import Remains
 
-    return collect_host(cluster.nodes[host], run, moved=moved)
+    node = cluster.nodes[host]
+    collected = collect_host(node, run, max_bytes=max_bytes, moved=moved)
+    if collected.complete:
+        return collected, []
+    doubtful = Remains(unverified=Remains.of(node.ask("left", run=run.run_id, timeout_s=20), host).unverified)
+    return collected, doubtful.errors(host)
+
+
+def _lost(run_id: str, collected: Collected) -> OrchError:
+    from orchestrator.errors import RunError
+
+    message = f"run {run_id} was started here, and its files are {collected.note}: its logs cannot be collected"
+    hint = "was the node reinstalled, or its work directory removed? orch resume repeats a run that has no end"
+    return RunError(message, kind="evidence_lost", host=collected.host, run_id=run_id, hint=hint)
 
 
 def _drop(cluster: Cluster, run_id: str, host: str) -> None:
-    cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)
+    """Remove a run from a node. Raises RunError if the node keeps it."""
+    from orchestrator.errors import RunError
+
+    if not cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)["dropped"]:
+        message = f"run {run_id} is kept: its supervisor or other processes of it have not ended"
+        hint = "orch cancel ends them, or says what is left"
+        raise RunError(message, kind="not_verified", host=host, run_id=run_id, hint=hint)
 
 
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:

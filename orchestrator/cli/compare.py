@@ -51,7 +51,7 @@ def gate(
 ) -> None:
     """Compare a bench with a baseline, for CI.
 
-    Exits with 5 if a configuration is slower than allowed, with 4 if that cannot be decided, otherwise with 0.
+    Exits with 5 if a configuration is slower than allowed, with 6 if that cannot be decided, otherwise with 0.
     """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
@@ -62,7 +62,10 @@ def gate(
     allowed = share(max_regression, "--max-regression")
     if not baseline:
         raise ConfigError("expected a bench's name or directory, got none", where="--baseline")
-    comparison, damaged = compared(find_bench(baseline), find_bench(bench), allowed)
+    reference, measured = find_bench(baseline), find_bench(bench)
+    comparison, damaged = compared(reference, measured, allowed)
+    if reference.path.resolve() == measured.path.resolve():
+        raise ConfigError("expected another bench, got the one that is judged", where=f"--baseline {baseline}")
     _show(comparison, as_json)
     _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
     for pair in comparison.pairs:
@@ -111,14 +114,12 @@ def _regressions(comparison: Comparison) -> list[OrchError]:
 
 def _undecided(comparison: Comparison) -> list[OrchError]:
     from orchestrator.analysis.compare.cells import doubt
-    from orchestrator.errors import DataError
+    from orchestrator.errors import Undecided
 
     why = {pair.case: doubt(pair) for pair in comparison.pairs}
     why |= {case: f"{comparison.before} has no configuration with its spec" for case in comparison.only_after}
     places = {f"{comparison.after}: {case}": reason for case, reason in why.items()} or {comparison.after: "it has no runs"}
-    return [
-        DataError(f"no verdict: {reason}", kind="result_invalid", where=where) for where, reason in places.items() if reason
-    ]
+    return [Undecided(f"no verdict: {reason}", kind="no_verdict", where=where) for where, reason in places.items() if reason]
 
 
 def _refuse(errors: list[OrchError]) -> None:

@@ -61,8 +61,8 @@ def conduct(
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
     record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv, tune)
     bench = BenchDir.create(selection.project.runs, record.as_dict())
-    cluster = Cluster(hosts, selection.trust(accept_new))
-    controller = Controller.begin(bench, plan, cluster, limits, secrets=secrets, borrowed=borrowed, argv=sys.argv)
+    cluster = selection.cluster(accept_new, hosts)
+    controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv)
     _begin(controller, as_json=as_json, detach=detach)
 
 
@@ -71,7 +71,7 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
     project = Project.here(os.environ)
     trust = Trust(store=project.known_hosts, accept_new=accept_new)
     controller = Controller.go_on(
-        bench, project.runs, lambda hosts: Cluster(hosts, trust), retry_failed=retry_failed, argv=sys.argv
+        bench, project.runs, lambda hosts, redaction: Cluster(hosts, trust, redaction), retry_failed=retry_failed, argv=sys.argv
     )
     _begin(controller, as_json=as_json, detach=detach)
 

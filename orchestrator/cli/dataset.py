@@ -49,7 +49,6 @@ def make(
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory.values import WHOLE, is_whole
-    from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
 
     if directory and not is_whole(directory):
@@ -61,7 +60,7 @@ def make(
     if missing:
         raise Faults(missing)
     options = ["--images", str(images), "--classes", str(classes), "--size", str(size), "--seed", str(seed)]
-    with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+    with selection.cluster(accept_new).open() as cluster:
         made = each_or_raise(cluster.nodes, lambda name: _make(cluster, name, ["--dir", places[name], *options], limit_s))
     if as_json:
         print_json(made)
@@ -93,6 +92,7 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
 def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[str, Any]]) -> None:
     """Print one line for hosts with equal results."""
     from orchestrator.inventory import fold
+    from orchestrator.report.text import one_line
 
     lines: dict[str, list[str]] = {}
     for host in hosts:
@@ -101,4 +101,4 @@ def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[s
         state = "made" if report["made"] else "already there"
         lines.setdefault(f"{content} in {places[host.name]}: {state}", []).append(host.name)
     for line, names in lines.items():
-        typer.echo(f"{fold(names)}: {line}")
+        typer.echo(one_line(f"{fold(names)}: {line}"))

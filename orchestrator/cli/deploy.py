@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,7 +43,6 @@ def deploy(
     changed since the last deploy.
     """
     from orchestrator.inventory import fold
-    from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
     from orchestrator.plan.folders import open_framework
@@ -51,10 +51,11 @@ def deploy(
     selection = select(hosts, exclude)
     selection.project.prepare()
     memory = Memory(selection.project.deployed, folders)
-    with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+    with selection.cluster(accept_new).open() as cluster:
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
-    selection.project.remember(selection.source)
+    if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
+        selection.project.remember(selection.source)
     last = facts[folders[-1].framework.name]
     if as_json:
         print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
@@ -92,14 +93,13 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
-    from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.plan.folders import open_framework
 
     named = _named(only)
     folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []
     selection = select(hosts, exclude)
-    with Cluster(selection.hosts, selection.trust(accept_new)).open() as cluster:
+    with selection.cluster(accept_new).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         captured = _capture(cluster, folders) if folders else {}
@@ -179,8 +179,8 @@ def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
     """Print the checks as a table, one row for hosts with equal results, followed by all facts that differ between hosts."""
     from orchestrator.checks.differences import folded
     from orchestrator.report.checks import table
-    from orchestrator.report.text import visible
+    from orchestrator.report.text import one_line
 
     table(checks)
     for line in folded(facts):
-        typer.echo(visible(line))
+        typer.echo(one_line(line))

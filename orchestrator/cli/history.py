@@ -47,7 +47,7 @@ def history(
     if plot:
         from orchestrator.report.trend import svg
 
-        write_atomic(plot, svg(cells), 0o644)
+        write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
     _show(cells, whole, as_json)
     if whole.damaged:

@@ -11,7 +11,14 @@ import typer
 
 from orchestrator.cli.options import Json, print_json
 
-app = typer.Typer(help="A rehearsal cluster on this machine.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="A rehearsal cluster on this machine. Benches belong to the project of the current directory, in exec and shell too; "
+    "inventory/cluster.yaml means the lab's inventory there. In a lab of namespaces, /tmp, /var/tmp, /home, /root, /run and "
+    "/dev/shm are private to each node, as on machines without a shared disk: put programs and data elsewhere, such as /opt or "
+    "/srv, or show folders to the nodes with orch lab up --share DIR.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 def add_to(program: typer.Typer) -> None:
@@ -40,6 +47,10 @@ def up(
         str | None, typer.Option("--kind", help="namespaces, loopback or asyncssh. Default: the best available.")
     ] = None,
     mtu: Annotated[int, typer.Option("--mtu", min=1280, max=65000, help="MTU of the lab's network.")] = 1500,
+    share: Annotated[
+        list[Path] | None,
+        typer.Option("--share", metavar="DIR", help="Folder in /tmp, /home … that the nodes see."),
+    ] = None,
     directory: Directory = None,
 ) -> None:
     """Start a lab: N nodes with a real sshd each, at 10.11.0.2 … in namespaces (root), or at 127.0.0.2 … (anyone)."""
@@ -53,6 +64,7 @@ def up(
         slots=slots,
         kind=kind,
         mtu=mtu,
+        share=share or (),
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")
@@ -68,21 +80,20 @@ def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], direc
 
 @app.command()
 def shell(directory: Directory = None) -> None:
-    """Open a shell on the lab's controller side, in a directory that contains the lab's inventory/cluster.yaml."""
+    """Open a shell on the lab's controller side, in this directory, with the lab's inventory as default."""
     from orchestrator import lab
 
     running_lab = lab.load(_directory(directory))
     typer.echo(
-        f"lab of {len(running_lab.nodes)} nodes, described in inventory/cluster.yaml; exit ends the shell, not the lab",
+        f"lab of {len(running_lab.nodes)} nodes, the default inventory here; exit ends the shell, not the lab",
         err=True,
     )
-    os.chdir(running_lab.work)
     _become(running_lab, [os.environ.get("SHELL", "/bin/sh")])
 
 
 @app.command()
 def down(directory: Directory = None) -> None:
-    """Stop the lab and everything in it."""
+    """Stop the lab and everything in it, and remove its nodes' files. The benches of the project stay."""
     from orchestrator import lab
 
     for line in lab.down(_directory(directory)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
-from orchestrator.errors import Faults, OrchError
+from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 
 __all__ = ["main", "program"]
 
@@ -32,7 +33,9 @@ MODULES = {
 }
 """The command modules of `orchestrator.cli` and their commands, in the order of the help."""
 
+_STATUSES = "; ".join(f"{code} {text}" for code, text in EXIT_STATUS.items())
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_OF_A_PLACE = (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
 
 
 def program(word: str = "") -> typer.Typer:
@@ -40,8 +43,7 @@ def program(word: str = "") -> typer.Typer:
     app = typer.Typer(
         name="orch",
         help="Benchmark deep-learning training on machines that are reachable by SSH.",
-        epilog="Exit status: 0 success; 1 a run failed or a node is unfit; 2 bad input, no host contacted; 3 a host could not "
-        "be reached or trusted, or orch check found a fault; 4 damaged data; 5 a regression; 128 + N interrupted by signal N.",
+        epilog=f"Exit status: {_STATUSES}; 128 + N stopped by signal N.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -79,7 +81,12 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         # Errors of files carry the file's name; an error without one is usually from the output itself.
-        if error.filename or error.errno not in _NO_SPACE:
+        if error.filename is not None and error.errno in _OF_A_PLACE:
+            refused = DataError(error.strerror or str(error), kind="storage_failed", where=os.fsdecode(error.filename))
+            with suppress(OSError):
+                report(refused)
+            sys.exit(refused.exit_code)
+        if error.filename is not None or error.errno not in _NO_SPACE:
             raise
         with suppress(OSError):
             typer.echo(f"orch: standard output: expected space for the whole output, got: {error.strerror}", err=True)
@@ -89,7 +96,7 @@ def main() -> None:
 def report(error: OrchError) -> None:
     """Print an error: each distinct message once, with its hosts folded."""
     from orchestrator.inventory import fold
-    from orchestrator.report.text import visible
+    from orchestrator.report.text import one_line, visible
 
     errors = error.errors if isinstance(error, Faults) else (error,)
     hosts_by_text: dict[str, list[str]] = {}
@@ -97,4 +104,6 @@ def report(error: OrchError) -> None:
         hosts_by_text.setdefault(str(distinct), []).extend([distinct.host] if distinct.host else [])
     for text, hosts in hosts_by_text.items():
         prefix = f"{fold(hosts)}: " if hosts else ""
-        typer.echo(f"orch: {prefix}{visible(text)}", err=True)
+        # Only the first line is orch's own; the others may be lines of logs and of other programs.
+        indented = visible(text).replace("\n", "\n  ")
+        typer.echo(f"orch: {one_line(prefix)}{indented}", err=True)

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.inventory import Host, Inventory
+    from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project
     from orchestrator.transport.ssh import Trust
 
@@ -59,7 +62,18 @@ FirstLineTimeout = Annotated[
 StallTimeout = Annotated[
     float, typer.Option("--stall-timeout", min=1, callback=bounded, help="Most seconds between two lines of a log.")
 ]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold, instead of refusing the bench.")]
+WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
+
+
+def waiting_s(wait: bool, limit: str) -> float:
+    """Return the most seconds to wait for held nodes: 0 without ``--wait``."""
+    from orchestrator.plan.words import seconds
+
+    if limit:
+        return seconds(limit, "--wait-limit")
+    return _MOST_S if wait else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,12 @@ class Selection:
         from orchestrator.transport.ssh import Trust
 
         return Trust(store=self.project.known_hosts, accept_new=accept_new)
+
+    def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
+        """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
+        from orchestrator.nodes.cluster import Cluster
+
+        return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
 def select(hosts: str, exclude: str = "") -> Selection:
@@ -100,7 +120,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
             except ConfigError:
                 # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
-                if "@" in hosts or names & set(expand(hosts)):
+                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
     chosen = inventory.select(expression, exclude)
@@ -108,7 +128,25 @@ def select(hosts: str, exclude: str = "") -> Selection:
         raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
+    _note_references(chosen, inventory.secrets)
     return Selection(project, inventory, chosen, source)
+
+
+def _note_references(hosts: Sequence[Host], secrets: Sequence[str]) -> None:
+    """Name variables whose values look as if they were meant to be expanded on the node, and are not."""
+    import re
+
+    from orchestrator.inventory import takes_references
+
+    names = {
+        name
+        for host in hosts
+        for name, value in host.env.items()
+        if not takes_references(name) and name not in secrets and re.search(r"\$\{?[A-Za-z_]", value)
+    }
+    if names:
+        text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
+        typer.echo(f"inventory: env {', '.join(sorted(names))} {text}", err=True)
 
 
 def _is_file(text: str) -> bool:

@@ -26,12 +26,15 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
     from orchestrator.errors import DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.report.html import render
+    from orchestrator.results import NEVER_RUN
     from orchestrator.results.account import account_of
     from orchestrator.results.bench import notes_of, read_bench
-    from orchestrator.results.summary import summarize
+    from orchestrator.results.planned import planned_runs
+    from orchestrator.results.summary import of_bench
 
-    results = read_bench(bench, each_rank=True)
-    summary = summarize(results, notes_of(bench))
+    planned = planned_runs(bench, read_bench(bench, each_rank=True))
+    results = [result for result in planned.results if result.state != NEVER_RUN]
+    summary = of_bench(planned, notes_of(bench))
     reference = reference_tables(summary, published_files(templates).values()) if against else ((), ())
     account = account_of(bench, results)
     explained = explain_bench(bench, summary, results, account) if explain else ()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from typing import NoReturn, TextIO
 
@@ -36,6 +38,7 @@ def at_once(main: Callable[[], object]) -> NoReturn:
     # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the metadata of all packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _prepare_streams()
+    _keep_secrets()
     code = 0
     try:
         main()
@@ -43,12 +46,29 @@ def at_once(main: Callable[[], object]) -> NoReturn:
         if end.code is not None and not isinstance(end.code, int):
             raise
         code = end.code or 0
+    except Exception as error:  # not left to Python, or to the library of the command line, which would show its message
+        _report(error)
+        code = 1
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
     lost = [stream for stream in (sys.stdout, sys.stderr) if not _flushed(stream)]
     os._exit(code or int(bool(lost)))
+
+
+def _keep_secrets() -> None:
+    """Keep the values of an inventory out of a core dump, and out of the report of an unexpected exception."""
+    if sys.argv[1:2] != ["lab"]:  # whose nodes inherit the limit
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    threading.excepthook = lambda args: _report(args.exc_value) if args.exc_value else None
+
+
+def _report(error: BaseException) -> None:
+    from orchestrator.errors import traced
+
+    with suppress(OSError):
+        print(f"orch: this is a bug in orch. Traceback:\n{traced(error)}", end="", file=sys.stderr, flush=True)
 
 
 def _prepare_streams() -> None:

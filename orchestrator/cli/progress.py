@@ -18,6 +18,7 @@ from orchestrator.controller.events import (
     Checked,
     Decided,
     LeftOut,
+    LeftOver,
     LogGrew,
     NodeEnded,
     Observer,
@@ -30,13 +31,14 @@ from orchestrator.controller.events import (
     Stopping,
     TakenOver,
     TakingOver,
+    Waiting,
 )
 from orchestrator.controller.stopping import block_words
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.report.cells import number
-from orchestrator.report.text import visible
+from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
 from orchestrator.results.numbers.throughput import Terms
 
@@ -112,10 +114,15 @@ class _View:
                 self.planned = runs
             case Checked(checks):
                 return [
-                    f"{fold(hosts)}: {check.name}: {visible(check.found)}; expected {visible(check.expected)}. {check.hint}"
+                    one_line(f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}")
                     for check, hosts in folded(checks).items()
                     if check.verdict == "warning"
                 ]
+            case Waiting(holders):
+                by_holder: dict[str, list[str]] = {}
+                for host, holder in holders.items():
+                    by_holder.setdefault(holder, []).append(host)
+                return [f"waiting for {fold(hosts)}, held by {one_line(holder)}" for holder, hosts in by_holder.items()]
             case RunBegun(index, run):
                 self._begin(run)
                 return [f"[{index + 1}/{len(self.planned)}] {run.run_id}"]
@@ -132,11 +139,15 @@ class _View:
                 self._read(data)
             case Stopping(reason):
                 self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
-                return [f"  stopping on every node: {visible(reason)}"]
+                return [f"  stopping on every node: {one_line(reason)}"]
             case NodeEnded(host, state):
                 self.states[host] = state
+            case LeftOver(host, processes):
+                named = ", ".join(f"{pid} ({name})" for pid, name in processes[:20])
+                rest = f" and {len(processes) - 20} more" if len(processes) > 20 else ""
+                return [f"  {host}: ended what its program had left running: {one_line(named)}{rest}"]
             case LeftOut(host, names):
-                return [f"  {host}: not logs, left on the node: {visible(', '.join(names))}"]
+                return [f"  {host}: not logs, left on the node: {one_line(', '.join(names))}"]
             case RunOver():
                 return [self._over(event)]
             case BlockOver(repeat, width, schedule, left_s):
@@ -151,7 +162,7 @@ class _View:
         self.done = event.index + 1
         took = time.monotonic() - self.run_began
         speed = self._speed(event.result) if event.state == "finished" and event.result else ""
-        words = [event.error.host, visible(event.error.message)] if event.error else []
+        words = [event.error.host, one_line(event.error.message)] if event.error else []
         cause = "".join(f": {word}" for word in words if word)
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 

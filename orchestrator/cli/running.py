@@ -31,28 +31,32 @@ def add_to(app: typer.Typer) -> None:
 def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
     """Show which runs are active on which nodes, and the benches of this project."""
     from orchestrator.inventory import fold
-    from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
+    from orchestrator.nodes.remains import Remains
     from orchestrator.record import BenchDir as Benches
     from orchestrator.record import holder
+    from orchestrator.record.refused import refusal
     from orchestrator.record.rundir import bench_folders
-    from orchestrator.report.text import visible
+    from orchestrator.report.text import one_line
 
     selection = select(hosts, exclude)
-    with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
+    with selection.cluster(accept_new) as cluster:
         errors: dict[str, OrchError] = cluster.open_what_answers()
         answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
     errors |= failed
+    doubtful = [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
     benches = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
-    controllers = {bench.path.name: str(process) for bench in benches if (process := holder(bench))}
+    refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
+    controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
     if as_json:
         print_json(
             {
                 "nodes": answers,
                 "errors": {k: e.as_dict() for k, e in errors.items()},
-                "benches": states,
+                "benches": {name: counts for name, counts in states.items() if name not in refused},
+                "refused": refused,
                 "conducted": controllers,
             }
         )
@@ -62,21 +66,27 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         for run in answer["runs"]:
             by_run.setdefault(run, []).append(host)
     for run, names in by_run.items():
-        typer.echo(f"running  {visible(run)}  on {fold(names)}")
-    if not by_run:
+        typer.echo(f"running  {one_line(run)}  on {fold(names)}")
+    if not by_run and not doubtful:
         typer.echo(f"no orch processes on {fold(answers)}" if answers else "no node answers")
     for host, answer in answers.items():
         if answer["owner"]:
-            typer.echo(f"held     {host}  by {visible(owner_words(answer['owner']))}")
+            typer.echo(f"held     {host}  by {one_line(owner_words(answer['owner']))}")
     for bench_id, counts in states.items():
+        if bench_id in refused:
+            continue
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
         if not rest and {"open", "planned"} & set(counts):
             rest = f"; to continue: orch resume {bench_id}"
         typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
-    if errors:
+    if refused:
+        newest, reason = next(iter(refused.items()))
+        count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
+        typer.echo(f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}")
+    if errors or doubtful:
         from orchestrator.errors import Faults
 
-        raise Faults(list(errors.values()))
+        raise Faults([*errors.values(), *doubtful])
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:
@@ -105,31 +115,34 @@ def logs(
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Unchanged bytes, including control characters.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes unchanged, with secrets and control characters.")] = False,
 ) -> None:
-    """Print one rank's log from its node, or the collected copy if there is one; -f follows it."""
+    """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
+
+    Each line comes after its host and the name of its log, without secrets and control characters, in a pipe too.
+    """
     import sys
 
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory import open_inventory
+    from orchestrator.inventory import NO_SECRETS, open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
+    from orchestrator.record.evidence import log_bytes
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport.ssh import Trust
 
-    def show(pieces: Iterable[bytes]) -> None:
-        if raw or not sys.stdout.isatty():
+    def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
+        if raw:
             for data in pieces:
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
-        else:
-            for line in lines_of(pieces):
-                typer.echo(visible(secrets.text(line)))
+            return
+        for line in lines_of(redaction.stream(pieces)):
+            print(f"{label}: {visible(line)}", flush=follow)
 
     directory = find_bench("")
-    secrets = _secrets(directory)
     runs = {run_dir.run_id: run_dir for run_dir in directory.runs()}
     if run and run not in runs:
         raise ConfigError(f"no run {run!r} in bench {directory.path.name}", where="run", hint=f"it has {', '.join(runs)}")
@@ -147,24 +160,24 @@ def logs(
             # Third-party programs, and launchers that fail early, write to the node's own streams.
             missing, name = name, "node.err" if err else "node.out"
             typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
-        show([chosen.log_path(slot.host, name).read_bytes()])
+        try:
+            redaction = open_inventory(directory.record().inventory).redaction()
+        except ConfigError:  # it is gone; what was secret when the log was collected is recorded next to it
+            redaction = NO_SECRETS
+        show(
+            [chosen.log_path(slot.host, name).read_bytes() if raw else log_bytes(chosen, slot.host, name)],
+            redaction,
+            f"{slot.host} {name}",
+        )
         return
     inventory = open_inventory(directory.record().inventory)
     trust = Trust(store=Project.here(os.environ).known_hosts)
-    with Cluster(inventory.of([slot.host]), trust).open() as cluster:
-        show(cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow))
-
-
-def _secrets(bench: BenchDir) -> Redaction:
-    """Return the redaction of the secret values in a bench's inventory; an empty one if the inventory no longer exists."""
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import open_inventory, redaction, secret_values
-
-    try:
-        inventory = open_inventory(bench.record().inventory)
-    except ConfigError:
-        return redaction(())
-    return redaction(secret_values(inventory.hosts, inventory.secrets))
+    with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
+        show(
+            cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow),
+            cluster.redaction,
+            f"{slot.host} {name}",
+        )
 
 
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
@@ -182,11 +195,12 @@ def _stop_controller(bench: BenchDir) -> None:
     import time
 
     from orchestrator.record import holder
+    from orchestrator.report.text import one_line
 
     process = holder(bench)
     if process is None or not process.signal(signal.SIGTERM):
         return
-    typer.echo(f"stopping its controller: {process}")
+    typer.echo(one_line(f"stopping its controller: {process}"))
     deadline = time.monotonic() + _CONTROLLER_STOPS_S
     while holder(bench) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -201,18 +215,18 @@ def cancel(
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
-    from orchestrator.errors import Faults, RunError
+    from orchestrator.errors import Faults
     from orchestrator.inventory import fold
-    from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
-    from orchestrator.report.text import visible
+    from orchestrator.nodes.remains import Remains
+    from orchestrator.report.text import one_line
 
     directory = find_bench(bench) if bench else None
     if directory:
         _stop_controller(directory)
     runs: list[str | None] = [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
     selection = select(hosts or (directory.record().inventory if directory else ""), exclude)
-    with Cluster(selection.hosts, selection.trust(accept_new)) as cluster:
+    with selection.cluster(accept_new) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         # Status comes first: once one node is stopped, the run's own controller may stop the others before this command does.
         active, _ = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"])
@@ -224,12 +238,8 @@ def cancel(
                 for name, answer in answers.items()
             }
             for name in sorted({name for names in stopped.values() for name in names}):
-                typer.echo(f"stopped {visible(name)} on {fold(host for host, names in stopped.items() if name in names)}")
-            errors += [
-                RunError(f"expected no process after SIGKILL, still running: {answer['left']}", kind="rank_failed", host=name)
-                for name, answer in answers.items()
-                if answer["left"]
-            ]
+                typer.echo(f"stopped {one_line(name)} on {fold(host for host, names in stopped.items() if name in names)}")
+            errors += [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
         typer.echo(f"no orch processes left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "")
     if errors:
         raise Faults(errors)

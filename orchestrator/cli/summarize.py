@@ -151,12 +151,17 @@ def _summary(
         from orchestrator.plan.folders import open_framework
 
         return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
+    from dataclasses import replace
+
     from orchestrator.errors import DataError
+    from orchestrator.results import NEVER_RUN
     from orchestrator.results.bench import notes_of, read_bench
-    from orchestrator.results.summary import summarize as summary_of
+    from orchestrator.results.planned import planned_runs
+    from orchestrator.results.summary import lacking, of_bench
 
     directory = find_bench(bench)
-    results = read_bench(directory)
+    planned = planned_runs(directory, read_bench(directory))
+    results = [result for result in planned.results if result.state != NEVER_RUN]
     damaged = [result.error for result in results if isinstance(result.error, DataError)]
     if rule:
         from orchestrator.analysis.published import by_rule
@@ -165,9 +170,9 @@ def _summary(
             if not result.measure.has_speed:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
-        return by_rule(directory, results, templates), results, damaged
-    shown, notes = _of_tune(directory, results) if short and directory.record().tune else (results, [])
-    return summary_of(shown, [*notes_of(directory), *notes]), results, damaged
+        return lacking(by_rule(directory, planned.results, templates), planned), results, damaged
+    shown, notes = _of_tune(directory, results) if short and directory.record().tune else (planned.results, [])
+    return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
 
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:

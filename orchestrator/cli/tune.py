@@ -20,11 +20,14 @@ from orchestrator.cli.options import (
     StopGrace,
     Templates,
     Timeout,
+    Wait,
+    WaitLimit,
     WarmupSteps,
     new_bench_id,
     new_seed,
     print_json,
     select,
+    waiting_s,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +62,8 @@ def tune(
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     stall: StallTimeout = 600.0,
+    wait: Wait = False,
+    wait_limit: WaitLimit = "",
     detach: Detach = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -93,7 +98,7 @@ def tune(
 
     tuned_hosts = taken(plan.cells, selection.hosts)
     record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
-    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall)
+    limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
     conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
 
 

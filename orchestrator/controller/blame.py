@@ -15,8 +15,9 @@ from typing import Any
 from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs.failure_table import CAUSE
-from orchestrator.logs.failures import diagnose, is_consequence
+from orchestrator.logs.failures import Failure, diagnose, is_consequence
 from orchestrator.record import RunDir
+from orchestrator.record.evidence import last_bytes
 from orchestrator.record.node_record import ExitRecord, exit_record
 
 __all__ = ["with_cause"]
@@ -55,8 +56,11 @@ def with_cause(
     failures = chain([first], (_last_words(rival, run) for rival in rivals))
     causes = chain((death for death in failures if not is_consequence(death.text)), _stopped_while_dying(error, run, facts))
     death = next(causes, first)
+    finding = _diagnosis(death, run)
+    if finding and not death.error.cause:
+        death.error.cause = f"{finding.cause}; {finding.remedy}"
     if not death.error.hint:
-        death.error.hint = "\n".join(_hint_lines(death, run, facts))
+        death.error.hint = "\n".join(_hint_lines(death, finding, facts))
     return death.error
 
 
@@ -74,17 +78,21 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
                     yield death
 
 
-def _hint_lines(death: _Death, run: RunDir, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    error = death.error
+def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
+    """Return the failure that the last lines of a log show, None if they show none or only that of another process."""
     record: ExitRecord | None = None
     with suppress(DataError):
-        record = exit_record(run, error.host)
-    finding = diagnose(death.text, record.memory_kills(_rank(error)) if record else 0)
-    if finding and finding.kind != "ended_elsewhere":
+        record = exit_record(run, death.error.host)
+    finding = diagnose(death.text, record.memory_kills(_rank(death.error)) if record else 0)
+    return finding if finding and finding.kind != "ended_elsewhere" else None
+
+
+def _hint_lines(death: _Death, finding: Failure | None, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    if finding:
         yield f"{finding.cause}; {finding.remedy}"
         yield f"  {_short(finding.line)}"
     if death.words:
-        yield f"last lines of {death.log} on {error.host}:"
+        yield f"last lines of {death.log} on {death.error.host}:"
         yield from (f"  {_short(line)}" for line in death.words[-_SHOWN_LINES:])
     yield from sentences(facts)[:_SHOWN_DIFFERENCES]
 
@@ -102,9 +110,7 @@ def _last_words(error: OrchError, run: RunDir) -> _Death:
     for name in (*streams, "node.err", "node.out"):
         path = run.log_path(error.host, name)
         if path.is_file():
-            with path.open("rb") as log:
-                log.seek(max(0, path.stat().st_size - _READ_BYTES))
-                text = log.read(_READ_BYTES).decode("utf-8", "replace")
+            text = last_bytes(run, error.host, name, _READ_BYTES).decode("utf-8", "replace")
             if lines := [line for line in text.splitlines() if line.strip()]:
                 return _Death(error, name, lines)
     return _Death(error)

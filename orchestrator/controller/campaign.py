@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,20 +11,23 @@ from typing import Any
 from orchestrator.checks import same_machine, unfit
 from orchestrator.checks.judge import among, judge
 from orchestrator.controller.blame import with_cause
+from orchestrator.controller.busy import is_busy, wait_until_free
 from orchestrator.controller.events import Checked, LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.reattach import find
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError
-from orchestrator.inventory import Host, redaction, secret_values
+from orchestrator.inventory import Host
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.preflight import capture
+from orchestrator.nodes.remains import Remains
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
+from orchestrator.record.owed import supersede
 from orchestrator.record.project import owner
 
 __all__ = ["Campaign", "ports"]
@@ -39,7 +43,6 @@ class Campaign:
     hosts: Sequence[Host]
     stage: Stage
     next_port: Callable[[], int]
-    secrets: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     errors: list[OrchError] = field(default_factory=list)
 
@@ -56,25 +59,42 @@ class Campaign:
                 self._preflight(needed)
             self.stage.observe(RunBegun(index, run))
             outcome = self._execute(run)
+            while is_busy(outcome.error) and self.stage.limits.wait_s and not self.stage.interrupt.signal:
+                run = self._when_free(index, run)
+                outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
             if outcome.error:
                 self.errors.append(outcome.error)
+            self.errors += outcome.leftovers
             interrupted = outcome.error is not None and outcome.error.kind == "interrupted"
-            if self.stage.interrupt.signal or outcome.state == "lost" or interrupted:
+            # Further runs would meet the same run on the same node.
+            if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):
                 break
             self.stage.cluster.open()
         self._note_interrupt()
         return self.errors
 
+    def _when_free(self, index: int, run: PlannedRun) -> PlannedRun:
+        """Wait until the nodes are free, and return another attempt at a run that was not started."""
+        self.stage.cluster.open()
+        wait_until_free(self.stage, [host.name for host in self.hosts])
+        attempt = supersede(self.bench, run)
+        self.stage.observe(RunBegun(index, attempt))
+        return attempt
+
     def _note_interrupt(self) -> None:
-        """Add the error of a signal, which decides the end of a bench even if it came between two runs."""
+        """Add the error of a signal, which decides the end of a bench even if it came between two runs, and how to continue."""
         if self.stage.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
             message = "interrupted by a signal to the controller; the remaining runs were not started"
             self.errors.append(Interrupted(self.stage.interrupt.signal, message))
+        for error in self.errors:
+            if isinstance(error, Interrupted):
+                error.hint = f"to continue: orch resume {shlex.quote(self.bench.path.name)}"
         self.errors.sort(key=lambda error: not isinstance(error, Interrupted))
 
     def _preflight(self, runs: Sequence[PlannedRun]) -> None:
-        """Capture facts once per framework; refuse the bench if a node that it needs is unfit."""
+        """Capture facts once per framework; refuse the bench if a node that it needs is unfit or held by another run."""
+        wait_until_free(self.stage, [host.name for host in self.hosts])
         needed = {run.folder.framework.name: run.folder.framework for run in runs}
         for framework in needed.values():
             ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
@@ -134,9 +154,16 @@ class Campaign:
         for trace in traces.values():
             if trace.line:
                 trace.line.close()
-        each(names, lambda name: self._stop(run.run_id, name, "interrupted: its controller died while it was being started"))
-        message = "the controller died while the run was being started; it was stopped on all nodes"
+        when = "in mid-run" if start else "while it was being started"
+        reason = f"interrupted: its controller died {when}"
+        remains, _ = each(names, lambda name: self._stop(run.run_id, name, reason))
+        rest = [f"{name}: {left.words}" for name, left in remains.items() if left.words]
         broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
+        cause = f"the controller died {when}"
+        if start:
+            is_absent = traces[broken].state == "nothing"
+            cause += ", and this node no longer has the run" if is_absent else ", and the supervisor here left no exit record"
+        message = f"{cause}; {'; '.join(rest) or 'the run was stopped on all nodes'}"
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))
 
@@ -145,14 +172,15 @@ class Campaign:
         started = [entry for entry in self.bench.events() if entry.event == Event.STARTED and entry.run == run_id]
         return StartRecord.of(started[-1].fields) if started else None
 
-    def _stop(self, run_id: str, host: str, reason: str) -> None:
+    def _stop(self, run_id: str, host: str, reason: str) -> Remains:
         node, limits = self.stage.cluster.nodes[host], self.stage.limits
-        node.ask("stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=limits.ask_s + limits.grace_s)
+        timeout_s = limits.ask_s + limits.grace_s
+        return Remains.of(node.ask("stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=timeout_s), host)
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {slot.host: self.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
-        for node in without_secrets(plan, self.hosts, self.secrets).nodes:
+        for node in without_secrets(plan, self.stage.cluster.redaction).nodes:
             for file in node.files:
                 rundir.write_rendered(node.slot.host, file.path, file.content.encode(), file.mode)
         self.stage.journal(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
@@ -163,34 +191,38 @@ class Campaign:
         # Asking a node that has just been given up would only cost another timeout.
         nodes = self.stage.cluster.nodes
         reachable = [host for host in hosts if host in nodes and not outcome.answers.get(host, Answer()).silent]
-        results, errors = each(reachable, lambda host: self._collect(rundir, host))
+        remains: dict[str, Remains] = {}
+        results, errors = each(reachable, lambda host: self._collect(rundir, host, remains))
         for host, failure in errors.items():
             self.stage.journal(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
         facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
-        if error:
-            secrets = redaction(secret_values(self.hosts, self.secrets))
-            error.message, error.hint = secrets.text(error.message), secrets.text(error.hint)
         write_end(rundir, outcome.start, RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released))
         self.stage.journal(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
             self.stage.journal(Event.COLLECTED, run=plan.run_id)
-        left = [host for host, state in clean.items() if state.left]
-        if left and not error:
-            error = RunError("processes of this run are still running", kind="rank_failed", host=left[0], run_id=plan.run_id)
-        return Outcome(outcome.state, error, outcome.start)
+        leftovers: list[OrchError] = [fault for host in hosts if host in remains for fault in remains[host].errors(host)]
+        for failure in errors.values():
+            # A node that cannot be reached is the run's own error, and altered bytes show in its results.
+            if isinstance(failure, RunError):
+                failure.run_id = plan.run_id
+                leftovers.append(failure)
+        return Outcome(outcome.state, error, outcome.start, leftovers=tuple(leftovers))
 
-    def _collect(self, rundir: RunDir, host: str) -> Clean:
+    def _collect(self, rundir: RunDir, host: str, remains: dict[str, Remains]) -> Clean:
+        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also if that fails."""
         node = self.stage.cluster.nodes[host]
-        answer = node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s)
-        if answer["left"]:
+        left = Remains.of(node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s), host)
+        if left.left:
             answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.stage.limits.ask_s)
-        collected = collect_host(node, rundir)
+            left = Remains.of(answer, host)
+        remains[host] = left
+        collected = collect_host(node, rundir, max_bytes=self.stage.limits.output_bytes)
         if collected.odd:
             self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
             self.stage.observe(LeftOut(host, collected.odd))
-        return Clean(checked=True, left=tuple(answer["left"]))
+        return Clean(checked=True, left=left.left, unverified=left.processes)
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -24,8 +23,9 @@ from orchestrator.controller.resume import remaining
 from orchestrator.controller.search import Search
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.stopping import plan_words
-from orchestrator.errors import DataError, Faults, OrchError, RunError
-from orchestrator.inventory import Host
+from orchestrator.errors import DataError, Faults, OrchError, RunError, traced
+from orchestrator.files import remove_parts
+from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
@@ -72,7 +72,6 @@ class Controller:
     plan: Bench
     cluster: Cluster
     limits: Limits
-    secrets: Sequence[str]
     ownership: Ownership
     owes: Callable[[Campaign], Sequence[PlannedRun]]
 
@@ -84,7 +83,6 @@ class Controller:
         cluster: Cluster,
         limits: Limits,
         *,
-        secrets: Sequence[str],
         borrowed: Sequence[RunDir],
         argv: Sequence[str],
     ) -> Controller:
@@ -96,15 +94,15 @@ class Controller:
             return plan.planned()
 
         ownership = take(bench)
-        bench.event(Event.BEGUN, argv=argv)
-        return cls(bench, plan, cluster, limits, secrets, ownership, owes)
+        bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
+        return cls(bench, plan, cluster, limits, ownership, owes)
 
     @classmethod
     def go_on(
         cls,
         bench: BenchDir,
         runs: Path,
-        connect: Callable[[Sequence[Host]], Cluster],
+        connect: Callable[[Sequence[Host], Redaction], Cluster],
         *,
         retry_failed: bool,
         argv: Sequence[str],
@@ -121,12 +119,14 @@ class Controller:
 
         ownership = take(bench)  # before reading anything that its controller may still write
         try:
+            remove_parts(bench.path)
             opened = reopen(bench)
         except BaseException:
             ownership.release()
             raise
-        bench.event(Event.BEGUN, argv=argv)
-        return cls(bench, opened.plan, connect(opened.hosts), opened.limits, opened.inventory.secrets, ownership, owes)
+        cluster = connect(opened.hosts, opened.inventory.redaction())
+        bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
+        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes)
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
         """Execute the outstanding runs of the bench, record how it ended, and release it.
@@ -159,7 +159,7 @@ class Controller:
                 with self.cluster as cluster:
                     stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
-                    campaign = Campaign(self.bench, cluster.hosts, stage, next_port, self.secrets)
+                    campaign = Campaign(self.bench, cluster.hosts, stage, next_port)
                     owed = self.owes(campaign)
                     errors = campaign.execute(scheduler.runs(owed), scheduler.needs(owed))
             except OrchError as error:
@@ -191,8 +191,8 @@ class Controller:
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
                 errors, _ = self._conducted(show, nowhere)
             os._exit(errors[0].exit_code if errors else 0)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            os.write(2, traced(error).encode("utf-8", "replace"))
         finally:
             os._exit(1)
 

@@ -5,7 +5,7 @@ Campaign, launch, watch and scheduler send them, `orchestrator.cli.progress` for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.checks import Check
@@ -21,6 +21,7 @@ __all__ = [
     "Decided",
     "ProgressEvent",
     "LeftOut",
+    "LeftOver",
     "LogGrew",
     "NodeEnded",
     "Observer",
@@ -32,6 +33,7 @@ __all__ = [
     "Stopping",
     "TakenOver",
     "TakingOver",
+    "Waiting",
 ]
 
 
@@ -54,6 +56,13 @@ class Checked:
     """The checks of preflight on the nodes."""
 
     checks: Sequence[Check]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The bench waits for nodes that other runs hold; ``holders`` has the run and its owner in words, by host."""
+
+    holders: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,14 @@ class NodeEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOver:
+    """Processes (process id, name) that a program left on a node when it ended well, and that were ended there."""
+
+    host: str
+    processes: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """Names in a node's log folder that are not logs and are not collected."""
 
@@ -149,6 +166,7 @@ ProgressEvent = (
     PlanMade
     | RunsPlanned
     | Checked
+    | Waiting
     | RunBegun
     | Started
     | TakingOver
@@ -157,6 +175,7 @@ ProgressEvent = (
     | Stopping
     | NodeEnded
     | LeftOut
+    | LeftOver
     | RunOver
     | BlockOver
     | Decided

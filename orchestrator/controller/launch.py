@@ -23,6 +23,7 @@ from orchestrator.nodes.deploy import stage_payload
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.framework import run_path
 from orchestrator.plan.render import NodePlan, Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
@@ -35,7 +36,8 @@ class Outcome:
     """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start.
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
-    result of `Watch.answers`. Unless ``released``, nothing has run on any node.
+    result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
+    still run, or where their end could not be verified.
     """
 
     state: str
@@ -44,6 +46,7 @@ class Outcome:
     rivals: tuple[OrchError, ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
     released: bool = True
+    leftovers: tuple[OrchError, ...] = ()
 
 
 class Launch:
@@ -115,7 +118,7 @@ class Launch:
     def _stage(self, name: str) -> None:
         node = self.stage.cluster.nodes[name]
         stage_payload(node, self.folder)
-        base = f"runs/{self.plan.run_id}"
+        base = run_path(name, self.plan.run_id)
         node.put(
             [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plan_of(name).staged],
             timeout_s=60,

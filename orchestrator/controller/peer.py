@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import SupervisorLine
-from orchestrator.record.node_record import ExitRecord, RankRecord
+from orchestrator.record.node_record import ExitRecord, RankRecord, cause_of
 
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 
@@ -22,8 +22,6 @@ A_NODE_FAILED = "a node of the run has failed"
 CANCELLED = "cancelled"
 """The first word of the reason of a stop by `orch cancel`; the rest says who requested it."""
 
-_OWN_REASONS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
-"""Reasons for which a node stops a run by itself."""
 _CLOSE_S = 1.0
 
 
@@ -39,7 +37,8 @@ class Peer:
     """One node of a run.
 
     ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
-    ranks that failed by themselves, even if the controller had already stopped the run.
+    ranks that failed by themselves, even if the controller had already stopped the run. ``closing``: all its processes have
+    ended, and its supervisor hashes its logs. ``stopped_mono_s``: when the node stopped the run, on its own clock.
     """
 
     name: str
@@ -61,6 +60,8 @@ class Peer:
     attaching: bool = False
     silent: bool = False
     asking: bool = False
+    closing: bool = False
+    stopped_mono_s: float = float("inf")
     greeted_at: float = 0.0
 
     @property
@@ -96,18 +97,20 @@ class Peer:
         if rank.code != 0 and rank.ended_mono_s is not None:
             how = f"{rank.how}, {rank.note}" if rank.note else rank.how
             cause = rank.ended_mono_s - self.offset_s, "rank_failed", f"rank {rank.rank} ended with {how}"
-            self.blame(*cause, stopped_at)
+            # On one clock: the estimate of its offset may change between the two events, by more than a rank takes to end.
+            if rank.signal is None or rank.ended_mono_s < self.stopped_mono_s:
+                self.blame(*cause, stopped_at)
             if rank.signal is None:
                 # No signal ended it, so it may have been failing before the controller stopped the run.
                 self.late.append(cause)
 
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
         """Record that the node was stopped by its own limits or by another process; ``mono_s`` is on its clock."""
-        kind, _, text = reason.partition(": ")
+        self.stopped_mono_s = min(mono_s, self.stopped_mono_s)
+        kind, text = cause_of(reason)
         # The rank's own record has more details of its end.
-        if kind != A_NODE_FAILED and not (kind == "rank_failed" and text.startswith("rank ")):
-            by_itself = kind in _OWN_REASONS
-            self.blame(mono_s - self.offset_s, kind if by_itself else "interrupted", text if by_itself else reason, stopped_at)
+        if reason != A_NODE_FAILED and not (kind == "rank_failed" and text.startswith("rank ")):
+            self.blame(mono_s - self.offset_s, kind, text, stopped_at)
 
     def blame_record(self, record: ExitRecord, stopped_at: float | None, stop_reason: str) -> None:
         """Record causes from an exit record that no event reported, for example while the connection was lost."""
@@ -128,10 +131,14 @@ class Peer:
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
     """Return the state that a run ended in (finished, failed, lost or interrupted), and its first cause.
 
-    A cancelled run is interrupted, without a cause on a node.
+    A cancelled run is interrupted, without a cause on a node. A host key that changed outranks every other cause: until it is
+    explained, nothing else that was said about this node can be trusted.
     """
     causes = _causes(peers)
     lost = [peer.error for peer in peers.values() if peer.error]
+    for error in lost:
+        if isinstance(error, TransportError) and error.is_of_identity:
+            return "lost", error
     if causes:
         _, name, kind, text = causes[0]
         given_up = peers[name].error
@@ -145,8 +152,8 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
         return "lost", lost[0]
     for name, peer in peers.items():
         if peer.record and peer.record.state != "finished":
-            kind, _, text = peer.record.reason.partition(": ")
-            return "failed", RunError(text or kind, kind=kind, host=name, run_id=run_id, phase="watch")
+            kind, text = cause_of(peer.record.reason)
+            return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
     return "finished", None
 
 

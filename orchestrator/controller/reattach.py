@@ -18,6 +18,7 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import left_behind
 from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.nodes.node import Node
+from orchestrator.nodes.remains import Remains
 from orchestrator.record.node_record import ExitRecord
 
 __all__ = ["Reattachment", "Trace", "ask_beside", "find"]
@@ -57,7 +58,7 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
             if error.kind != "node_lost" or not node.transport.alive:
                 raise
         else:
-            if line.hello["state"] in ("running", "stopping"):
+            if line.hello["state"] in ("running", "stopping", "closing"):
                 return Trace("running", line)
             # Without a start signal, or after its run, a supervisor exits when its last connection closes.
             line.send("bye")
@@ -104,11 +105,19 @@ class Reattachment:
         self.lost_at = time.monotonic()
 
     def run(self) -> None:
-        """Try until the supervisor is found, its end is known, or the watch loop has given the node up."""
+        """Try until the supervisor is found, its end is known, or the watch loop has given the node up.
+
+        A server with another host key is not the node: it is reported at once and not contacted again.
+        """
         while not self.peer.over:
             try:
                 line = self.cluster.reconnect(self.name).supervisor(self.run_id, start=False, timeout_s=_HELLO_S)
             except TransportError as error:
+                if error.is_of_identity:
+                    # The node was last itself when it last answered: ranks that lost their peer may have ended since then.
+                    error.run_id, error.phase = self.run_id, "watch"
+                    self.peer.give_up(error, self.peer.last_answer, None)
+                    return
                 if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_supervisor():
                     return
                 time.sleep(_PAUSE_S)
@@ -137,10 +146,12 @@ class Reattachment:
                 # its connection was lost: ranks that lost their peer may have ended in between, and are not the cause.
                 self._give_up("node_rebooted", "it rebooted during the run", self.peer.last_answer)
                 return True
-            node.ask("stop", run=self.run_id, grace_s=1.0, reason="its supervisor died", timeout_s=self.ask_s)
+            answer = node.ask("stop", run=self.run_id, grace_s=1.0, reason="its supervisor died", timeout_s=self.ask_s)
+            remains = Remains.of(answer, self.name)
         except OrchError:
             return False
-        self._give_up("node_lost", "the node runner was killed; its remaining ranks were ended", self.lost_at)
+        rest = remains.words or "its remaining ranks were ended"
+        self._give_up("node_lost", f"the node runner was killed; {rest}", self.lost_at)
         return True
 
     def _give_up(self, kind: str, message: str, at: float) -> None:

@@ -13,12 +13,10 @@ from orchestrator.controller.events import TakingOver
 from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.journal import begun_runs
-from orchestrator.record.manifest import RecordedOutcome, read_manifest
+from orchestrator.record.manifest import read_manifest
 from orchestrator.record.owed import supersede
 
-__all__ = ["counts", "remaining"]
-
-_BY_ITSELF = ("rank_failed", "run_timeout", "output_limit")
+__all__ = ["remaining"]
 
 
 def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_failed: bool = False) -> list[PlannedRun]:
@@ -39,19 +37,16 @@ def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_faile
         if outcome is None:
             campaign.stage.cluster.open()
             campaign.stage.observe(TakingOver(run))
-            if campaign.take_over(run) is None:
+            taken_over = campaign.take_over(run)
+            if taken_over is None:
                 outstanding.append(run)
                 continue
+            campaign.errors += taken_over.leftovers
             if campaign.stage.interrupt.signal:
                 return []
             outcome = read_manifest(directory).outcome
-        if outcome is None or not counts(outcome) or (retry_failed and outcome.state != "finished"):
+        if outcome is None or not outcome.counts or (retry_failed and outcome.state != "finished"):
             outstanding.append(supersede(campaign.bench, run))
         elif outcome.state != "finished":
             campaign.errors.append(outcome.error or recorded_error(None, run_id))
     return outstanding
-
-
-def counts(outcome: RecordedOutcome) -> bool:
-    """Return True if a recorded outcome is a result of the measured program rather than of a lost controller or node."""
-    return outcome.state == "finished" or (outcome.error is not None and outcome.error.kind in _BY_ITSELF)

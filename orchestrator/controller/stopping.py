@@ -40,7 +40,7 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """The half-width of an interval as a fraction of its median, and the name of the value (``of``)."""
+    """The half-width of an interval as a fraction of its value, and the name of the value (``of``)."""
 
     of: str
     share: float
@@ -77,7 +77,7 @@ def widest(results: Sequence[RunResult]) -> Width | None:
     widths = []
     for row in summary.rows:
         name = row.shape if len(summary.by_series()) == 1 else f"{row.shape}, {row.series}"
-        widths.append(Width(f"speed of {name}", _share(row.speed_interval, row.median_speed)))
+        widths.append(Width(f"speed of {name}", _share(row.speed_interval, row.speed)))
         if row.speedup is not None and summary.baseline[row.series] is not row:
             widths.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
     return max(widths, key=lambda width: width.share, default=None)
@@ -117,7 +117,7 @@ def plan_words(plan: Bench, expected: Sequence[tuple[RunSpec, float]]) -> str:
     ``expected`` are cells with the seconds that a run of each is expected to take.
     """
     schedule = plan.schedule
-    if not schedule.adapts and schedule.order == "interleaved":
+    if not schedule.adapts and schedule.order != "random":
         return ""
     block_s = sum(took for _, took in expected) if len(expected) == len(plan.cells) else None
     return schedule_words(schedule, len(plan.cells), block_s)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from orchestrator.controller.events import LogGrew, NodeEnded, Stopping
+from orchestrator.controller.events import LeftOver, LogGrew, NodeEnded, Stopping
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
@@ -151,10 +151,11 @@ class Watch:
 
     def verdict(self) -> tuple[str, OrchError | None]:
         """Return the state of the run and its first cause: the earliest event, not the first one received."""
-        if self.stage.interrupt.signal:
+        state, error = first_cause(self.peers, self.plan.run_id)
+        if self.stage.interrupt.signal and not (isinstance(error, TransportError) and error.is_of_identity):
             message = "interrupted by a signal to the controller"
             return "interrupted", Interrupted(self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
-        return first_cause(self.peers, self.plan.run_id)
+        return state, error
 
     def answers(self) -> dict[str, Answer]:
         """Return for each node its longest silence and median round trip in seconds, and whether it was silent at the end."""
@@ -205,7 +206,8 @@ class Watch:
         if self._stopping_since is None or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + 5.0:
             return
         for name, peer in self.peers.items():
-            if not peer.over:
+            # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any other.
+            if not peer.over and not peer.closing:
                 peer.error = TransportError(
                     "did not end in time after the stop", kind="node_lost", host=name, run_id=self.plan.run_id, phase="stop"
                 )
@@ -272,6 +274,8 @@ class Watch:
                     peer.blame_stop(event["reason"], event["mono"], self._stopping_since)
             case "ended":
                 self.take_end(peer, ExitRecord.of(event["record"]))
+            case "closing":
+                peer.closing = True
             case "left_behind":
                 self.take_end(peer, event["record"])
             case "error":
@@ -311,6 +315,8 @@ class Watch:
         """Process a node's own record of its end."""
         peer.record = record
         self.stage.observe(NodeEnded(peer.name, record.state))
+        if record.left_over:
+            self.stage.observe(LeftOver(peer.name, record.left_over))
         peer.blame_record(record, self._stopping_since, self._stop_reason)
 
     def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -12,9 +13,9 @@ from orchestrator.inventory.groups import Tree, Var, inventory_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import expand, nearest
 from orchestrator.inventory.schema import InventoryDocument
-from orchestrator.inventory.values import KeyPath, Where, found
+from orchestrator.inventory.values import KeyPath, Where, found, shown_key
 
-__all__ = ["parse_ini", "parse_yaml"]
+__all__ = ["VariableFiles", "parse_ini", "parse_yaml"]
 
 _RANGE = re.compile(r"\[([0-9]+):([0-9]+)(?::([0-9]+))?\]")
 _LETTERS = re.compile(r"\[([a-z]):([a-z])\]|\[([A-Z]):([A-Z])\]")
@@ -23,19 +24,58 @@ _MAX_BRACKETS = 3
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
-def parse_yaml(document: InventoryDocument, source: str) -> Inventory:
-    """Return the inventory of an Ansible YAML document. Raises Faults of ConfigError with file, line and key."""
+@dataclass(frozen=True, slots=True)
+class VariableFiles:
+    """The variables in files of ``group_vars`` and ``host_vars`` next to an inventory, by group and by host."""
+
+    groups: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
+    hosts: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
+
+
+def parse_yaml(document: InventoryDocument, source: str, files: VariableFiles | None = None) -> Inventory:
+    """Return the inventory of an Ansible YAML document, or of the JSON that a dynamic inventory prints for ``--list``.
+
+    Raises Faults of ConfigError with file, line and key.
+    """
 
     def where(path: KeyPath) -> str:
-        return f"{source}:{document.line(path)}: {'.'.join(map(str, path))}"
+        return f"{source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
 
-    tree = Tree(source)
+    tree = Tree(source, group_files=files.groups if files else {}, host_files=files.hosts if files else {})
     body = document.value
     if not isinstance(body, dict):
-        tree.fault(source, f"expected a mapping of groups, got {found(body)}")
+        tree.fault(source, f"expected a mapping of groups, got {found(body, True)}")
+    elif _is_dynamic(body):
+        body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
         _walk(tree, name, group, (name,), where)
     return inventory_of(tree)
+
+
+def _is_dynamic(body: Mapping[str, Any]) -> bool:
+    """Whether this is what a dynamic inventory prints: lists of hosts, and the variables of hosts under ``_meta``."""
+    groups = [group for group in body.values() if isinstance(group, dict)]
+    return "_meta" in body or any(isinstance(group.get(key), list) for group in groups for key in ("hosts", "children"))
+
+
+def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a dynamic inventory in the form of an inventory in YAML."""
+    meta = body.get("_meta")
+    variables = meta.get("hostvars") if isinstance(meta, dict) else None
+    groups: dict[str, Any] = {}
+    for name, group in body.items():
+        if name == "_meta":
+            continue
+        parts = {"hosts": group} if isinstance(group, list) else dict(group) if isinstance(group, dict) else group
+        for key in ("hosts", "children") if isinstance(parts, dict) else ():
+            if isinstance(parts.get(key), list):
+                parts[key] = {str(item): None for item in parts[key]}
+        groups[name] = parts
+    if isinstance(variables, dict):
+        everything = groups.setdefault("all", {})
+        if isinstance(everything, dict):
+            everything["hosts"] = {**(everything.get("hosts") or {}), **variables}
+    return groups
 
 
 def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None:
@@ -43,7 +83,7 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
     for key in _mapping(tree, body, path, where):
         if key not in _GROUP_KEYS:
             hint = f"a group has hosts, children and vars{nearest(key, _GROUP_KEYS)}"
-            tree.fault(where((*path, key)), f"expected a key of a group, got {key[:60]!r}", hint)
+            tree.fault(where((*path, key)), f"expected a key of a group, got '{shown_key(key)}'", hint)
     parts = {key: _mapping(tree, (body or {}).get(key), (*path, key), where) for key in _GROUP_KEYS if isinstance(body, dict)}
     for key, value in parts.get("vars", {}).items():
         group.vars[key] = Var(value, where((*path, "vars", key)))
@@ -59,14 +99,16 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
 
 def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
-        tree.fault(where(path), f"expected a mapping, got {found(value)}", "a name without a value needs a colon after it")
+        tree.fault(
+            where(path), f"expected a mapping, got {found(value, True)}", "a name without a value needs a colon after it"
+        )
         return {}
     return value or {}
 
 
-def parse_ini(text: str, source: str) -> Inventory:
+def parse_ini(text: str, source: str, files: VariableFiles | None = None) -> Inventory:
     """Return the inventory of a text in Ansible's INI format. Raises Faults of ConfigError with file and line."""
-    tree = Tree(source)
+    tree = Tree(source, group_files=files.groups if files else {}, host_files=files.hosts if files else {})
     name, kind = "ungrouped", "hosts"
     for number, line in enumerate(text.splitlines(), 1):
         where, line = f"{source}:{number}", line.strip()
@@ -102,7 +144,7 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
         if equals:
             variables[key] = Var(_ini_value(value), f"{where}: {key}")
         else:
-            tree.fault(where, f"expected name=value, got {word[:60]!r}", "write each host on its own line")
+            tree.fault(where, "expected name=value, got a word without '='", "write each host on its own line")
     return variables
 
 

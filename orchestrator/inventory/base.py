@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.schema import refuse
-from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, found, unknown_key
+from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, found, shown_key, unknown_key
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 
@@ -38,7 +38,7 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
         return None
 
     def where(path: KeyPath) -> str:
-        return f"{source}:{line_of(path)}: {'.'.join(map(str, path))}"
+        return f"{source}:{line_of(path)}: {'.'.join(map(shown_key, path))}"
 
     base, hosts = document_value["base"], document_value.get("hosts", {})
     keys = ("schema", "base", "hosts")
@@ -49,7 +49,7 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
     if not isinstance(base, str) or not base.strip():
         faults.append(ConfigError(f"expected the path of an inventory, got {found(base)}", where=where(("base",))))
     if not isinstance(hosts, dict):
-        faults.append(ConfigError(f"expected a mapping of hosts, got {found(hosts)}", where=where(("hosts",))))
+        faults.append(ConfigError(f"expected a mapping of hosts, got {found(hosts, True)}", where=where(("hosts",))))
         hosts = {}
     env: dict[str, dict[str, str]] = {}
     for name, values in hosts.items():

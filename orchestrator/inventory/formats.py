@@ -16,11 +16,13 @@ source does not state stays None; preflight then asks the nodes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.ansible import parse_ini, parse_yaml
+from orchestrator.inventory.ansible import VariableFiles, parse_ini, parse_yaml
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import is_ipv6, split_words
 from orchestrator.inventory.schema import HostEntry, InventoryDocument, build, parse, refuse
@@ -38,19 +40,25 @@ _COUNT = re.compile(r"[1-9][0-9]{0,3}")
 _MOST_SLOTS = 1024
 
 
-def parse_text(text: str, source: str, load_yaml: LoadYaml) -> Inventory:
-    """Return the inventory in ``text``; ``source`` is its file name in messages. Raises ConfigError or Faults of it."""
+def parse_text(text: str, source: str, load_yaml: LoadYaml, files: VariableFiles | None = None) -> Inventory:
+    """Return the inventory in ``text``; ``source`` is its file name in messages, ``files`` the variables next to an Ansible
+    inventory. Raises ConfigError or Faults of it."""
     if not text.strip():
         raise ConfigError("expected an inventory, got an empty text", where=source)
+    if text.startswith("#!"):
+        hint = f"run it and use what it prints: {source} --list > hosts.json"
+        raise ConfigError("expected an inventory, got a program", where=source, hint=hint)
     kind = recognise(text)
+    if kind == "list" and files and (files.groups or files.hosts):
+        kind = "ansible-ini"
     if kind == "orch":
         document = load_yaml(text, source)
         return parse(document.value, document.line, source)
     if kind == "ansible-yaml":
         _refuse_vault(text, source)
-        return parse_yaml(load_yaml(text, source), source)
+        return parse_yaml(load_yaml(text, source), source, files)
     if kind == "ansible-ini":
-        return parse_ini(text, source)
+        return parse_ini(text, source, files)
     return _parse_hostfile(text, source)
 
 
@@ -118,7 +126,18 @@ def _parse_hostfile(text: str, source: str) -> Inventory:
         if words := _uncommented(line).split():
             count = _slots(words[1:], place, faults)
             entries.extend(_entries(words[0], count, place, faults))
-    return build(source, entries, faults=faults)
+    return build(source, _without_repeats(entries), faults=faults)
+
+
+def _without_repeats(entries: list[HostEntry]) -> list[HostEntry]:
+    """Return each host once: schedulers such as PBS write a line for each slot. With counts, a repeated host stays a fault."""
+    times = Counter(entry.hosts for entry in entries)
+    if any(set(entry.values) - {"ssh"} for entry in entries) or max(times.values(), default=1) == 1:
+        return entries
+    first = {entry.hosts: entry for entry in reversed(entries)}
+    if any(entry.values != first[entry.hosts].values for entry in entries):
+        return entries
+    return [replace(first[name], values={**first[name].values, "slots": count}) for name, count in times.items()]
 
 
 def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | None:
@@ -128,7 +147,7 @@ def _slots(words: list[str], place: str, faults: list[ConfigError]) -> str | Non
         key, equals, value = word.partition("=")
         if not equals or key not in _COUNT_KEYS:
             hint = "write one host per line; other settings of a host go into a YAML inventory"
-            faults.append(ConfigError(f"expected slots=N after the host, got {word[:60]!r}", where=place, hint=hint))
+            faults.append(ConfigError("expected slots=N after the host, got something else", where=place, hint=hint))
         elif key == "slots":
             count = value
     return count
@@ -141,7 +160,7 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
     except ConfigError as error:
         faults.append(ConfigError(error.message, where=place, hint=error.hint))
         words = []
-    if slots is None and not any(map(_counted, words)):
+    if slots is None and "@" not in expression and not any(map(_counted, words)):
         words = [expression] if words else []
     for word in words:
         name, count = _counted(word) or (word, slots)
@@ -152,7 +171,11 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
         elif count is not None and not valid:
             message = f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
             faults.append(ConfigError(message, where=place))
-        yield HostEntry(name, {"gpus": int(count), "slots": int(count)} if count and valid else {}, lambda _: place)
+        user, at, host = name.rpartition("@")
+        values: dict[str, Any] = {"gpus": int(count), "slots": int(count)} if count and valid else {}
+        if at and user:
+            values["ssh"] = {"user": user}
+        yield HostEntry(host if at and user else name, values, lambda _: place)
 
 
 def _counted(word: str) -> tuple[str, str] | None:

@@ -1,10 +1,10 @@
 """Ansible's tree of groups with variables, resolved into the hosts and groups of an `Inventory`.
 
-A host's variables are merged in Ansible's order: distant groups first, groups at the same depth by name, the host's own
-variables last. Connection variables become the host's ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same
-as in orch's own files; all other variables go into ``vars``. Settings that change how a host is reached and that orch does not
-support (extra ssh arguments, passwords, other connections, templates) are refused, never ignored. Ansible's other settings,
-such as ``ansible_become``, are left out.
+A host's variables are merged in Ansible's order: distant groups first, groups at the same depth by name, then the files of
+``group_vars`` in the same order, the host's own variables, and its file of ``host_vars`` last. Connection variables become the
+host's ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same as in orch's own files; all other variables go
+into ``vars``. Settings that change how a host is reached and that orch does not support (other ssh arguments, passwords, other
+connections, templates) are refused, never ignored. Ansible's other settings, such as ``ansible_become``, are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory import ssh_args
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, nearest
 from orchestrator.inventory.schema import Grouping, HostEntry, build, refuse
@@ -37,14 +38,17 @@ _MEANING: Mapping[str, KeyPath] = {
     "expect": ("expect",),
 }
 _NUMBERS = {"ansible_port", "ansible_ssh_port", "gpus", "slots"}
-_BY_ARGUMENTS = "write a jump host, port or key under ssh: in an orch inventory, or in the user's ssh configuration"
+_BY_ARGUMENTS = (
+    "orch reads a jump host (-J, ProxyJump, ProxyCommand ssh -W), port, user and key; write others under ssh: in an orch "
+    "inventory or in the user's ssh configuration; --accept-new takes the place of StrictHostKeyChecking=no"
+)
 _BY_KEY = "orch logs in by key: set ansible_ssh_private_key_file"
 _REFUSED = {
-    **dict.fromkeys(("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args"), _BY_ARGUMENTS),
     **dict.fromkeys(("ansible_sftp_extra_args", "ansible_scp_extra_args", "ansible_ssh_executable"), _BY_ARGUMENTS),
     **dict.fromkeys(("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_ssh_passphrase"), _BY_KEY),
     "ansible_group_priority": "give the variable to the hosts themselves",
 }
+_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
 _CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _MAX_GROUPS = 1000
@@ -71,7 +75,8 @@ class Group:
 
 @dataclass(slots=True)
 class Tree:
-    """Groups and hosts as written; ``places`` maps each host to its first declaration."""
+    """Groups and hosts as written; ``places`` maps each host to its first declaration. ``group_files`` and
+    ``host_files`` are the variables in files of ``group_vars`` and ``host_vars`` by group and host."""
 
     source: str
     groups: dict[str, Group] = field(default_factory=dict)
@@ -80,6 +85,8 @@ class Tree:
     faults: list[ConfigError] = field(default_factory=list)
     refused: set[str] = field(default_factory=set)
     memberships: int = 0
+    group_files: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
+    host_files: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
 
     def group(self, name: str, where: str) -> Group:
         """Return the group of that name; create it if it is new."""
@@ -164,9 +171,12 @@ def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
 def _entry(tree: Tree, name: str, chain: list[str]) -> HostEntry:
     """Return the host with its merged variables under orch's own keys."""
     merged: dict[str, Var] = {}
-    for nearer in (*(tree.groups[group].vars for group in chain), tree.hosts[name]):
+    of_groups = [tree.groups[group].vars for group in chain]
+    in_files = [tree.group_files[group] for group in chain if group in tree.group_files]
+    levels: list[Mapping[str, Var]] = [*of_groups, *in_files, tree.hosts[name], tree.host_files.get(name, {})]
+    for nearer in levels:
         # Keep the nearest variable last in the mapping too: a setting may have two names, and then the later one wins below.
-        merged = {key: variable for key, variable in merged.items() if key not in nearer} | nearer
+        merged = {**{key: variable for key, variable in merged.items() if key not in nearer}, **nearer}
     values: dict[str, Any] = {}
     places: dict[KeyPath, str] = {(): tree.places[name]}
     for key, variable in merged.items():
@@ -176,9 +186,25 @@ def _entry(tree: Tree, name: str, chain: list[str]) -> HostEntry:
                 inner = inner.setdefault(str(part), {})
             inner[str(path[-1])] = _number(variable.value) if key in _NUMBERS else variable.value
             places[path] = variable.where
+    for key in _ARGUMENTS:
+        if key in merged and merged[key].value:
+            _add_arguments(tree, merged[key], values, places)
     return HostEntry(
         name, values, lambda path: next(places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in places)
     )
+
+
+def _add_arguments(tree: Tree, variable: Var, values: dict[str, Any], places: dict[KeyPath, str]) -> None:
+    """Add the ssh settings in arguments for ssh; variables of their own win."""
+    chosen, unsupported = ssh_args.settings(str(variable.value))
+    if unsupported and variable.where not in tree.refused:
+        tree.refused.add(variable.where)
+        tree.fault(variable.where, f"expected arguments that orch supports, got {unsupported!r}", _BY_ARGUMENTS)
+    inner = values.setdefault("ssh", {})
+    for name, value in chosen.items():
+        if name not in inner:
+            inner[name] = value
+            places["ssh", name] = variable.where
 
 
 def _path(tree: Tree, key: str, variable: Var) -> KeyPath:

@@ -9,6 +9,7 @@ They hold facts of the cluster (addresses, GPUs, interface, interpreter, environ
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,11 +17,22 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import expand, fold, nearest
+from orchestrator.inventory.secrets import Redaction, redaction
 
-__all__ = ["Host", "Inventory", "SshSettings", "secret_values"]
+__all__ = ["REFERENCE", "Host", "Inventory", "SshSettings", "takes_references"]
 
+REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+"""A reference to a variable of the node in the value of a variable such as PATH."""
 # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
+
+
+def takes_references(name: str) -> bool:
+    """Whether ``$NAME`` in the value of this variable refers to a variable of the node: in PATH, LD_LIBRARY_PATH, PYTHONPATH …
+
+    Other values stay as they are written, because a ``$`` may be part of a password.
+    """
+    return name.endswith("PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,19 @@ class Host:
     expect: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def python(self) -> tuple[str, ...]:
+        """The command that starts the framework's interpreter: ``vars.python`` as the words of a shell, ``python3`` by default.
+
+        Raises ConfigError for a quote without its counterpart.
+        """
+        try:
+            return tuple(shlex.split(str(self.vars.get("python") or "python3"))) or ("python3",)
+        except ValueError as error:
+            hint = "write a path with a space in quotes: python: \"'/opt/my env/bin/python'\""
+            message = f"expected an interpreter or a command, got {str(error).lower()}"
+            raise ConfigError(message, where=f"vars.python of host {self.name}", hint=hint) from None
+
+    @property
     def device(self) -> str:
         """Device that runs on this host measure: ``cuda`` or ``cpu``."""
         return "cpu" if self.gpus == 0 else "cuda"
@@ -87,6 +112,15 @@ class Inventory:
         return tuple(
             name for name in names if _SECRET.search(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
         )
+
+    def redaction(self) -> Redaction:
+        """Return the redaction of the values of all secret variables of all hosts.
+
+        What surrounds a reference such as ``$HOME`` is hidden by itself too: the node puts its own text in the middle.
+        """
+        names = self.secrets
+        values = {host.env[name] for host in self.hosts for name in names if name in host.env}
+        return redaction([*values, *(piece for value in values for piece in REFERENCE.sub("\0", value).split("\0"))])
 
     def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
         """Return the hosts that ``expression`` names, in inventory order, without those that ``exclude`` names.
@@ -122,8 +156,3 @@ class Inventory:
         if missing:
             raise ConfigError(f"expected the hosts {fold(missing)}, got an inventory without them", where=self.source)
         return tuple(by_name[name] for name in names)
-
-
-def secret_values(hosts: Sequence[Host], names: Sequence[str]) -> set[str]:
-    """Return the values of these ``env`` variables on all hosts, which are never shown. Empty values are not secrets."""
-    return {host.env[name] for host in hosts for name in names if host.env.get(name)}

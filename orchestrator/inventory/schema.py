@@ -18,7 +18,17 @@ from typing import Any, NoReturn, Protocol
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
-from orchestrator.inventory.values import GroupValues, HostValues, KeyPath, MachineValues, Where, checked, found, unknown_key
+from orchestrator.inventory.values import (
+    GroupValues,
+    HostValues,
+    KeyPath,
+    MachineValues,
+    Where,
+    checked,
+    found,
+    shown_key,
+    unknown_key,
+)
 
 __all__ = ["InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse"]
 
@@ -63,10 +73,10 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
 
     def where(path: KeyPath) -> str:
         place = f"{source}:{line_of(path)}"
-        return f"{place}: {'.'.join(map(_shown, path))}" if path else place
+        return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
 
     if not isinstance(document_value, dict):
-        refuse([ConfigError(f"expected a mapping with schema: and hosts:, got {found(document_value)}", where=where(()))])
+        refuse([ConfigError(f"expected a mapping with schema: and hosts:, got {found(document_value, True)}", where=where(()))])
     faults = [unknown_key(key, _TOP_KEYS, where((key,))) for key in document_value if key not in _TOP_KEYS]
     if type(version := document_value.get("schema")) is not int or version != _SCHEMA:
         hint = "a higher number needs a newer orch" if type(version) is int else f"write schema: {_SCHEMA}"
@@ -128,17 +138,12 @@ def _under(where: Where, *prefix: str) -> Where:
     return lambda path: where((*prefix, *path))
 
 
-def _shown(part: str | int) -> str:
-    text = (str(part) if str(part).isprintable() else repr(part)[1:-1]) or "''"
-    return text if len(text) <= 60 else text[:60] + "…"
-
-
 def _section(document: Mapping[str, Any], key: str, empty: Any, where: Where, faults: list[ConfigError]) -> Any:
     value = document.get(key, empty)
     if type(value) is type(empty):
         return value
     word = "a mapping of names" if empty == {} else "a list of names"
-    faults.append(ConfigError(f"expected {word}, got {found(value)}", where=where((key,))))
+    faults.append(ConfigError(f"expected {word}, got {found(value, True)}", where=where((key,))))
     return empty
 
 
@@ -168,7 +173,9 @@ def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where)
         if not isinstance(name, str) or not any(fnmatchcase(variable, name) for variable in variables):
             suggestion = nearest(str(name), variables)
             hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{suggestion}"
-            yield ConfigError(f"expected the name of a variable, got {found(name)}", where=where(("secrets", index)), hint=hint)
+            yield ConfigError(
+                f"expected the name of a variable, got {found(name, True)}", where=where(("secrets", index)), hint=hint
+            )
 
 
 def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:

@@ -1,11 +1,13 @@
-"""Redaction of secret values in text that people and programs read: errors, events, records, reports.
+"""Redaction of secret values in text that people and programs read: errors, events, records, results, reports.
 
-A value can appear in other forms than the one in the inventory: quoted for a shell, escaped in JSON or in a Python traceback,
-encoded in a URL, or in base64 with other bytes before it. All of these forms are redacted. Raw logs are left unchanged.
+A value can appear in other forms than the one in the inventory: quoted for a shell, escaped in JSON (also in JSON within JSON)
+or in a Python traceback, encoded in a URL, in base64 or hexadecimal with other bytes around it, and all of these wrapped over
+lines at any width. So texts are compared without what quoting and wrapping add: white space, quotes, backslashes and plus signs
+are ignored, and escapes are decoded. `Redaction.spans` says where a value was found; raw logs are left unchanged.
 
 >>> clean = redaction(["s3cret/value"])
->>> clean.text("token=s3cret/value, url=s3cret%2Fvalue, header=dXNlcjpzM2NyZXQvdmFsdWU=")
-'token=(not shown), url=(not shown), header=dXNlcjp(not shown)dWU='
+>>> clean.text("token=s3cret/value, url=s3cret%2Fvalue, header=dXNlcjpzM2NyZXQvdmFsdWU=, s3cret/\\n  value")
+'token=(not shown), url=(not shown), header=dXNlcjp(not shown)dWU=, (not shown)'
 """
 
 from __future__ import annotations
@@ -13,77 +15,213 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
-from urllib.parse import quote, quote_plus
 
-__all__ = ["SHOWN", "Redaction", "redaction"]
+from orchestrator.inventory.encodings import Reading, forms, plain, readings, unfinished
+
+__all__ = ["LEAST", "NO_SECRETS", "SHOWN", "Redaction", "Spans", "is_switch", "merged", "redaction", "significant", "spliced"]
 
 SHOWN = "(not shown)"
-# A shorter value is replaced only as a whole word: "1" is part of almost every text.
-_SHORT = 4
-_LEAST_ENCODED = 8
+LEAST = 4
+"""Characters that a secret needs, without white space, quotes, backslashes and plus signs: a shorter one is in almost every
+text."""
+_WORD, _WORD_OF_DIGITS = 8, 16
+"""A shorter value, or a shorter one of digits alone, is replaced only as a whole word, because other text may contain it."""
+_BLOCK = 256 << 10
+Spans = Sequence[tuple[int, int]]
+"""Offsets of the first byte of each place and of the byte after it, in order and without overlaps."""
+
+_SPACE = re.compile(rb"[\s+]")
+_WORD_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_PACKERS = (base64.b64encode, base64.urlsafe_b64encode)
+_SWITCH = re.compile(r"(?:true|false|yes|no|on|off|none|null|[0-9]{1,3})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needle:
+    """A value as it is found in a reading of a text; ``alone``: only as a whole word, with white space only if ``spaced``."""
+
+    text: bytes
+    alone: bool = False
+    spaced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """A filter that replaces secret values in texts and in JSON values."""
+    """A filter that replaces secret values in texts, in bytes and in JSON values; one without needles changes nothing."""
 
-    pattern: re.Pattern[str] | None
+    needles: tuple[_Needle, ...] = ()
 
     def text(self, text: str) -> str:
         """Return the text with every secret value replaced by `SHOWN`."""
-        return self.pattern.sub(SHOWN, text) if self.pattern else text
+        if not self.needles:
+            return text
+        data = _bytes(text)
+        spans = self.spans(data)
+        return spliced(data, spans).decode("utf-8", "surrogatepass") if spans else text
+
+    def data(self, data: bytes) -> bytes:
+        """Return the bytes with every secret value replaced by `SHOWN`."""
+        return spliced(data, self.spans(data))
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with the secrets replaced in all its keys and texts, at any depth."""
+        """Return a JSON value with the secrets replaced in all its keys and texts, at any depth.
+
+        A text of a few letters is kept, even if it is a secret: it is a word of the protocol with nodes, such as "error".
+        """
         if isinstance(value, str):
-            return self.text(value)
+            return value if len(value) < _WORD and value.isalpha() else self.text(value)
         if isinstance(value, Mapping):
-            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+            return {self.value(str(key)): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
 
+    def stream(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield a log that arrives in pieces with every secret value replaced. Bytes that may be the beginning of a value are
+        held back until more arrive, or until the end."""
+        held = b""
+        for piece in pieces:
+            held += piece
+            spans = self.spans(held)
+            safe = self._begun(held)
+            safe = next((start for start, stop in spans if start <= safe < stop), safe)
+            if safe:
+                yield spliced(held[:safe], [span for span in spans if span[1] <= safe])
+                held = held[safe:]
+        if held:
+            yield self.data(held)
+
+    def spans(self, data: bytes | mmap, *, words: bool = True) -> list[tuple[int, int]]:
+        """Return where the secret values are. ``words=False``: without those that are only replaced as whole words."""
+        needles = [needle for needle in self.needles if words or not needle.alone]
+        if not needles:
+            return []
+        reach = max(4096, 16 * max(len(needle.text) for needle in needles))
+        spans: list[tuple[int, int]] = []
+        for start in range(0, len(data), _BLOCK):
+            first = max(0, start - reach)
+            # One byte more on each side shows whether a word ends at the edge.
+            block = bytes(data[first : start + _BLOCK + 1])
+            spans += [
+                (first + begin, first + end)
+                for begin, end in _places(block, needles)
+                if (begin or not first) and (end < len(block) or first + end == len(data))  # others are in another block
+            ]
+        return merged(spans)
+
+    def _begun(self, data: bytes) -> int:
+        """Return where a secret value may begin that goes on after the end of the data; the length of the data if nowhere."""
+        first = max(0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024)
+        begins = [len(data)]
+        for reading in unfinished(data[first:]):
+            begins.append(first + reading.end)
+            for needle in self.needles:
+                sizes = range(min(len(needle.text) - 1, len(reading.text)), 0, -1)
+                size = next((size for size in sizes if reading.text.endswith(needle.text[:size])), 0)
+                begins += [first + reading.raw(len(reading.text) - size)[0]] if size else []
+        return min(begins)
+
+
+NO_SECRETS = Redaction()
+
 
 def redaction(values: Iterable[str]) -> Redaction:
-    """Return the redaction of these values in all their forms. Empty values are ignored."""
-    secrets = sorted({value for value in values if value.strip()}, key=lambda value: (-len(value), value))
-    forms = dict.fromkeys(form for value in secrets for form in _forms(value))
-    longest_first = sorted(forms, key=lambda form: (-len(form), form))
-    patterns = [re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)" for form in longest_first]
-    return Redaction(re.compile("|".join(patterns)) if patterns else None)
+    """Return the redaction of these values in all their forms. Switches, and values shorter than `LEAST`, are ignored."""
+    needles: dict[_Needle, None] = {}
+    for value in values:
+        if not is_switch(value) and len(significant(value)) >= LEAST:
+            needles.update(dict.fromkeys(_needles(value)))
+            # A program may print a value of several lines line by line, with something else between them.
+            for line in value.splitlines():
+                if len(line.strip()) >= _WORD and len(significant(line)) >= _WORD:
+                    needles.update(dict.fromkeys(_needles(line)))
+    return Redaction(tuple(needles))
 
 
-def _forms(value: str) -> Iterator[str]:
-    yield value
-    if len(value) < _SHORT:
-        return
-    yield value.strip()
-    yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= _LEAST_ENCODED)
-    yield shlex.quote(value).strip("'")
-    yield value.replace("'", "'\\''")
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield repr(value)[1:-1]
-    encoded = value.encode("utf-8", "surrogateescape")
-    yield repr(encoded)[2:-1]
-    for url_quote in (quote, quote_plus):
-        yield url_quote(encoded, safe="")
-        yield url_quote(encoded)
-        yield re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), url_quote(encoded, safe=""))
-    if len(encoded) >= _LEAST_ENCODED:
-        yield encoded.hex()
-        yield from _packed(encoded)
+def is_switch(value: str) -> bool:
+    """Return True for a value that turns something on or off, or is a number of up to three digits; it is no secret, whatever
+    the name of its variable.
+
+    >>> is_switch("1"), is_switch("False"), is_switch("hunter2")
+    (True, True, False)
+    """
+    return not value.strip() or bool(_SWITCH.fullmatch(value.strip()))
 
 
-def _packed(encoded: bytes) -> Iterator[str]:
+def significant(value: str) -> bytes:
+    """Return the bytes of a value by which it is recognised: those that quoting and wrapping do not alter."""
+    return plain(_bytes(value))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def spliced(data: bytes | mmap, spans: Spans) -> bytes:
+    """Return the bytes with `SHOWN` in each of these places."""
+    parts, position = [], 0
+    for start, stop in spans:
+        parts += [data[position:start], SHOWN.encode()]
+        position = stop
+    return b"".join([*parts, data[position:]])
+
+
+def _needles(value: str) -> Iterator[_Needle]:
+    data = _bytes(value)
+    recognised = significant(value)
+    is_number = value.isdigit() and len(value) < _WORD_OF_DIGITS
+    alone = is_number or len(value.strip()) < _WORD or len(recognised) < _WORD
+    for text in forms(data):
+        # At its end a percent sign may seem to begin an escape, with what follows the value.
+        if text := text.rstrip(b"%&\\"):
+            yield _Needle(text, alone, bool(_SPACE.search(data.strip())))
+    # In base64, a value is often part of a longer text, as in a header or in JSON.
+    for form in dict.fromkeys((data, *(_bytes(json.dumps(value, ensure_ascii=is_ascii)[1:-1]) for is_ascii in (True, False)))):
+        packed = [form.hex().encode(), form.hex().upper().encode()]
+        packed += [pack(form).rstrip(b"=") for pack in _PACKERS] if alone else _packed(form)
+        yield from (_Needle(plain(text), alone, spaced=not alone) for text in packed)
+
+
+def _packed(data: bytes) -> Iterator[bytes]:
     """Yield, for each alignment, the part of the base64 text that does not depend on the bytes before and after the value."""
     for before in range(3):
-        padded = bytes(before) + encoded
+        padded = bytes(before) + data
         whole = len(padded) // 3 * 3
         skipped = (before * 8 + 5) // 6
-        for pack in (base64.b64encode, base64.urlsafe_b64encode):
-            yield pack(padded[:whole]).decode()[skipped:]
+        for pack in _PACKERS:
+            yield pack(padded[:whole])[skipped:]
+
+
+def _places(data: bytes, needles: Sequence[_Needle]) -> Iterator[tuple[int, int]]:
+    """Yield where the needles are in a block of data, in any order."""
+    for text, decoder in readings(data):
+        hits = [needle for needle in needles if needle.text in text]
+        reading = Reading.of(data, decoder) if hits else None
+        for needle in hits:
+            assert reading
+            at = reading.text.find(needle.text)
+            while at >= 0:
+                start, stop = reading.raw(at)[0], reading.raw(at + len(needle.text) - 1)[1]
+                if not needle.alone or _is_alone(data, start, stop, needle.spaced):
+                    yield start, stop
+                at = reading.text.find(needle.text, at + 1)
+
+
+def _is_alone(data: bytes, start: int, stop: int, is_spaced: bool) -> bool:
+    edges = data[start - 1 : start] + data[stop : stop + 1] if start else data[stop : stop + 1]
+    return not _WORD_BYTES.intersection(edges) and (is_spaced or not _SPACE.search(data, start, stop))
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans in order and without overlaps."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged

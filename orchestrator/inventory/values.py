@@ -25,9 +25,11 @@ __all__ = [
     "KeyPath",
     "MachineValues",
     "Where",
+    "RESERVED",
     "checked",
     "found",
     "is_whole",
+    "shown_key",
     "unknown_key",
 ]
 
@@ -43,6 +45,8 @@ _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 # The placement of a run sets these; if an inventory set them too, every rank would get the same wrong values.
 PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+RESERVED = "ORCH_"
+"""The beginning of the names by which orch finds the processes of its runs and labs; only orch sets such variables."""
 
 
 def _takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
@@ -88,6 +92,11 @@ _VarName = Annotated[str, _takes("a name of letters, digits and '_'", lambda val
 _EnvName = Annotated[
     str,
     _takes("a variable that the inventory may set", lambda value: value not in PLACED, "the placement of a run sets it"),
+    _takes(
+        f"a variable that does not begin with {RESERVED}",
+        lambda value: not str(value).startswith(RESERVED),
+        "orch finds the processes of a run by such variables and sets them itself; use another name",
+    ),
     _takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
 ]
 _EnvText = Annotated[str, _takes("text", _is_text, "put quotes around it")]
@@ -232,11 +241,21 @@ def found(value: Any, secret: bool = False) -> str:
     return f"the {kind} {text if len(text) <= 60 else text[:60] + '…'}"
 
 
+def shown_key(key: str | int) -> str:
+    """Return a key for a message: printable, at most 60 characters, and without what comes after '=', which may be a secret.
+
+    >>> shown_key("HF_TOKEN=abc"), shown_key(""), shown_key("a\\nb")
+    ('HF_TOKEN=…', "''", 'a\\\\nb')
+    """
+    name, equals, _ = str(key).partition("=")
+    text = (name if name.isprintable() else repr(name)[1:-1]) + (f"{equals}…" if equals else "") or "''"
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
 def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> ConfigError:
     """Return the fault for a key outside ``known``; an empty hint lists the known keys and the closest one."""
-    shown = key if len(key) <= 60 else key[:60] + "…"
     hint = hint or f"known keys: {', '.join(known)}{nearest(key, known)}"
-    return ConfigError(f"expected a known key, got {shown!r}", where=where, hint=hint)
+    return ConfigError(f"expected a known key, got '{shown_key(key)}'", where=where, hint=hint)
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigError:
@@ -244,8 +263,10 @@ def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigE
     if error["type"] == "extra_forbidden":
         return _misplaced(str(path[-1]), _holder(model, path[:-1]), where(path))
     context = {"expected": "a mapping", "hint": ""} | error.get("ctx", {})
-    secret = path[:1] == ("env",) and len(path) > 1 and error["loc"][-1] != "[key]"
-    got = "text that contains NUL" if secret and isinstance(error["input"], str) else found(error["input"], secret)
+    # A value that stands where a mapping belongs may be a secret as well: env: HF_TOKEN=abc
+    secret = path[:1] == ("env",) or context["expected"] == "a mapping"
+    has_nul = isinstance(error["input"], str) and "\0" in error["input"]
+    got = "text that contains NUL" if secret and has_nul else found(error["input"], secret)
     numeral = (
         isinstance(error["input"], str) and error["input"].isdecimal() and context["expected"].startswith("a whole number")
     )

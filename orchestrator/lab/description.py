@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 
 from orchestrator.errors import ConfigError
 from orchestrator.lab.identity import login_user
+from orchestrator.lab.machine import PRIVATE
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab
 
@@ -81,7 +83,9 @@ def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, st
         "known_hosts": str(lab.directory / "known_hosts"),
         "config": str(lab.ssh_config),
     }
-    variables = {"interface": interface, "python": lab.python, "runner_python": lab.python}
+    variables = {"interface": interface, "python": shlex.quote(lab.python), "runner_python": lab.python}
+    if lab.kind == "namespaces":
+        variables["lab_private"] = " ".join(PRIVATE)
     return "".join(
         [
             "# Written by `orch lab up`, removed by `orch lab down`.\n",

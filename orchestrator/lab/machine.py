@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.lab.programs import run
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["HOME", "interpreter_folders", "mounts", "write_etc"]
+__all__ = ["HOME", "PRIVATE", "interpreter_folders", "mounts", "write_etc"]
 
 HOME = "/root"
 PRIVATE = ("/dev/shm", "/home", HOME, "/run", "/tmp", "/var/tmp")

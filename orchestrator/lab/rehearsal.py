@@ -21,7 +21,7 @@ from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
-from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read
+from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read, remove
 from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, environ, held_namespaces, namespace, snapshot
 
 __all__ = ["argv_inside", "argv_on", "down", "environment", "load", "start_nodes", "up", "wait_until_answering"]
@@ -54,11 +54,11 @@ def up(
         say(f"lab: not {reason}")
     lab = _planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu)
     if read(lab.directory) is not None:
-        _clear_rest(lab.directory)
+        _clear_rest(lab.directory, say)
     claim(lab)
     try:
         write_identity(lab)
-        lab.inventory.parent.mkdir(parents=True)
+        lab.inventory.parent.mkdir(parents=True, exist_ok=True)
         text = inventory_text(lab, gpus=gpus, slots=slots, settings=gpu_settings(os.environ))
         lab.inventory.write_text(text, encoding="utf-8")
         _start_all(lab, share)
@@ -89,13 +89,14 @@ def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> 
     return Lab(directory, secrets.token_hex(8), kind, members, python, mtu)
 
 
-def _clear_rest(directory: Path) -> None:
+def _clear_rest(directory: Path, say: Callable[[str], None]) -> None:
     """Remove the remains of a lab that has died. Raises ConfigError if it is alive or may still be starting."""
     try:
         load(directory)
     except ConfigError as error:
         if "died" in error.message:
-            down(directory)
+            for line in down(directory):
+                say(line)
             return
         raise
     raise ConfigError(f"a lab is already up in {directory}", hint="end it with `orch lab down`")
@@ -155,9 +156,10 @@ def environment(lab: Lab) -> Mapping[str, str]:
 
 
 def down(directory: Path) -> list[str]:
-    """End every process of the lab and remove its directory; return a text for each kind of process that was ended.
+    """End every process of the lab and remove the files that it made; return a text for each kind of process that was ended.
 
-    Does nothing if the directory holds no lab. Spares the caller and its parents, so that ``orch lab down`` works inside
+    The last text is the directory, with the names of files that are not the lab's, such as benches: they stay. Does nothing if
+    the directory holds no lab. Spares the caller and its parents, so that ``orch lab down`` works inside
     ``orch lab shell``.
     """
     lab = read(directory)
@@ -171,9 +173,10 @@ def down(directory: Path) -> list[str]:
         ended = end_all(partial(_members, lab, networks - shared, inner - shared))
     cgroups.clear(lab)
     others = Counter(ended[pid].name for pid in sorted(ended) if pid not in firsts | {holder})
-    _remove(lab.directory)
+    kept = remove(lab)
     names = [fold(nodes.values())] if nodes else []
-    return [*names, *(f"{count} x {name}" for name, count in others.items()), str(lab.directory)]
+    stays = f"{lab.directory} stays, with files that are not the lab's: {', '.join(kept)}"
+    return [*names, *(f"{count} x {name}" for name, count in others.items()), stays if kept else str(lab.directory)]
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:
@@ -193,14 +196,3 @@ def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[
     }
     pids = descendants(belonging, processes) - ancestors(os.getpid(), processes)
     return {pid: processes[pid] for pid in pids if not (inner and namespace(pid, "pid") in inner)}
-
-
-def _remove(directory: Path) -> None:
-    """Remove the lab's files, ``lab.json`` last: until then a second ``down`` can continue an interrupted one."""
-    for entry in directory.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        elif entry.name != "lab.json":
-            entry.unlink()
-    (directory / "lab.json").unlink()
-    directory.rmdir()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,11 +20,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.files import failures, make_folder
 from orchestrator.procs import live_pid
 
-__all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read"]
+__all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read", "remove"]
 
 Kind = Literal["namespaces", "loopback", "asyncssh"]
 KINDS: tuple[Kind, ...] = ("namespaces", "loopback", "asyncssh")
 SCHEMA = 1
+_OWN_FILES = (
+    "asyncssh.log", "authorized_keys", "control", "holder.log", "holder.pid", "holder.pid.part", "id_ed25519", "id_ed25519.pub",
+    "known_hosts", "machine.json", "ready", "ssh_config", "work/inventory/cluster.yaml",
+)  # fmt: skip
+"""The files that a lab makes in its directory, besides ``lab.json`` and the folder ``nodes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Lab:
 
     @property
     def work(self) -> Path:
-        """A project directory in which ``orch`` finds the lab's inventory automatically."""
+        """The folder of the lab's inventory. Not a project: benches belong to the project that the lab was started in."""
         return self.directory / "work"
 
     @property
@@ -86,11 +93,15 @@ class Lab:
 
 
 def claim(lab: Lab) -> None:
-    """Write ``lab.json`` for a lab that is about to start. Raises ConfigError if the directory is not empty."""
+    """Write ``lab.json`` for a lab that is about to start.
+
+    Raises ConfigError if the directory is not empty, apart from what an earlier lab left in its ``work`` because it was not its
+    own.
+    """
     hint = "make it a writable folder, or choose another one with --dir or ORCH_PROJECT"
-    make_folder(lab.directory, hint)
-    with failures(lab.directory, hint=hint):
-        occupied = any(lab.directory.iterdir())
+    make_folder(lab.directory, hint, is_input=True)
+    with failures(lab.directory, hint=hint, is_input=True):
+        occupied = any(entry != lab.work for entry in lab.directory.iterdir())
     if occupied:
         raise ConfigError("expected an empty or new directory for the lab", kind="unsafe_path", where=str(lab.directory))
     record = {
@@ -102,7 +113,7 @@ def claim(lab: Lab) -> None:
         "nodes": [{"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes],
     }
     path = lab.directory / "lab.json"
-    with failures(path, hint=hint), path.open("x", encoding="utf-8") as file:
+    with failures(path, hint=hint, is_input=True), path.open("x", encoding="utf-8") as file:
         json.dump(record, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -146,3 +157,27 @@ def _from_record(directory: Path, record: Mapping[str, Any]) -> Lab:
     )
     kind = cast(Kind, record["kind"])
     return Lab(directory, record["marker"], kind, nodes, record["python"], record["mtu"])
+
+
+def remove(lab: Lab) -> list[str]:
+    """Remove the files that the lab made, and return the names of all others in its directory: they are somebody's results.
+
+    ``lab.json`` is removed last: until then a second removal can continue an interrupted one.
+    """
+    if (lab.directory / "nodes").exists():
+        shutil.rmtree(lab.directory / "nodes")
+    for name in _OWN_FILES:
+        (lab.directory / name).unlink(missing_ok=True)
+    for folder in (lab.inventory.parent, lab.work):
+        with suppress(OSError):  # not empty, or removed before
+            folder.rmdir()
+    others = [path for path in lab.directory.iterdir() if path.name != "lab.json"]
+    kept = sorted(str(entry.relative_to(lab.directory)) for path in others for entry in _contents(lab, path))
+    (lab.directory / "lab.json").unlink()
+    with suppress(OSError):
+        lab.directory.rmdir()
+    return kept
+
+
+def _contents(lab: Lab, path: Path) -> list[Path]:
+    return list(path.iterdir()) if path == lab.work else [path]

@@ -3,7 +3,7 @@
 May use `inventory`. Pure: nothing in this package opens a file.
 """
 
-from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.grammar import UNITS, LogGrammar
 from orchestrator.logs.steps import RankAggregate, StepSample
 
-__all__ = ["LogGrammar", "RankAggregate", "StepSample"]
+__all__ = ["UNITS", "LogGrammar", "RankAggregate", "StepSample"]

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["LogGrammar"]
+__all__ = ["RATES", "TIMES", "UNITS", "LogGrammar"]
+
+UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+"""Seconds in a unit of time."""
+TIMES = ("timestamp", "elapsed_s", "step_time_s")
+RATES = ("samples_per_s", "steps_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +20,12 @@ class LogGrammar:
 
     ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first`` or ``every``, the nodes
     whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
-    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``. ``scope``: ``global`` if a
+    ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and ``loss`` and ``skipped``
+    to verify that the program trains. ``scope``: ``global`` if a
     rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank; ``scope_by``
     sets the scope for single values of options.
+    ``units``: the unit of time of single values, from `UNITS`; of a rate that of its denominator. ``summed_over``: rates and
+    counts that the program has already added up over all ``nodes`` or all ``ranks``.
     ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
     ``after_warmup``: the program does not count its warm-up, so its first step is the first of the window.
     ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
@@ -39,6 +47,13 @@ class LogGrammar:
     closing: str = ""
     nccl_files: tuple[str, ...] = ()
     readings: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
+    summed_over: Mapping[str, str] = field(default_factory=dict)
+
+    def factor(self, name: str) -> float:
+        """Return what a printed value has to be multiplied by to be in seconds, or per second."""
+        seconds = UNITS[self.units.get(name, "s")]
+        return 1 / seconds if name in RATES else seconds
 
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
         """Return the grammar for a run with these options."""

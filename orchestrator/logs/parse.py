@@ -91,6 +91,7 @@ class _Collector:
         self.others = [reader for reader in (self.rank, self.closing_line, self.reading) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
+        self.factors = {name: grammar.factor(name) for name in grammar.units}
         self.voices: dict[int | None, RankColumns] = defaultdict(RankColumns)
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
@@ -171,6 +172,8 @@ class _Collector:
                 raise ValueError(name)
         else:
             values = wholes(present) if name == "samples" else list(map(float, present))
+            if factor := self.factors.get(name):
+                values = [value * factor for value in values]
         remaining = iter(values)
         return values if len(present) == len(texts) else [None if text is None else next(remaining) for text in texts]
 
@@ -254,7 +257,7 @@ class _Collector:
         if name == "timestamp" and ":" in text:
             return self._clock(tag, text)
         try:
-            return float(text)
+            return float(text) * self.factors.get(name, 1.0)
         except ValueError:
             return None
 

@@ -18,17 +18,19 @@ from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
 from typing import Any
 
-__all__ = ["ABSURD", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
+__all__ = ["ABSURD", "SPEEDS", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
 
 ABSURD = 1e15
 """No time in seconds and no rate of a training run comes near this; larger values are damaged or false."""
-VALUES = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
+SPEEDS = ("timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples")
+VALUES = (*SPEEDS, "loss", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
     """A step and its values in the log. ``timestamp`` is seconds on one clock at the END of the step, ``elapsed_s`` since the
-    start of training. Rates are as printed; the grammar's ``scope`` and ``cumulative`` define what they cover."""
+    start of training. Rates are as printed; the grammar's ``scope`` and ``cumulative`` define what they cover. ``skipped`` is
+    the number of steps since the last line that changed nothing, because the loss scaler found an overflow."""
 
     step: int
     timestamp: float | None = None
@@ -37,6 +39,8 @@ class StepSample:
     steps_per_s: float | None = None
     elapsed_s: float | None = None
     samples: int | None = None
+    loss: float | None = None
+    skipped: float | None = None
 
 
 _SLOTS = tuple((field.name, getattr(StepSample, field.name).__set__) for field in fields(StepSample))
@@ -163,7 +167,9 @@ class _Part:
         return float(self.first[name][row] * self.count + differences)
 
     def _times(self, name: str, column: list[Any]) -> list[Any]:
-        """Return a column that can be summed; values that no training run can have become NaN."""
+        """Return a column that can be summed; times and rates that no training run can have become NaN."""
+        if name in ("loss", "skipped"):
+            return column
         usual = min(column) > 1 / ABSURD and sum(column) < ABSURD  # no positive value is above the sum
         if not usual:
             column = [value if 1 / ABSURD < abs(value) < ABSURD or value == 0 else math.nan for value in column]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from orchestrator.errors import OrchError
-from orchestrator.inventory import Host
+from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
 from orchestrator.nodes.node import Node
@@ -19,11 +19,15 @@ _PREPARING = 16
 
 
 class Cluster:
-    """Connections to hosts by name. Use as a context manager; leaving it closes every connection."""
+    """Connections to hosts by name. Use as a context manager; leaving it closes every connection.
 
-    def __init__(self, hosts: Sequence[Host], trust: Trust) -> None:
+    ``redaction`` is applied to everything that nodes say, and to their errors; the bytes of logs are collected as they are.
+    """
+
+    def __init__(self, hosts: Sequence[Host], trust: Trust, redaction: Redaction) -> None:
         self.hosts = tuple(hosts)
         self.trust = trust
+        self.redaction = redaction
         self.nodes: dict[str, Node] = {}
         self._by_name = {host.name: host for host in self.hosts}
 
@@ -64,7 +68,11 @@ class Cluster:
         return self._by_name[name]
 
     def _connect(self, name: str, endpoint: Endpoint | None = None) -> Node:
-        return Node(connect(self._host(name), self.trust, endpoint), runner_source())
+        try:
+            return Node(connect(self._host(name), self.trust, endpoint), runner_source(), self.redaction)
+        except OrchError as error:  # an ssh server may say anything
+            error.message, error.hint = self.redaction.text(error.message), self.redaction.text(error.hint)
+            raise
 
     def __enter__(self) -> Cluster:
         return self

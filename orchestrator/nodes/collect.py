@@ -14,24 +14,27 @@ from typing import IO
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
+from orchestrator.inventory.secrets import spliced
 from orchestrator.nodes.node import Node
+from orchestrator.plan import Limits
 from orchestrator.record import RunDir
+from orchestrator.record.evidence import mark_secrets
 from orchestrator.record.manifest import Clean, RecordedOutcome, read_manifest, write_outcome
-from orchestrator.record.node_record import ExitRecord, exit_record
+from orchestrator.record.node_record import ExitRecord, cause_of, exit_record
 from orchestrator.strictjson import strict_json
 
 __all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
 
 _MAX_FILES = 4096
-# Above the limit at which a node stops a run for its output, because the node notices it up to a second late.
-_MAX_BYTES = 4 << 30
+_MAX_BYTES = Limits().output_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The collected logs of one host and one run. ``complete``: the exit record is collected and every digest matches.
 
-    ``odd`` are names in the log folder that are not logs and were neither opened nor sent: links, pipes, devices.
+    ``absent``: the node does not have the run. ``odd`` are names in the log folder that are not logs and were neither opened
+    nor sent: links, pipes, devices.
     """
 
     host: str
@@ -40,18 +43,25 @@ class Collected:
     complete: bool
     note: str = ""
     odd: tuple[str, ...] = ()
+    absent: bool = False
 
 
 def collect_host(
-    node: Node, run: RunDir, *, timeout_s: float = 60.0, moved: Callable[[int], None] = lambda count: None
+    node: Node,
+    run: RunDir,
+    *,
+    max_bytes: int = _MAX_BYTES,
+    timeout_s: float = 60.0,
+    moved: Callable[[int], None] = lambda _: None,
 ) -> Collected:
-    """Collect one host's logs of a run. ``moved`` is called with each number of bytes received. Safe to repeat.
+    """Collect one host's logs of a run, ``max_bytes`` at most, the limit at which a node stops a run for its output.
 
-    Raises TransportError transfer_corrupt after one failed retry.
+    ``moved`` is called with each number of bytes received. Safe to repeat. Raises TransportError transfer_corrupt after one
+    failed retry, and RunError result_invalid if the node sends anything else than pieces of logs within these limits.
     """
     host = node.host.name
     for attempt in (1, 2):
-        collected = _collect_once(node, run, timeout_s, moved)
+        collected = _collect_once(node, run, timeout_s, max_bytes, moved)
         wrong = _mismatches(run, host)
         if not wrong:
             return replace(collected, complete=exit_record(run, host) is not None)
@@ -114,18 +124,23 @@ class _Logs:
                 file.close()
 
 
-def _collect_once(node: Node, run: RunDir, timeout_s: float, moved: Callable[[int], None]) -> Collected:
+def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, moved: Callable[[int], None]) -> Collected:
     """Collect new bytes. The caller compares the digests and decides whether the logs are complete."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
-    with closing(_Logs(run, host, moved)) as logs:
-        wanted = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=_MAX_BYTES, max_files=_MAX_FILES)
-        for name, size in wanted.sizes.items() if wanted else ():
-            if size == 0 and name not in have:
-                logs.at(name, 0)
+    try:
+        with closing(_Logs(run, host, moved)) as logs:
+            wanted = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=max_bytes, max_files=_MAX_FILES)
+            for name, size in wanted.sizes.items() if wanted else ():
+                if size == 0 and name not in have:
+                    logs.at(name, 0)
+    except BaseException:
+        mark_secrets(run, host, node.redaction)  # in what arrived before the error
+        raise
     if wanted is None:
-        return Collected(host, 0, len(have), False, "no longer on the node" if have else "not on the node")
-    if wanted.exit_record:
+        return Collected(host, 0, len(have), False, "no longer on the node" if have else "not on the node", absent=True)
+    mark_secrets(run, host, node.redaction, wanted.exit_record)
+    if wanted.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", wanted.exit_record)
     note = f"{wanted.left_out} files beyond the first {_MAX_FILES} were left out" if wanted.left_out else ""
     if wanted.alive and not wanted.exit_record:
@@ -174,8 +189,8 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
     error = None
     if bad:
         host, record = min(bad, key=lambda item: item[1].state != "failed")
-        kind, _, text = record.reason.partition(": ")
-        error = RunError(text or f"it ended with code {record.code}", kind=kind or "rank_failed", host=host)
+        kind, text = cause_of(record.reason) if record.reason else ("rank_failed", f"it ended with {record.how}")
+        error = RunError(text, kind=kind, host=host)
     clean = {host: Clean(checked=False) for host in hosts}
     write_outcome(run, RecordedOutcome("failed" if bad else "finished", error, clean))
 
@@ -197,7 +212,8 @@ def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
     if wanted is None:
         return None
     try:
-        record = ExitRecord.of(strict_json(wanted.exit_record, "exit.json")) if wanted.exit_record else None
+        data = spliced(wanted.exit_record, node.redaction.spans(wanted.exit_record, words=False))
+        record = ExitRecord.of(strict_json(data, "exit.json")) if data else None
     except ValueError as error:
         message = f"expected an exit record: {error}"
         raise RunError(message, kind="result_invalid", host=node.host.name, run_id=run_id) from error

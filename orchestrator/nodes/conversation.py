@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
-from orchestrator.inventory import Host
+from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.strictjson import strict_json
 from orchestrator.transport.ssh import Channel
 
@@ -37,11 +37,12 @@ pieces; a piece is valid until the function returns."""
 class Call:
     """A request and its answer: reads lines and counted bytes from a channel; every wait has a timeout."""
 
-    def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str) -> None:
+    def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str, redaction: Redaction = NO_SECRETS) -> None:
         self.channel = channel
         self.host = host
         self.timeout_s = timeout_s
         self._python = python
+        self._redaction = redaction
         self._buffer = bytearray()
         self._spoke = False
 
@@ -103,12 +104,12 @@ class Call:
         try:
             value = strict_json(text, self.host.name)
         except DataError:
-            raise self._broken(f"{text[:80]!r}") from None
+            value = None
         if not isinstance(value, dict):
-            raise self._broken(f"{text[:80]!r}")
+            raise self._broken(repr(self._redaction.data(text)[:80]))
         if "error" in value:
-            raise refusal(value["error"], self.host.name)
-        return value
+            raise refusal(self._redaction.value(value["error"]), self.host.name)
+        return {name: self._redaction.value(part) for name, part in value.items()}
 
     def read(self, count: int) -> bytes:
         """Return exactly ``count`` bytes."""
@@ -151,8 +152,9 @@ class Call:
             raise self._ended() from None
 
     def _ended(self) -> OrchError:
-        streams = (self.channel.stderr_tail(), bytes(self._buffer[-8192:]))
-        words = [line for stream in streams for line in stream.decode("utf-8", "replace").strip().splitlines()[-3:]]
+        streams = (self.channel.stderr_tail(), bytes(self._buffer))
+        texts = (self._redaction.data(stream).decode("utf-8", "replace") for stream in streams)
+        words = [line for text in texts for line in text.strip().splitlines()[-3:]]
         output = " / ".join(words) or "it printed nothing"
         if self._spoke:
             return RunError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.inventory import Host
+from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
 from orchestrator.transport.ssh import Transport
 
@@ -84,8 +84,9 @@ class Wanted:
 class Node:
     """One host, accessed through its node runner over one open connection. Raises OrchError with ``host`` set."""
 
-    def __init__(self, transport: Transport, runner: bytes) -> None:
+    def __init__(self, transport: Transport, runner: bytes, redaction: Redaction = NO_SECRETS) -> None:
         self.transport = transport
+        self.redaction = redaction
         self.host: Host = transport.host
         self.root = str(self.host.vars.get("workdir", "~/.orch-node"))
         self.runner_python = str(self.host.vars.get("runner_python", "python3"))
@@ -188,7 +189,8 @@ class Node:
     def _begin(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Call:
         """Send a request to the idle runner or to a new one; return the call, positioned at the start of its answer."""
         nonce = secrets.token_hex(8)
-        header = json.dumps({**request, "op": op, "nonce": nonce, "root": self.root}).encode() + b"\n"
+        names = {"op": op, "nonce": nonce, "root": self.root, "node": self.host.name}
+        header = json.dumps({**request, **names}).encode() + b"\n"
         mark = b"ORCH " + nonce.encode() + b"\n"
         with self._keeping:
             idle = self._idle.pop() if self._idle else None
@@ -204,7 +206,8 @@ class Node:
                 return idle
         began = time.monotonic()
         argv = [self.runner_python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
-        call = Call(self.transport.popen(argv, timeout_s=timeout_s), self.host, timeout_s, self.runner_python)
+        channel = self.transport.popen(argv, timeout_s=timeout_s)
+        call = Call(channel, self.host, timeout_s, self.runner_python, self.redaction)
         try:
             call.begin(_LEADER + self._runner + header, mark, timeout_s)
         except BaseException:
@@ -227,7 +230,7 @@ def _pieces(sink: Sink, max_bytes: int, max_files: int) -> Reader[Wanted | None]
         names.add(name)
         received += size
         if not size or len(names) > max_files or offset + received > max_bytes:
-            raise ValueError(f"{size} bytes of {name!r} from {offset}")
+            raise ValueError(f"{size} bytes of {name!r} from {offset}; up to {max_files} logs of {max_bytes} bytes may come")
         if line["packed"]:
             packed = bytearray()
             yield count, packed.extend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ def capture(
     the facts include ``standing``, what they depend on.
     """
     probe = framework.probe if framework else "print('{}')"
+    capture_id = secrets.token_hex(8)
     brief = {"distributions": list(framework.distributions)} if framework and briefly else {}
 
     def ask(name: str) -> dict[str, Any]:
@@ -41,10 +43,11 @@ def capture(
         answer = node.ask(
             "facts",
             timeout_s=150,
-            python=str(node.host.vars.get("python", "python3")),
+            python=list(node.host.python),
             probe=probe,
             probe_timeout_s=120,
             ports=list(ports),
+            capture=capture_id,
             interface=node.host.vars.get("interface"),
             peer=_peer(cluster.hosts, name),
             data_dir=node.host.vars.get("data_dir"),
@@ -52,7 +55,9 @@ def capture(
             **brief,
         )
         try:
-            facts = {**answer["facts"], **told_facts(unpacked(answer["told"]))}
+            devices = node.host.vars.get("cuda_visible_devices")
+            reports = cluster.redaction.value(unpacked(answer["told"]))
+            facts = {**answer["facts"], **told_facts(reports, None if devices is None else str(devices))}
         except (ValueError, TypeError, AttributeError, LookupError) as error:  # a node may send anything
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None

@@ -42,7 +42,7 @@ class Bench:
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""
         count = len(self.cells)
-        order = ordered(count, repeat, self.schedule.order, self.schedule.seed)[-count:]
+        order = ordered(count, repeat, self.schedule.order, self.schedule.seed, self.schedule.repeats)[-count:]
         return tuple(
             self.run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
         )
@@ -58,11 +58,13 @@ class Bench:
         )
 
 
-def ordered(count: int, repeats: int, order: str, seed: int) -> list[tuple[int, int]]:
-    """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once, so drift affects them equally.
+def ordered(count: int, repeats: int, order: str, seed: int, planned: int = 0) -> list[tuple[int, int]]:
+    """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once; ``order`` is one of `ORDERS`.
 
-    >>> ordered(2, 2, "interleaved", 0)
-    [(0, 1), (1, 1), (0, 2), (1, 2)]
+    ``planned`` is the number of repeats at the start of the bench, by default ``repeats``: more of them continue its order.
+
+    >>> ordered(2, 3, "balanced", 0)
+    [(0, 1), (1, 1), (1, 2), (0, 2), (0, 3), (1, 3)]
     """
     generator = random.Random(seed)
     pairs = []
@@ -70,8 +72,22 @@ def ordered(count: int, repeats: int, order: str, seed: int) -> list[tuple[int, 
         block = list(range(count))
         if order == "random":
             generator.shuffle(block)
+        if order == "balanced" and _is_backwards(repeat, planned or repeats):
+            block.reverse()
         pairs += [(cell, repeat) for cell in block]
     return pairs
+
+
+def _is_backwards(repeat: int, planned: int) -> bool:
+    """Return True if a block of a balanced order runs its cells from last to first.
+
+    In two opposite blocks every cell runs at the same place on average, so a linear drift falls out of their differences. An
+    even number of blocks consists of such pairs. They alternate as in the sequence of Thue and Morse (forwards, backwards,
+    backwards, forwards, …), so after four blocks only the curvature within a block is left of a quadratic drift, and after
+    eight of a cubic one. Of an odd number, one block has no opposite: plain alternation does the same for a quadratic drift,
+    and of a linear one the part within one block over the number of blocks is left, for the analysis to take out.
+    """
+    return repeat % 2 == 0 if planned % 2 else (repeat - 1).bit_count() % 2 == 1
 
 
 def plan_run(folder: FrameworkFolder, spec: RunSpec, hosts: Sequence[Host], *, run_id: str, repeat: int, port: int) -> Plan:

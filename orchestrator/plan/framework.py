@@ -16,7 +16,7 @@ from orchestrator.inventory import nearest
 from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 
-__all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "payload_path"]
+__all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "payload_path", "run_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +185,12 @@ def payload_path(name: str, digest: str) -> str:
     The set's ``digest`` names the folder, so a set on a node is never stale and never sent again.
     """
     return f"payload/{digest}/{name}"
+
+
+def run_path(host: str, run_id: str) -> str:
+    """Return the path of a run's directory on a node, in its work directory.
+
+    Nodes may share a work directory, as in a home on NFS. Everything except the payload is therefore in a folder of the node's
+    own, named as the inventory names the node: that name differs between the nodes of a run and survives a reboot.
+    """
+    return f"nodes/{host}/runs/{run_id}"

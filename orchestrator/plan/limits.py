@@ -20,4 +20,5 @@ class Limits:
     grace_s: float = 5.0
     arm_s: float = 30.0
     ask_s: float = 20.0
+    wait_s: float = 0.0
     output_bytes: int = 1 << 30

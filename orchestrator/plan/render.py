@@ -5,16 +5,18 @@ Templates see only the values listed in `_context`; `orchestrator.plan.sandbox` 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, secret_values
-from orchestrator.plan.framework import Framework, payload_digest, payload_path
+from orchestrator.inventory import REFERENCE, Host, Redaction, takes_references
+from orchestrator.inventory.values import RESERVED
+from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
-from orchestrator.plan.sandbox import HostVariables, rendered
+from orchestrator.plan.sandbox import HostVariables, command, rendered
 from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
@@ -22,9 +24,16 @@ __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 # Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _VARIABLES = "env.sh"
+# An assignment, or a removal by unset, env -u or export -n. `-x ORCH_RUN_ID`, which passes the variable on, is neither.
+_CHANGES_IDENTITY = re.compile(
+    rf"(?<![\w$-])(?P<set>{RESERVED}\w+)\+?=|\b(?:unset|env\b[^|;&]*\s-u|export\s+-n)\b[^|;&]*?\s?(?P<unset>{RESERVED}\w+)"
+)
 _WAITING = """\
 #!/bin/bash
 # The launcher on the first node starts the processes on this node; this script waits until the controller ends the run.
+# They start in the first node's directory of the run. Where nodes share no work directory, that is this one.
+mkdir -p ../../../{first}/runs
+[ -e ../../../{first}/runs/{run_id} ] || ln -s "$PWD" ../../../{first}/runs/{run_id}
 trap 'exit 0' TERM
 sleep infinity &
 wait
@@ -100,10 +109,13 @@ def render(
         context = _context(framework, spec, placement, slot, host, run_id, payload)
         files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
-            files.append(RenderedFile("launch.sh", _WAITING, 0o700))
+            waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
+            files.append(RenderedFile("launch.sh", waiting, 0o700))
         else:
             for file in framework.files:
                 text = rendered(file.template, sources, file.target, context, folder=framework.folder)
+                if file.target == "sh":
+                    _check_identity(text, sources[file.template], f"{framework.folder}/{file.template}")
                 files.append(RenderedFile(file.path, text, file.mode))
         ports = framework.ports_of(slot.node_rank, slot.nproc, placement.master_port)
         nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh"), ports))
@@ -111,8 +123,28 @@ def render(
 
 
 def env_file(framework: Framework, host: Host, chosen: Mapping[str, str]) -> str:
-    """Return the shell file with the run's variables: orch's own, the framework's, the host's, the spec's. The last wins."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _environment(framework, host, chosen).items())
+    """Return the shell file with the run's variables: orch's own, the framework's, the host's, the spec's. The last wins.
+
+    A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
+    """
+    variables = _environment(framework, host, chosen).items()
+    return "".join(
+        f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
+        for name, value in variables
+    )
+
+
+def _with_references(value: str) -> str:
+    """Return a shell word whose references are expanded; a variable that is not set on the node is empty."""
+    words, end = [], 0
+    for match in REFERENCE.finditer(value):
+        if text := value[end : match.start()]:
+            words.append(shlex.quote(text))
+        words.append(f'"${{{match[1] or match[2]}-}}"')
+        end = match.end()
+    if text := value[end:]:
+        words.append(shlex.quote(text))
+    return "".join(words) or "''"
 
 
 def _environment(framework: Framework, host: Host, chosen: Mapping[str, str]) -> dict[str, str]:
@@ -125,6 +157,23 @@ def _check_requirements(framework: Framework, host: Host) -> None:
             message = f"expected a folder, which {framework.name} requires; it is not set"
             hint = f"set it to the folder on the node that contains {content}"
             raise ConfigError(message, where=f"vars.{name} of host {host.name}", hint=hint)
+
+
+def _check_identity(text: str, source: str, template: str) -> None:
+    """Refuse a script, rendered from ``source``, that sets or removes a variable by which orch finds a run."""
+    change = next(filter(None, map(_change_of_identity, text.splitlines())), None)
+    if change:
+        number = next((at for at, line in enumerate(source.splitlines(), 1) if _change_of_identity(line)), None)
+        raise ConfigError(
+            f"expected no change of {change['set'] or change['unset']}, by which orch finds the processes of a run",
+            kind="template_error",
+            where=f"{template}:{number}" if number else template,
+            hint="use another name for a variable of your own",
+        )
+
+
+def _change_of_identity(line: str) -> re.Match[str] | None:
+    return None if line.lstrip().startswith("#") else _CHANGES_IDENTITY.search(line)
 
 
 def _refusal(framework: Framework) -> Callable[[str, str], None]:
@@ -157,35 +206,34 @@ def _context(
         "master_addr": placement.master_addr,
         "master_port": placement.master_port,
         "addresses": [other.address for other in placement.slots],
-        "python": variables.get("python", "python3"),
+        "python": command(host.python),
         "runner_python": variables.get("runner_python", "python3"),
         "host_vars": variables,
         # The variables that a launcher must pass to the processes it starts on other nodes.
         "env_names": [*_environment(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
-        # Relative, because a launch script runs in runs/<run id> of the work directory, whose path differs between nodes.
-        "payload": {name: f"../../{payload_path(name, payload_set)}" for name in payload},
-        "rank_wrapper": f"../../{payload_path('rank_wrapper.py', payload_set)}",
+        # Relative to the run's directory, because the path of the work directory differs between nodes.
+        "payload": {name: _from_run(payload_path(name, payload_set)) for name in payload},
+        "rank_wrapper": _from_run(payload_path("rank_wrapper.py", payload_set)),
     }
+
+
+def _from_run(path: str) -> str:
+    """Return a path in the work directory relative to the directory of a run, where launch scripts start."""
+    return "../" * len(run_path("host", "run").split("/")) + path
 
 
 def _fields(value: Any, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
 
 
-def without_secrets(plan: Plan, hosts: Sequence[Host], names: Sequence[str]) -> Plan:
-    """Return the plan for display and storage, with the values of these environment variables of the hosts replaced."""
-    values = secret_values(hosts, names)
+def without_secrets(plan: Plan, redaction: Redaction) -> Plan:
+    """Return the plan for display and storage, without secret values in the files."""
 
-    def cleaned(file: RenderedFile) -> RenderedFile:
-        text = file.content
-        for value in sorted(values, key=len, reverse=True):
-            text = text.replace(shlex.quote(value), "'(not shown)'").replace(value, "(not shown)")
-        return replace(file, content=text)
+    def cleaned(node: NodePlan) -> NodePlan:
+        return replace(node, files=tuple(replace(file, content=redaction.text(file.content)) for file in node.files))
 
-    if not values:
-        return plan
-    return replace(plan, nodes=tuple(replace(node, files=tuple(map(cleaned, node.files))) for node in plan.nodes))
+    return replace(plan, nodes=tuple(map(cleaned, plan.nodes)))
 
 
 def folded(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:

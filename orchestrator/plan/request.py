@@ -22,7 +22,7 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob
 from orchestrator.plan.placement import ladder as ladder_shapes
 from orchestrator.plan.run_file import choices_of
-from orchestrator.plan.schedule import LEAST, MOST, Schedule
+from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec, cells, resolve
 from orchestrator.plan.words import assignments, numbers, seconds, share, words
 from orchestrator.plan.words import shapes as shapes_of
@@ -68,7 +68,7 @@ class Request:
     run_file: Mapping[str, Any] = field(default_factory=dict)
     frameworks: tuple[str, ...] = ()
     repeats: int | None = None
-    order: str = "interleaved"
+    order: str = "balanced"
     until_ci: str = ""
     max_repeats: int | None = None
     budget: str = ""
@@ -90,7 +90,7 @@ def request_of(
     sets: Sequence[str] = (),
     run_file: Document | None = None,
     repeats: int | None = None,
-    order: str = "interleaved",
+    order: str = "balanced",
     until_ci: str = "",
     max_repeats: int | None = None,
     budget: str = "",
@@ -216,8 +216,8 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     repeats = request.repeats or request.run_file.get("repeats")
     if repeats is None:
         repeats = LEAST if until_ci else max(framework.default("repeats", device)[0] for framework in frameworks)
-    if request.order not in ("interleaved", "random"):
-        raise ConfigError(f"expected interleaved or random, got {request.order!r}", where="--order")
+    if request.order not in ORDERS:
+        raise ConfigError(f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}", where="--order")
     if max_repeats is not None and not until_ci:
         raise ConfigError("expected together with --until-ci", where="--max-repeats", hint="without it, give --repeats")
     most = max_repeats or max(MOST, repeats)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -143,6 +143,12 @@ class HostVariables(dict[str, Any]):
         self._host = host  # templates cannot read names with a leading underscore
 
 
+def command(words: Sequence[str]) -> Any:
+    """Return the words of a command for a template. The node's own shell expands a word that begins with ``~/``."""
+    values = [_from_home(word) for word in words]
+    return values if len(values) > 1 else values[0]
+
+
 def _from_home(value: Any) -> Any:
     return _FromHome(value) if isinstance(value, str) and value.startswith("~/") else value
 
@@ -156,7 +162,7 @@ def _word(value: Any) -> str:
 def _shell(value: Any) -> Any:
     """Quote one printed value; a list becomes its quoted words."""
     if isinstance(value, list | tuple):
-        return " ".join(shlex.quote(_word(item)) for item in value)
+        return " ".join(str(_shell(item)) if isinstance(item, _FromHome) else shlex.quote(_word(item)) for item in value)
     if isinstance(value, _FromHome):
         return '"$HOME"/' + shlex.quote(value[2:])
     return value if _is_undefined(value) else shlex.quote(_word(value))

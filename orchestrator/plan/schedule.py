@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LEAST", "MOST", "Schedule"]
+__all__ = ["LEAST", "MOST", "ORDERS", "Schedule"]
 
 LEAST, MOST = 8, 30
 """Initial and largest number of repeats with ``--until-ci``. With fewer than eight initial repeats, a randomly narrow interval
 ends too many benches: ``benchmarks/coverage.py --until-ci``."""
+
+ORDERS = ("balanced", "random", "interleaved")
+"""Of the configurations in a block: alternately forwards and backwards, so that drift falls out; shuffled; always forwards, as
+benches ran before there was a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The schedule of a bench: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
 
-    ``until_ci`` is the target for the half-width of every 95 % interval, as a share of its median; ``budget_s`` limits the
-    time of the whole bench in seconds. ``seed`` determines a random order.
+    ``order`` is one of `ORDERS`; ``seed`` determines a random one. ``until_ci`` is the target for the half-width of every 95 %
+    interval, as a share of its value; ``budget_s`` limits the time of the whole bench in seconds.
     """
 
-    order: str = "interleaved"
+    order: str = "balanced"
     seed: int = 0
     repeats: int = 1
     until_ci: float | None = None

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.values import PLACED
+from orchestrator.inventory.values import PLACED, RESERVED
 from orchestrator.logs import LogGrammar
+from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
 from orchestrator.plan.measures import MEASURES, TRAINING
 
@@ -20,10 +21,10 @@ Device = Literal["cuda", "cpu"]
 Scalar = bool | int | float | str
 Launch = Literal["every_node", "first_node"]
 Scope = Literal["global", "node", "process"]
+Unit = Literal["ns", "us", "ms", "s", "min", "h"]
 Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
 # No part begins with a dot, so no path can leave the folder.
 _PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?\Z")
-_VALUES = {"timestamp", "step_time_s", "samples_per_s", "steps_per_s", "elapsed_s", "samples"}
 
 
 def _payload_name(name: str) -> str:
@@ -68,6 +69,8 @@ class _Log(_Strict):
     closing: str = ""
     nccl_files: list[str] = []
     readings: str = ""
+    units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = {}
+    summed_over: dict[Literal["samples", "samples_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = {}
 
     @field_validator("patterns", "rank", "closing", "readings")
     @classmethod
@@ -80,8 +83,8 @@ class _Log(_Strict):
                 raise ValueError(f"a regular expression: {error}") from None
         # A step and its value may be on two lines, each with its own pattern.
         names = set[str]().union(*groups)
-        if isinstance(value, list) and not (all(groups) and "step" in names and names & _VALUES):
-            raise ValueError(f"patterns with the group step and one of {', '.join(sorted(_VALUES))}")
+        if isinstance(value, list) and not (all(groups) and "step" in names and names & set(SPEEDS)):
+            raise ValueError(f"patterns with the group step and one of {', '.join(sorted(SPEEDS))}")
         return value
 
 
@@ -146,6 +149,15 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         ConfigError(text, where=f"{folder}/framework.yaml:{line_of(('tunes', at))}")
         for at, text in _invalid_knobs(knobs, options)
     ]
+    wrong += [
+        ConfigError(
+            f"env: expected a variable that does not begin with {RESERVED}, got {variable}",
+            where=f"{folder}/framework.yaml:{line_of(('env', variable))}",
+            hint="orch finds the processes of a run by such variables and sets them itself; use another name",
+        )
+        for variable in model.env
+        if variable.startswith(RESERVED)
+    ]
     if wrong:
         raise Faults(wrong)
     return Framework(
@@ -209,6 +221,8 @@ def _log_grammar(log: _Log) -> LogGrammar:
         closing=log.closing,
         nccl_files=tuple(log.nccl_files),
         readings=log.readings,
+        units={str(name): unit for name, unit in log.units.items()},
+        summed_over={str(name): group for name, group in log.summed_over.items()},
     )
 
 
@@ -243,7 +257,7 @@ def _invalid_knobs(knobs: list[Knob], options: dict[str, Option]) -> Iterator[tu
             yield place, "expected either env: or option:"
         elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
             yield place, f"expected each name once, got {', '.join(sorted(twice))} again"
-        elif placed := PLACED & set(names):
+        elif placed := {name for name in names if name in PLACED or (knob.env and name.startswith(RESERVED))}:
             yield place, f"expected variables that a host may set, got {', '.join(sorted(placed))}"
         elif knob.option and knob.option not in options:
             yield place, f"expected an option of this framework, got {knob.option!r}"

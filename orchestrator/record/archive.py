@@ -70,8 +70,7 @@ def seal(bench: BenchDir, target: Path, tables: Tables) -> Archive:
     measured = {name: _measured(bench.path / name) for name in names}
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
-    # The name of the first file must fit into a header without an extension.
-    root = check_name(bench.record().bench_id, f"{where}: bench.json: bench_id")[:80]
+    root = _root(bench.record().bench_id, where)
     sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
     with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
@@ -116,7 +115,18 @@ def verify(path: Path, tables: Tables, quoted: str = "") -> Archive:
     if not path.is_file():
         raise ConfigError("expected an archive, or the directory of an unpacked one", where=str(path))
     with TemporaryDirectory(prefix="orch-") as temporary:
-        return _verified(_unpacked(path, Path(temporary).absolute(), quoted), str(path), tables, quoted)
+        folder = _unpacked(path, Path(temporary).absolute(), quoted)
+        archive = _verified(folder, str(path), tables, quoted)
+        # The sums are those of the files, not of their paths in the tar: only one root gives its bytes.
+        if folder.name != _root(archive.bench_id, str(path)):
+            message = f"expected files below {_root(archive.bench_id, str(path))}/ as sealed, found them below {folder.name}/"
+            raise _damaged(str(path), message)
+        return archive
+
+
+def _root(bench_id: str, where: str) -> str:
+    """Return the folder in an archive of a bench. The name of the first file must fit into a header without an extension."""
+    return check_name(bench_id, f"{where}: bench.json: bench_id")[:80]
 
 
 def _unpacked(path: Path, into: Path, quoted: str) -> Path:
@@ -275,7 +285,7 @@ def _measured(path: Path) -> tuple[int, str]:
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> None:
-    with failures(path):
+    with failures(path, is_input=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as out:
             out.writelines(pieces)
@@ -284,7 +294,7 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 @contextmanager
 def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
     """Yield a file for ``needed`` bytes. It gets its name once it is complete and on disk; after an error nothing is left."""
-    with failures(target, needed):
+    with failures(target, needed, is_input=True):
         if os.path.lexists(target):
             raise FileExistsError
         handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")

@@ -43,7 +43,7 @@ class BenchRecord:
     superseded: Mapping[str, str] = field(default_factory=dict)
     cells: tuple[RunSpec, ...] = ()
     plan: Mapping[str, PlanEntry] | None = None
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Schedule(order="interleaved")
     limits: Limits | None = None
     planned_with: PlannedWith | None = None
     tune: TuneRecord | None = None

@@ -1,28 +1,77 @@
 """Read the evidence of a run: the files sent to a node and the logs collected from it. A log is only returned if it matches
-the size and digest that its node recorded; a large one needs little memory."""
+the size and digest that its node recorded; a large one needs little memory.
+
+Logs are stored as they are, and returned without secret values. Where these are is recorded when the logs are collected,
+because only then the values are at hand: `mark_secrets`.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from mmap import MADV_DONTNEED, mmap
 
 from orchestrator.errors import DataError
+from orchestrator.files import failures
+from orchestrator.inventory import Redaction
+from orchestrator.inventory.secrets import merged, spliced
 from orchestrator.record.node_record import LogFile
-from orchestrator.record.rundir import RunDir
+from orchestrator.record.rundir import EXIT_RECORD, RunDir
 from orchestrator.record.state_file import check_name, map_bytes, read_bytes
 
-__all__ = ["deadline", "invalid", "rendered_texts", "verified"]
+__all__ = ["deadline", "invalid", "last_bytes", "log_bytes", "mark_secrets", "rendered_texts", "verified"]
 
 _MAX_LOG_BYTES = 1 << 30
+_MAX_COLLECTED_BYTES = 1 << 40
+_MOST_PLACES = 100_000
 _READ_LOG_BYTES = 16 << 20
 _MAX_RENDERED_BYTES = 1 << 20
 _PARSE_SECONDS = 60.0
 
 
+def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: bytes = b"") -> None:
+    """Record where the collected logs of a host, and the exit record that will be stored next, hold secret values.
+
+    Places that are recorded already stay, because a value may have changed since. Raises DataError, as any write.
+    """
+    places = run.secret_places(host)
+    before = dict(places)
+    for path in run.logs(host) if redaction.needles else ():
+        with failures(path):
+            data = map_bytes(path, _MAX_COLLECTED_BYTES, above=_READ_LOG_BYTES)
+        spans = redaction.spans(data)
+        if len(spans) > _MOST_PLACES:
+            spans = [*spans[:_MOST_PLACES], (spans[_MOST_PLACES][0], len(data))]
+        places[path.name] = merged([*places.get(path.name, ()), *spans])
+    if spans := redaction.spans(exit_record, words=False):
+        places[EXIT_RECORD] = spans
+    places = {name: spans for name, spans in places.items() if spans}
+    if places != before:
+        run.write_secret_places(host, places)
+
+
+def log_bytes(run: RunDir, host: str, name: str) -> bytes:
+    """Return what is collected of a log, without secret values. Raises OSError."""
+    return spliced(run.log_path(host, name).read_bytes(), run.secret_places(host).get(name, ()))
+
+
+def last_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
+    """Return the last ``count`` bytes of a log, without secret values. Raises OSError."""
+    with run.log_path(host, name).open("rb") as log:
+        start = max(0, os.fstat(log.fileno()).st_size - count)
+        log.seek(start)
+        data = log.read(count)
+    places = run.secret_places(host).get(name, ())
+    return spliced(data, [(max(0, begin - start), end - start) for begin, end in places if end > start])
+
+
 def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
-    """Return a log's bytes, verified against the node's record; a large log is mapped, not read. Raises DataError."""
+    """Return a log's bytes, verified against the node's record, without secret values; a large log is mapped, not read.
+
+    Raises DataError.
+    """
     path = run.path / "logs" / host / check_name(name, f"{host}: exit.json")
     try:
         data = map_bytes(path, _MAX_LOG_BYTES, above=_READ_LOG_BYTES)
@@ -38,7 +87,8 @@ def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
         done()
     if digest.hexdigest() != entry.sha256:
         raise invalid("expected the SHA-256 that the node recorded, got a different one", host, name)
-    return data
+    places = run.secret_places(host).get(name, ())
+    return spliced(data, places) if places else data
 
 
 def rendered_texts(run: RunDir, host: str) -> dict[str, str]:

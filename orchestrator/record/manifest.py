@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import UNITS, LogGrammar
 from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
@@ -69,10 +69,17 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The check of a node after a run: whether it was made, and the processes that were left."""
+    """The check of a node after a run: whether it was made, the processes that were left, and those (process id, name) of which
+    it could not be verified whether they belong to the run."""
 
     checked: bool
     left: tuple[Any, ...] = ()
+    unverified: tuple[Any, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the check for JSON; without ``unverified`` if there is nothing of the kind."""
+        content = {"checked": self.checked, "left": list(self.left)}
+        return content | {"unverified": list(self.unverified)} if self.unverified else content
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,10 @@ class Answer:
     longest_silence_s: float = 0.0
     round_trip_s: float = 0.0
     silent: bool = False
+
+
+_BY_ITSELF = ("rank_failed", "run_timeout", "output_limit")
+"""The kinds of errors with which a measured program ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +117,7 @@ class RecordedOutcome:
         return cls(
             str(value.get("state") or ""),
             recorded_error(error, run_id) if error else None,
-            {host: Clean(node.get("checked") is True, _as_tuple(node.get("left"))) for host, node in _objects(value, "clean")},
+            {host: _clean(node) for host, node in _objects(value, "clean")},
             {host: _answer(node) for host, node in _objects(value, "answers")},
             value.get("released") is not False,
         )
@@ -114,7 +125,7 @@ class RecordedOutcome:
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome for JSON."""
         content: dict[str, Any] = {"state": self.state, "error": self.error.as_dict() if self.error else None}
-        content["clean"] = {host: {"checked": node.checked, "left": list(node.left)} for host, node in self.clean.items()}
+        content["clean"] = {host: node.as_dict() for host, node in self.clean.items()}
         if self.answers:
             content["answers"] = {host: asdict(answer) for host, answer in self.answers.items()}
         return content if self.released else content | {"released": False}
@@ -123,6 +134,11 @@ class RecordedOutcome:
     def measured(self) -> bool:
         """Whether the run finished, or its state was not recorded."""
         return self.state in ("", "finished")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the outcome is a result of the measured program rather than of a lost controller or node."""
+        return self.state == "finished" or (self.error is not None and self.error.kind in _BY_ITSELF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +283,17 @@ def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     grammar = LogGrammar(**values).with_options(spec.options)
+    named = (*grammar.units.values(), *grammar.summed_over.values())
     texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
-    if not all(isinstance(text, str) for text in (*texts, *grammar.rank_files, *grammar.nccl_files)):
+    if not set(grammar.units.values()) <= set(UNITS):
+        raise ValueError("framework.log.units")
+    if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
     return grammar
+
+
+def _clean(node: Mapping[str, Any]) -> Clean:
+    return Clean(node.get("checked") is True, _as_tuple(node.get("left")), _as_tuple(node.get("unverified")))
 
 
 def _answer(node: Mapping[str, Any]) -> Answer:

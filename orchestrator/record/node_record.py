@@ -13,11 +13,13 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
 
-__all__ = ["STATES", "ExitRecord", "LogFile", "RankRecord", "exit_record", "short"]
+__all__ = ["STATES", "ExitRecord", "LogFile", "Meter", "Processors", "RankRecord", "cause_of", "exit_record", "short"]
 
 SCHEMA = 1
 """Of ``exit.json``. 1: first version."""
 STATES = ("finished", "failed", "stopped")
+_OWN_KINDS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
+"""Kinds of errors for which a node stops a run by itself; its reason then begins with the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,52 @@ class RankRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Processors:
+    """The use of a node's processors from the start of a run to its end: their ``count``, the seconds for which they were busy,
+    and for which with this run. ``switches``: the machine's count of context switches at the start and at the end, in which
+    nodes that are one machine overlap."""
+
+    count: int
+    busy_s: float
+    own_s: float
+    switches: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What a node measured of a run. ``growth``: by log with samples, when it was seen to have grown, in seconds of the node's
+    monotonic clock, and its bytes then. ``sent_bytes``: what the node sent over its networks, None if it did not say."""
+
+    growth: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    processors: Processors | None = None
+    sent_bytes: int | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> Meter:
+        """Return what the node wrote; nothing if it is invalid, or if the node runner is older."""
+        try:
+            growth: dict[str, list[tuple[float, int]]] = {}
+            for seconds, sizes in value["growth"]:
+                for name, size in sizes.items():
+                    if not growth.get(name) or size > growth[name][-1][1]:
+                        growth.setdefault(name, []).append((float(seconds), int(size)))
+            load = value.get("processors")
+            processors = None
+            if load is not None:
+                first, last = map(int, load["switches"])
+                processors = Processors(int(load["count"]), float(load["busy_s"]), float(load["own_s"]), (first, last))
+            sent = value.get("sent_bytes")
+            marks = {name: tuple(times) for name, times in growth.items()}
+            return cls(marks, processors, None if sent is None else int(sent))
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+            return cls()
+
+
+@dataclass(frozen=True, slots=True)
 class ExitRecord:
     """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` says why it was stopped, else it is
     empty. ``oom_kills`` counts the processes that the kernel's OOM killer ended during the run. ``files`` are its logs by
-    name."""
+    name. ``left_over`` has (process id, name) of what the launch script left running when it ended well; that was ended."""
 
     run_id: str
     node_rank: int
@@ -82,6 +126,8 @@ class ExitRecord:
     oom_kills: int = 0
     ranks: tuple[RankRecord, ...] = ()
     files: Mapping[str, LogFile] = field(default_factory=dict)
+    left_over: tuple[tuple[int, str], ...] = ()
+    meter: Meter = field(default_factory=Meter)
 
     @classmethod
     def of(cls, value: Any) -> ExitRecord:
@@ -112,6 +158,8 @@ class ExitRecord:
             oom_kills=_whole_or_none(value, "oom_kills") or 0,
             ranks=tuple(map(RankRecord.of, ranks)),
             files={name: _log_file(name, entry) for name, entry in files.items()},
+            left_over=_processes(value.get("left_over")),
+            meter=Meter.of(value.get("meter")),
         )
 
     @property
@@ -127,6 +175,18 @@ class ExitRecord:
         """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank), else 0."""
         entries = [entry for entry in self.ranks if rank in (None, entry.rank)]
         return self.oom_kills if not entries or any(entry.signal == "SIGKILL" for entry in entries) else 0
+
+
+def cause_of(reason: str) -> tuple[str, str]:
+    """Return the kind and the text of the error behind a node's reason to stop; a reason from elsewhere is an interruption.
+
+    >>> cause_of("run_timeout: longer than 60 s")
+    ('run_timeout', 'longer than 60 s')
+    >>> cause_of("cancelled with orch cancel by me@desk: 12")
+    ('interrupted', 'cancelled with orch cancel by me@desk: 12')
+    """
+    kind, _, text = reason.partition(": ")
+    return (kind, text) if kind in _OWN_KINDS else ("interrupted", reason)
 
 
 def exit_record(run: RunDir, host: str) -> ExitRecord | None:
@@ -153,6 +213,13 @@ def _log_file(name: str, entry: Any) -> LogFile:
     if not isinstance(entry, dict) or not _is_whole(entry.get("bytes")) or not isinstance(entry.get("sha256"), str):
         raise ValueError(f"files.{name}: expected bytes and sha256")
     return LogFile(entry["bytes"], entry["sha256"])
+
+
+def _processes(value: Any) -> tuple[tuple[int, str], ...]:
+    """Return a list of process ids and names, which only annotates the record, without invalid entries."""
+    rows = value if isinstance(value, list) else []
+    pairs = [row for row in rows if isinstance(row, list) and len(row) == 2]
+    return tuple((pid, name) for pid, name in pairs if _is_whole(pid) and isinstance(name, str))
 
 
 def _is_whole(value: Any) -> bool:

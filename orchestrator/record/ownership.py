@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunError
+from orchestrator.files import failures
 from orchestrator.procs import stat
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
@@ -51,14 +52,16 @@ class Holder:
 class Ownership:
     """A held bench. Survives a fork: the lock is held until every process that has it has exited or released it."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, path: Path) -> None:
         self._handle = handle
+        self._path = path
 
     def sign(self) -> None:
         """Write this process into the record. A child that continues the bench must call it again."""
         record = json.dumps({**owner(), "ticks": _ticks(os.getpid())}).encode() + b"\n"
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, record, 0)
+        with failures(self._path, needed=len(record)):
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, record, 0)
 
     def release(self) -> None:
         """Release the lock in this process."""
@@ -68,7 +71,8 @@ class Ownership:
 def take(bench: BenchDir) -> Ownership:
     """Take a bench for this process. Raises RunError run_in_use naming the controller that holds it."""
     path = bench.path / _FILE
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with failures(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -80,8 +84,12 @@ def take(bench: BenchDir) -> Ownership:
             where=str(bench.path),
             hint="orch attach shows it; orch cancel stops it",
         ) from None
-    ownership = Ownership(handle)
-    ownership.sign()
+    ownership = Ownership(handle, path)
+    try:
+        ownership.sign()
+    except BaseException:
+        ownership.release()
+        raise
     return ownership
 
 

@@ -17,6 +17,8 @@ from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 __all__ = ["Project", "keep", "owner"]
 
 _DEFAULT = "inventory/cluster.yaml"
+_PATH_BYTES = 4095 - len("/runs" + "/logs" + "/.0123456789abcdef.part") - 4 * 129
+"""Linux allows 4095 bytes. Below a project are the names of a bench, a run, a host and a log, each of at most 128 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,14 @@ class Project:
 
     @classmethod
     def here(cls, environment: Mapping[str, str]) -> Project:
-        """Return the project of the current directory, or of ``ORCH_PROJECT``."""
-        return cls(Path(environment.get("ORCH_PROJECT") or ".").expanduser().absolute())
+        """Return the project of the current directory, or of ``ORCH_PROJECT``. Raises ConfigError if its path is too long."""
+        project = cls(Path(environment.get("ORCH_PROJECT") or ".").expanduser().absolute())
+        size = len(os.fsencode(project.root))
+        if size > _PATH_BYTES:
+            message = f"expected a project's path of at most {_PATH_BYTES} bytes, got {size}"
+            where, hint = f"{str(project.root)[:60]}…", "set ORCH_PROJECT to a folder with a shorter path"
+            raise ConfigError(message, kind="unsafe_path", where=where, hint=hint)
+        return project
 
     @property
     def runs(self) -> Path:
@@ -56,7 +64,13 @@ class Project:
         return self.root / ".orch" / "lab"
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
-        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file."""
+        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file.
+
+        In a lab, the default file's name means the lab's inventory: the commands of a tutorial then work on a lab as they are,
+        and never contact the machines of a real inventory of this name.
+        """
+        if environment.get("ORCH_LAB") and environment.get("ORCH_HOSTS") and self._is_default(given):
+            return environment["ORCH_HOSTS"], f"the lab's, in place of {given}"
         if given:
             return given, "--hosts"
         if environment.get("ORCH_HOSTS"):
@@ -65,6 +79,9 @@ class Project:
         if remembered:
             return remembered, "the last deploy"
         return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"
+
+    def _is_default(self, given: str) -> bool:
+        return bool(given) and Path(given).absolute() in (self.root / _DEFAULT, Path(_DEFAULT).absolute())
 
     def remember(self, inventory: str) -> None:
         """Store the inventory of a deploy for later commands."""
@@ -75,7 +92,7 @@ class Project:
     def prepare(self) -> None:
         """Create ``.orch/`` before a host is contacted. Raises ConfigError if it cannot be written."""
         folder = self.root / ".orch"
-        make_folder(folder, PROJECT_HINT)
+        make_folder(folder, PROJECT_HINT, is_input=True)
         if not os.access(folder, os.W_OK):
             raise ConfigError("expected a writable folder", kind="unsafe_path", where=str(folder), hint=PROJECT_HINT)
 
@@ -89,7 +106,7 @@ class Project:
 
 
 def keep(path: Path, value: Mapping[str, object]) -> None:
-    """Write a state file of a project. Raises ConfigError if it cannot be written."""
+    """Write a state file of a project. Raises DataError if it cannot be written."""
     make_folder(path.parent, PROJECT_HINT)
     write_atomic(path, json.dumps(value).encode(), hint=PROJECT_HINT)
 

@@ -17,9 +17,19 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_atomic
+from orchestrator.inventory.secrets import Spans, spliced
 from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.journal import Entry, Journal, begun_runs
-from orchestrator.record.state_file import check_name, json_bytes, read_bytes, read_json, read_state, state_bytes, write_state
+from orchestrator.record.state_file import (
+    check_name,
+    damaged,
+    json_bytes,
+    read_bytes,
+    read_json,
+    read_state,
+    state_bytes,
+    write_state,
+)
 
 __all__ = ["BenchDir", "RunDir", "bench_folders", "benches", "latest"]
 
@@ -43,8 +53,8 @@ class BenchDir:
         """
         name = check_name(str(bench["bench_id"]), str(root))
         path = root / name
-        make_folder(root, PROJECT_HINT)
-        with failures(path, hint=PROJECT_HINT):
+        make_folder(root, PROJECT_HINT, is_input=True)
+        with failures(path, hint=PROJECT_HINT, is_input=True):
             path.mkdir(mode=0o700)
             path.chmod(0o700)
             sync_directory(root)
@@ -99,7 +109,7 @@ class BenchDir:
 
 
 class RunDir:
-    """One run: ``manifest.json``, ``rendered/<host>/``, ``logs/<host>/``, ``results/``."""
+    """One run: ``manifest.json``, ``rendered/<host>/``, ``logs/<host>/``, ``hidden/<host>.json``, ``results/``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -153,10 +163,28 @@ class RunDir:
         path = self.path / "logs" / check_name(host, str(self.path)) / EXIT_RECORD
         if not os.path.lexists(path):
             return None
-        record = read_json(path, _MAX_EXIT_RECORD_BYTES, "result_invalid")
+        places = self.secret_places(host).get(EXIT_RECORD, ())
+        record = read_json(path, _MAX_EXIT_RECORD_BYTES, "result_invalid", lambda data: spliced(data, places))
         if not isinstance(record, dict):
             raise DataError("expected an object", kind="result_invalid", where=str(path), host=host)
         return record
+
+    def secret_places(self, host: str) -> dict[str, Spans]:
+        """Return where the collected files of ``host`` hold secret values, by name; a file without any is left out.
+
+        Raises DataError (state_damaged).
+        """
+        path = self.path / "hidden" / f"{check_name(host, str(self.path))}.json"
+        if not os.path.lexists(path):
+            return {}
+        files = read_state(path).get("files")
+        if not isinstance(files, dict) or not all(map(_are_spans, files.values())):
+            raise damaged(path, "expected the places of secrets in files, by name")
+        return {name: [(start, stop) for start, stop in places] for name, places in files.items()}
+
+    def write_secret_places(self, host: str, places: Mapping[str, Spans]) -> None:
+        """Store where the collected files of ``host`` hold secret values; the values themselves are in no file but these."""
+        self._write(("hidden", f"{host}.json"), state_bytes({"files": {name: list(spans) for name, spans in places.items()}}))
 
     def write_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Store a derived result as ``results/<name>``, unless the file has this content. It may be deleted and made again."""
@@ -204,6 +232,14 @@ def benches(root: Path) -> Iterator[BenchDir]:
         except DataError:
             continue
         yield bench
+
+
+def _are_spans(value: Any) -> bool:
+    """Return True for a list of pairs of offsets, in order and without overlaps."""
+    if not isinstance(value, list) or not all(isinstance(span, list) and len(span) == 2 for span in value):
+        return False
+    offsets = [offset for span in value for offset in span]
+    return all(type(offset) is int and offset >= 0 for offset in offsets) and offsets == sorted(offsets)
 
 
 def _is_written(folder: Path) -> bool:

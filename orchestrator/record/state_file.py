@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -76,15 +76,20 @@ def check_name(name: str, where: str) -> str:
     return name
 
 
-def read_json(path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_damaged") -> Any:
-    """Return the JSON in a regular file of at most ``limit`` bytes. Raises DataError of ``kind`` naming file and offset."""
+def read_json(
+    path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_damaged", cleaned: Callable[[bytes], bytes] = bytes
+) -> Any:
+    """Return the JSON in a regular file of at most ``limit`` bytes, after ``cleaned`` has changed them.
+
+    Raises DataError of ``kind`` naming file and offset.
+    """
     try:
         data = read_bytes(path, limit)
     except FileNotFoundError as error:
         raise DataError("expected a file, found none", kind=kind, where=str(path)) from error
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", kind=kind, where=str(path)) from error
-    return strict_json(data, str(path), kind)
+    return strict_json(cleaned(data), str(path), kind)
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

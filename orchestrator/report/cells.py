@@ -7,17 +7,32 @@ from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
-from orchestrator.results.entries import Sheet
+from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.throughput import published
+from orchestrator.results.planned import Counts
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["COLUMNS", "Table", "case", "cells", "cells_by_name", "number", "reach", "repeats", "sheet_tables", "tables"]
+__all__ = [
+    "COLUMNS",
+    "Table",
+    "case",
+    "cells",
+    "cells_by_name",
+    "lacking",
+    "number",
+    "reach",
+    "repeats",
+    "sheet_tables",
+    "tables",
+]
 
 COLUMNS = (
-    "case", "n", "average_speed", "median_speed", "speed 95%", "min", "max", "speedup", "speedup 95%", "efficiency", "notes",
+    "case", "n", "average_speed", "median_speed", "min", "max", "speed", "speed 95%", "ms/step", "per rank", "speedup",
+    "speedup 95%", "efficiency", "notes",
 )  # fmt: skip
-"""Speeds in samples/s. ``notes`` holds the numbers of the footnotes."""
+"""Speeds in samples/s; ``speed`` is what the speedup and both intervals belong to. ``ms/step`` is the global batch over the
+speed, ``per rank`` the speed over the ranks. ``notes`` has the numbers of footnotes."""
 NOTHING = "–"
 _WIDEST = 17
 """Columns of the widest grid that is printed: all pairs of 16 nodes."""
@@ -45,15 +60,16 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
 
     A grid that is too wide to read becomes a line of the first table that names the formats with the full grid.
     """
-    repeats = f"n={sheet.n}" + (f", {sheet.failed} failed" if sheet.failed else "")
+    repeats = ", ".join([f"n={sheet.n}", *lacking(sheet)])
     wide = [grid for grid in sheet.grids if len(grid.columns) > _WIDEST]
     left_out = [f"{grid.title}: {len(grid.columns)} columns, only in --format csv and json" for grid in wide]
-    head = tuple(map(one_line, (repeats, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *left_out)))
+    nothing = [] if sheet.n else ["no good run, so there is no number; the causes are below"]
+    head = tuple(map(one_line, (repeats, *nothing, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *left_out)))
     grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
         Table(
-            title=one_line(f"{sheet.series} {sheet.shape}" + (f": {grid.title}" if grid.title else "")),
+            title=one_line(f"{title(sheet.series, sheet.simulated)} {sheet.shape}" + (f": {grid.title}" if grid.title else "")),
             head=head if grid is grids[0] else (),
             rows=tuple(tuple(map(_shown, row)) for row in grid.rows),
             footnotes=footnotes if grid is grids[-1] else (),
@@ -81,7 +97,12 @@ def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:
         marks.append(" ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts))
     lines = tuple((*cells(row), mark) for row, mark in zip(rows, marks, strict=True))
     head = (_baseline_line(baseline), *_hardware_lines(rows))
-    return Table(one_line(series), head, lines, tuple(footnotes), any(row.simulated for row in rows))
+    return Table(title(series, rows[0].simulated), head, lines, tuple(footnotes), any(row.simulated for row in rows))
+
+
+def title(series: str, simulated: bool) -> str:
+    """Return the title of a series on one line, without its last word if that repeats the badge next to it."""
+    return one_line(series.removesuffix(" simulated") if simulated else series)
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -89,12 +110,15 @@ def cells(row: Row) -> tuple[str, ...]:
     efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
     return (
         case(row),
-        repeats(row.n, row.failed),
+        f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n),
         number(row.average_speed),
         number(row.median_speed),
-        reach(row.speed_interval),
         number(row.min_speed),
         number(row.max_speed),
+        number(row.speed),
+        reach(row.speed_interval),
+        number(1e3 * row.batch_size * row.world_size / row.speed if row.speed else None),
+        number(row.speed / row.world_size if row.speed else None),
         number(row.speedup),
         reach(row.speedup_interval),
         efficiency,
@@ -110,6 +134,11 @@ def case(row: Row) -> str:
     """Return the name of a row in its series: the shape, and the run length if rows differ in it."""
     lengths = [f"{name}={row.options[name]}" for name in ("steps", "warmup_steps", "timeout_s") if name in row.options]
     return " ".join([row.shape, *lengths])
+
+
+def lacking(entry: Entry) -> list[str]:
+    """Return the counts of a cell's runs without a number, each with its name: ``2 never run``."""
+    return Counts(entry.planned, entry.n, entry.failed, entry.interrupted, entry.running, entry.never_run).words()
 
 
 def repeats(good: int, failed: int) -> str:
@@ -128,9 +157,9 @@ def reach(interval: Interval | None) -> str:
 
 
 def _baseline_line(row: Row | None) -> str:
-    if row is None or row.median_speed is None:
+    if row is None or row.speed is None:
         return "no baseline: no speedup"
-    return f"baseline {row.shape}: median {number(row.median_speed)} samples/s, n={row.n}"
+    return f"baseline {row.shape}: {number(row.speed)} samples/s, n={row.n}"
 
 
 def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

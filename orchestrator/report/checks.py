@@ -11,7 +11,7 @@ from rich.text import Text
 from orchestrator.checks import Check
 from orchestrator.checks.check import folded
 from orchestrator.inventory import fold
-from orchestrator.report.text import visible
+from orchestrator.report.text import one_line
 
 __all__ = ["table"]
 
@@ -24,8 +24,8 @@ def table(checks: Sequence[Check]) -> None:
     for title in ("check", "hosts", "verdict", "found"):
         grid.add_column(title, overflow="fold")
     for check, hosts in folded(checks).items():
-        text = visible(check.found)
+        text = one_line(check.found)
         if check.verdict != "ok":
-            text += f"; expected {visible(check.expected)}. {visible(check.hint)}"
+            text += f"; expected {one_line(check.expected)}. {one_line(check.hint)}"
         grid.add_row(check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text))
     Console().print(grid)

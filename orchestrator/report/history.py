@@ -18,7 +18,7 @@ __all__ = ["document", "render"]
 
 SCHEMA = 2
 """1: first version. 2: benches without speeds."""
-_COLUMNS = ("when", "bench", "case", "n", "median_speed", "speed 95%", "notes", "hardware")
+_COLUMNS = ("when", "bench", "case", "n", "speed", "speed 95%", "notes", "hardware")
 _DROPPED = (("hardware",), ("when",), ("speed 95%",))
 
 
@@ -43,6 +43,6 @@ def document(cells: Sequence[PastCell], whole: History) -> str:
 
 def _row(cell: PastCell) -> tuple[str, ...]:
     when = cell.created[:16].replace("T", " ")
-    numbers = (repeats(cell.n, cell.failed), number(cell.median_speed), reach(cell.interval))
+    numbers = (repeats(cell.n, cell.failed), number(cell.speed), reach(cell.interval))
     texts = (when, cell.bench_id, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
     return tuple(map(one_line, texts))

@@ -16,9 +16,12 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["fitting", "render"]
 
-# Columns that a narrow terminal drops, in this order. Median, speedup and notes always stay; efficiency goes last, because it
-# shows at a glance what the other columns only imply.
-_DROPPED = (("min", "max"), ("average_speed",), ("speed 95%",), ("speedup 95%",), ("efficiency",))
+# Columns that a narrow terminal drops, in this order: first what others imply. Speed, speedup and notes always stay, and the
+# interval of the speed stays longer than that of the speedup, because every row has a speed; efficiency goes last.
+_DROPPED = (
+    ("min", "max"), ("average_speed",), ("median_speed",), ("per rank",), ("ms/step",), ("speedup 95%",), ("speed 95%",),
+    ("efficiency",),
+)  # fmt: skip
 _DROPPED_OF_SHEETS = (
     tuple(f"busbw {end} {form}" for end in ("low", "high") for form in ("out", "in")),
     ("n out", "n in"),
@@ -62,29 +65,37 @@ def fitting(
     """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left out one by one until it fits.
 
     A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If the rest is still too wide,
-    it continues in further tables that repeat the first column: no number is ever cut.
+    it continues in further tables that repeat the columns that tell the rows apart: no number is ever cut.
     """
+    if not titles:
+        return Group()
     columns = {title: [title, *(row[place] for row in rows)] for place, title in enumerate(titles)}
     needed, kept = _width(columns.values()), dict(columns)
     for names in dropped:
         if _width(kept.values()) <= console.width:
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}
-    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, console.width)]
+    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, _keys(rows), console.width)]
     if hidden := ", ".join(name for name in columns if name not in kept):
         note = f"hidden at {console.width} columns: {hidden}; COLUMNS={needed} shows them, or {elsewhere}"
         stacked.append(Text(note, style="dim"))
     return Group(*stacked)
 
 
-def _stacked(columns: Mapping[str, list[str]], width: int) -> Iterator[dict[str, list[str]]]:
-    """Yield as many columns at a time as fit, always with the first. Columns that wrap need the width of their longest word."""
-    first, *rest = columns
+def _keys(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many of the first columns tell all rows apart; 1 if three of them do not."""
+    return next((count for count in range(1, 4) if len({tuple(row[:count]) for row in rows}) == len(rows)), 1)
+
+
+def _stacked(columns: Mapping[str, list[str]], keys: int, width: int) -> Iterator[dict[str, list[str]]]:
+    """Yield as many columns at a time as fit, always with the first ``keys``. Columns that wrap need the width of their longest
+    word."""
+    first, rest = list(columns)[:keys], list(columns)[keys:]
     while True:
-        names = [first]
+        names = list(first)
         while rest:
             cells = [columns[name] if name not in _WRAPPED else _split(columns[name]) for name in (*names, rest[0])]
-            if len(names) > 1 and _width(cells) > width:
+            if len(names) > len(first) and _width(cells) > width:
                 break
             names.append(rest.pop(0))
         yield {name: columns[name] for name in names}

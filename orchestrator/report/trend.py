@@ -11,19 +11,25 @@ from orchestrator.report.text import one_line
 
 __all__ = ["svg"]
 
+_ONE_SCALE = 10.0
 _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def svg(cells: Sequence[PastCell]) -> bytes:
-    """Return one SVG document: samples/s over the time when benches were made, in UTC; equal cells give equal bytes."""
+    """Return one SVG document: samples/s over the time when benches were made, in UTC; equal cells give equal bytes.
+
+    Lines whose speeds differ by more than a factor of `_ONE_SCALE` have axes of their own, one below the other.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     # Text stays text, so that a browser can search it; ids depend only on the chart.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False}):
-        figure = Figure(figsize=(10, 6), layout="constrained")
-        axes = figure.subplots()
-        for number, line in enumerate(_lines(cells)):
+        panels = _panels(_lines(cells))
+        figure = Figure(figsize=(10, 2 + 4 * len(panels)), layout="constrained")
+        all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        lines = [(axes, line) for axes, panel in zip(all_axes, panels, strict=True) for line in panel]
+        for number, (axes, line) in enumerate(lines):
             times = [_days(cell.created) for cell, _ in line]
             speeds = [speed for _, speed in line]
             low = [speed - cell.interval.low if cell.interval else 0.0 for cell, speed in line]
@@ -32,25 +38,41 @@ def svg(cells: Sequence[PastCell]) -> bytes:
             ends = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
             marker = "os^vDP*X"[number % 8]  # printed charts may have no colours
             axes.errorbar(times, speeds, yerr=ends, label=name, marker=marker, markersize=4, linewidth=1, capsize=3)
-        axes.xaxis_date()
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("samples/s, median and 95 % interval")
-        axes.set_xlabel("bench made, UTC")
-        axes.grid(alpha=0.3)
+        for axes in all_axes:
+            axes.xaxis_date()
+            axes.set_ylim(bottom=0)
+            axes.set_ylabel("samples/s, with 95 % interval")
+            axes.grid(alpha=0.3)
+        all_axes[-1].set_xlabel("bench made, UTC")
         figure.autofmt_xdate()
-        if axes.get_legend_handles_labels()[0]:
+        if lines:
             figure.legend(loc="outside lower center", fontsize="small")
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None})
     return out.getvalue()
 
 
+def _panels(lines: Sequence[list[tuple[PastCell, float]]]) -> list[list[list[tuple[PastCell, float]]]]:
+    """Return the lines grouped by scale, the fastest group first; a single empty group without lines."""
+    panels: list[list[list[tuple[PastCell, float]]]] = []
+    for line in sorted(lines, key=_highest, reverse=True):
+        if panels and _highest(panels[-1][0]) <= _ONE_SCALE * _highest(line):
+            panels[-1].append(line)
+        else:
+            panels.append([line])
+    return panels or [[]]
+
+
+def _highest(line: Sequence[tuple[PastCell, float]]) -> float:
+    return max(speed for _, speed in line)
+
+
 def _lines(cells: Sequence[PastCell]) -> list[list[tuple[PastCell, float]]]:
     """Return the cells that have a number and a time, grouped by spec, each group oldest first."""
     by_spec: dict[str, list[tuple[PastCell, float]]] = {}
     for cell in cells:
-        if cell.median_speed is not None and _is_time(cell.created):
-            by_spec.setdefault(cell.spec, []).append((cell, cell.median_speed))
+        if cell.speed is not None and _is_time(cell.created):
+            by_spec.setdefault(cell.spec, []).append((cell, cell.speed))
     return list(by_spec.values())
 
 

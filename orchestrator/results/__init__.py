@@ -6,6 +6,6 @@ May import `inventory`, `logs`, `plan`, `checks` and `record`, but never contact
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers.intervals import Interval, interval
 from orchestrator.results.numbers.throughput import Throughput, mean, median
-from orchestrator.results.run import RunResult
+from orchestrator.results.run import NEVER_RUN, RUNNING, RunResult
 
-__all__ = ["Cell", "Interval", "RunResult", "Throughput", "cells_of", "interval", "mean", "median"]
+__all__ = ["NEVER_RUN", "RUNNING", "Cell", "Interval", "RunResult", "Throughput", "cells_of", "interval", "mean", "median"]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 
-from orchestrator.errors import ConfigError, recorded_error
+from orchestrator.errors import DataError, recorded_error
 from orchestrator.inventory import fold
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
-from orchestrator.results.hardware import slowed_in
+from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 
-__all__ = ["notes_of", "read_bench", "store"]
+__all__ = ["notes_of", "placed", "read_bench", "store"]
 
 
 def read_bench(
@@ -29,10 +29,28 @@ def read_bench(
     for run in bench.runs():
         result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
         results.append(result)
-        # A copy on a read-only disk must still be readable.
-        with suppress(ConfigError):
+        try:
             store(run, result)
-    return results
+        except DataError as error:
+            if error.kind != "storage_failed":  # a copy on a read-only disk must still be readable
+                raise
+    return placed(bench, results)
+
+
+def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
+    """Return the results of a bench, each with its place in the order of execution; runs of other benches have none.
+
+    The order is that of the journal, or of ``bench.json`` if the journal is damaged or does not have all of these runs.
+    """
+    began: dict[str, int] = {}
+    with suppress(DataError, OSError):
+        began = {event.run: number for number, event in enumerate(bench.events()) if event.event == Event.PLANNED}
+    borrowed = bench.record().borrowed
+    order = [result.run_id for result in results if result.run_id not in borrowed]
+    if set(order) <= set(began):
+        order.sort(key=began.__getitem__)
+    places = {run_id: place for place, run_id in enumerate(order)}
+    return [replace(result, place=places.get(result.run_id)) for result in results]
 
 
 def notes_of(bench: BenchDir) -> list[str]:
@@ -54,7 +72,7 @@ def _refusals(bench: BenchDir) -> list[str]:
 
 
 def store(run: RunDir, result: RunResult) -> None:
-    """Write the derived values to ``results/throughput.json``. Raises ConfigError if the directory cannot be written."""
+    """Write the derived values to ``results/throughput.json``. Raises DataError storage_full or storage_failed."""
     measured = result.throughput
     values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
     run.write_result(
@@ -64,9 +82,10 @@ def store(run: RunDir, result: RunResult) -> None:
             "run_id": result.run_id,
             "state": result.state,
             "throughput": values,
-            "step_variation": result.step_variation,
+            "step_variation": result.step_times.variation if result.step_times else None,
+            "step_times": asdict(result.step_times) if result.step_times else None,
             "transport": result.observed.get("transport"),
-            "qualifications": [*result.qualifications, *slowed_in([result])],
+            "qualifications": [*result.qualifications, *unsteady_in([result]), *slowed_in([result]), *loaded_in([result])],
             "error": result.error.as_dict() if result.error else None,
         },
     )

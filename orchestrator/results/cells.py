@@ -8,13 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.plan import Measure, RunSpec
+from orchestrator.results.numbers.drift import Placed
+from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
-__all__ = ["Cell", "cells_of"]
+__all__ = ["Cell", "Repeat", "cells_of"]
 
 _SHAPE = ("nodes", "gpus")
 _LENGTH = ("steps", "warmup_steps", "timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The numbers of one good run: samples/s, and its step times, None if they are not known."""
+
+    run_id: str
+    repeat: int
+    speed: float
+    step_times: StepTimes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +53,21 @@ class Cell:
         return [run.throughput.samples_per_s for run in self.good if run.throughput]
 
     @property
-    def by_repeat(self) -> dict[int, float]:
-        """Samples/s of the good runs by repeat."""
-        return {run.repeat: run.throughput.samples_per_s for run in self.good if run.throughput}
+    def placed(self) -> list[Placed]:
+        """Samples/s of the good runs, and their places in the bench."""
+        return [Placed(run.place, run.throughput.samples_per_s) for run in self.good if run.throughput]
+
+    @property
+    def by_repeat(self) -> dict[int, Placed]:
+        """Samples/s of the good runs, and their places in the bench, by repeat."""
+        return {run.repeat: Placed(run.place, run.throughput.samples_per_s) for run in self.good if run.throughput}
+
+    @property
+    def repeats(self) -> tuple[Repeat, ...]:
+        """The numbers of each good run."""
+        return tuple(
+            Repeat(run.run_id, run.repeat, run.throughput.samples_per_s, run.step_times) for run in self.good if run.throughput
+        )
 
     @property
     def median(self) -> float | None:

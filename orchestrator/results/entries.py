@@ -13,8 +13,12 @@ __all__ = ["Entry", "Sheet"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell as every output shows it, whatever it measures. ``n`` counts its good repeats, ``failed`` the others;
-    ``options`` holds the other settings of the spec that differ between the cells of the bench."""
+    """One cell as every output shows it, whatever it measures.
+
+    ``n`` counts its good repeats, ``planned`` all; ``failed``, ``interrupted``, ``running`` and ``never_run`` count those that
+    have no number, as in `planned.Counts`. ``options`` holds the other settings of the spec that differ between the cells of
+    the bench.
+    """
 
     series: str
     framework: str
@@ -28,7 +32,11 @@ class Entry:
     options: Mapping[str, Any]
     simulated: bool
     n: int
+    planned: int
     failed: int
+    interrupted: int
+    running: int
+    never_run: int
     qualifications: tuple[str, ...]
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]

@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
 from orchestrator.checks.gpus import conditions
+from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.inventory import fold
+from orchestrator.results.numbers.peaks import MODELS
+from orchestrator.results.run import Lowered, RunResult
 
 if TYPE_CHECKING:
     from orchestrator.checks import Check
     from orchestrator.plan import RunSpec
     from orchestrator.record.node_record import ExitRecord
-    from orchestrator.results.run import RunResult
 
 __all__ = [
-    "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "of_gpus", "slowed",
-    "slowed_in",
+    "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "loaded", "loaded_in",
+    "of_gpus", "quiet", "slowed", "slowed_in", "unsteady_in",
 ]  # fmt: skip
 
 _WORTH = 0.05
+_LEAST_SENT = 0.01
+"""Share of the gradients in 16 bits that any way to train together sends; some send them rarely or compressed."""
+_LEAST_BYTES = 100
+"""The same for models whose gradients are not known, in bytes per step."""
 _QUALIFYING = {"idle", "ecc", "xid", "clocks", "modes", "pcie", "links"}
 """Preflight checks of conditions that may change a number; the other checks refuse a run or concern versions."""
 _SLOWDOWNS = {
@@ -65,18 +71,26 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
-def slowed(records: Mapping[str, ExitRecord]) -> dict[str, dict[str, float]]:
-    """Return by reason and host the share of a run during which clocks were lowered, if at least 5 %, from the nodes' exit
-    records. Reasons have the names of nvidia-smi's counters."""
-    shares: dict[str, dict[str, float]] = {}
+def slowed(records: Mapping[str, ExitRecord], window_s: float | None = None) -> dict[str, dict[str, Lowered]]:
+    """Return by reason and host for which share of the window clocks were lowered, if that may be 5 % of it.
+
+    The driver's counters are read at the start and the end of a rank, so it is not known which of the lowered time was in the
+    window: at least what has no room outside of it, at most all. Without a window the shares are those of the rank's life, and
+    equal. Reasons have the names of nvidia-smi's counters.
+    """
+    shares: dict[str, dict[str, Lowered]] = {}
     for host, record in records.items():
         for rank in record.ranks:
             began, ended = rank.started_mono_s, rank.ended_mono_s
             if began is None or ended is None or ended <= began:
                 continue
+            measured_s = min(window_s or ended - began, ended - began)
             for name in _SLOWDOWNS.keys() & rank.slowed_us.keys():
-                if (share := min(1.0, rank.slowed_us[name] * 1e-6 / (ended - began))) >= _WORTH:
-                    shares.setdefault(name, {})[host] = share
+                lowered_s = rank.slowed_us[name] * 1e-6
+                most = min(1.0, lowered_s / measured_s)
+                if most >= _WORTH:
+                    least = max(0.0, lowered_s - (ended - began - measured_s)) / measured_s
+                    shares.setdefault(name, {})[host] = Lowered(min(1.0, least), most, min(1.0, lowered_s / (ended - began)))
     return shares
 
 
@@ -84,13 +98,74 @@ def slowed_in(runs: Sequence[RunResult]) -> list[str]:
     """Return a text for each reason that lowered clocks in any of the runs; each run counts with its most affected node."""
     texts = []
     for name, words in _SLOWDOWNS.items():
-        if by_run := [run.slowed[name] for run in runs if name in run.slowed]:
-            shares = sorted(max(share.values()) for share in by_run)
-            reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
-            hosts = fold(sorted(set().union(*by_run)))
-            counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
-            texts.append(f"clocks lowered by {words}: for {reach} of the run on {hosts}{counted}")
+        if affected := [run for run in runs if name in run.slowed]:
+            worst = [max(run.slowed[name].values(), key=lambda share: share.most) for run in affected]
+            reach = _reach(min(share.least for share in worst), max(share.most for share in worst))
+            lives = [share.of_run for share in worst]
+            of = f"the run, {reach} of the measured window" if any(run.throughput for run in affected) else "the run"
+            hosts = fold(sorted(set().union(*(run.slowed[name] for run in affected))))
+            counted = f", in {len(affected)} of {len(runs)} runs" if len(runs) > 1 else ""
+            texts.append(f"clocks lowered by {words}: for {_reach(min(lives), max(lives))} of {of} on {hosts}{counted}")
     return texts
+
+
+def _reach(least: float, most: float) -> str:
+    if f"{least:.0%}" == "0%":
+        return f"at most {most:.0%}"
+    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (least, most)))
+
+
+def loaded(records: Mapping[str, ExitRecord]) -> dict[str, float]:
+    """Return by host the share of its processors that other processes used during a run, if it matters."""
+    loads = {}
+    for host, record in records.items():
+        use, began, ended = record.meter.processors, record.started_mono_s, record.ended_mono_s
+        if use and began is not None and ended is not None and use.count > 0:
+            loads[host] = Load(use.count, ended - began, use.busy_s, use.own_s, use.switches)
+    return {host: used / count for host, (used, count) in busy_with_others(loads).items() if used >= WORTH * count}
+
+
+def loaded_in(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text if other processes used the processors during any of the runs; each run counts with its busiest node."""
+    by_run = [run.loaded for run in runs if run.loaded and not run.simulated]
+    if not by_run:
+        return []
+    shares = sorted(max(share.values()) for share in by_run)
+    reach = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
+    counted = f", in {len(by_run)} of {len(runs)} runs" if len(runs) > 1 else ""
+    return [f"other processes used {reach} of the processors of {fold(sorted(set().union(*by_run)))}{counted}"]
+
+
+def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[str]:
+    """Return a qualification if nodes sent far less than gradients need: then each of them may have trained alone.
+
+    Each node sends its gradients at least once per step, in 16 bits (`physics`). ``parameters`` is what the program reports; if
+    neither that nor the model is known, some bytes per step are assumed. Links other than network cards and InfiniBand are not
+    counted by the kernel, and nodes of one machine that meet at a loopback address use none.
+    """
+    model = MODELS.get(spec.model)
+    known = parameters if type(parameters) is int and parameters > 0 else model.parameters if model else 0
+    least = max(_LEAST_BYTES, 2 * known * _LEAST_SENT)
+    sent = {host: record.meter.sent_bytes for host, record in records.items() if record.meter.sent_bytes is not None}
+    silent = {host: count / spec.steps for host, count in sent.items() if count < spec.steps * least}
+    if spec.nodes < 2 or not silent or master_addr.startswith("127."):
+        return []
+    words = f"sent {max(silent.values()):.0f} bytes per step or less"
+    gradients = f" for gradients of {2 * known / 1e6:.1f} MB in 16 bits" if known else ""
+    why = "each node may train alone, or over links whose bytes the kernel does not count"
+    return [f"{fold(silent)} {words}{gradients}: {why}"]
+
+
+def unsteady_in(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text on the runs whose window was not steady, with all that was found in the one of them that varied most."""
+    runs_by_variation = {run.step_times.variation: run for run in runs if run.unsteady and run.step_times}
+    if not runs_by_variation:
+        return []
+    worst = runs_by_variation[max(runs_by_variation)]
+    texts = "; ".join(worst.unsteady)
+    if len(runs) == 1:
+        return [f"not steady: {texts}"]
+    return [f"not steady in {sum(bool(run.unsteady) for run in runs)} of {len(runs)} runs; in repeat {worst.repeat}: {texts}"]
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[str]:
@@ -178,5 +253,7 @@ def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]
     for run in runs:
         for host, facts in run.facts.items():
             for name, value in characteristics(facts).items() if isinstance(facts, Mapping) else ():
+                if name == "data set" and run.spec and run.spec.loader == "synthetic":
+                    continue  # not read
                 hosts.setdefault(name, {}).setdefault(value, set()).add(host)
     return hosts

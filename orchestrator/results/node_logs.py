@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from mmap import mmap
 from pathlib import Path
 
 from orchestrator.errors import DataError
@@ -26,19 +27,24 @@ __all__ = ["NodeLogs", "read_logs"]
 
 _WORTH_BYTES = 64 << 20
 """Bytes of logs below which no other processes are started."""
+_ARRIVALS = 24
+_TAIL_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
     """The parsed logs of a node: the files that the grammar names, which of them hold samples, and in ``rhythm`` the
-    `tempo.quantiles` of the step times of each of these, if requested and available."""
+    `tempo.quantiles` of the step times of each of these, if requested and available. ``arrivals``: on the first node, of the
+    first of these, (seconds of the node's clock, last step in the log at that time)."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
     rhythm: Mapping[str, tuple[float, float, float]]
+    arrivals: tuple[tuple[float, int], ...] = ()
 
 
-Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Terms | None]
+Growth = Mapping[str, tuple[tuple[float, int], ...]]
+Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Terms | None, Growth]
 
 
 def read_logs(
@@ -54,7 +60,11 @@ def read_logs(
     ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
     computed too, which takes longer. Raises DataError result_invalid for the first host in order that has an error.
     """
-    jobs: list[Job] = [(run.path, host, record.files, grammar, host in holders, terms) for host, record in records.items()]
+    first = next(iter(records), "")  # its clock is the one that the times of the run are compared with
+    jobs: list[Job] = [
+        (run.path, host, record.files, grammar, host in holders, terms, record.meter.growth if host == first else {})
+        for host, record in records.items()
+    ]
     in_processes = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
     logs, aggregate = {}, RankAggregate()
     for job_logs, job_aggregate in shared_out(_read, jobs, worth=in_processes):
@@ -65,14 +75,16 @@ def read_logs(
 
 def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
     logs, aggregate = {}, RankAggregate()
-    for path, host, entries, grammar, holds, terms in jobs:
+    for path, host, entries, grammar, holds, terms, growth in jobs:
         files: dict[str, Parsed] = {}
+        arrivals: tuple[tuple[float, int], ...] = ()
         rhythm: dict[str, tuple[float, float, float]] = {}
         sampled = []
-        for name, log in _parsed(RunDir(path), host, entries, grammar):
+        for name, data, log in _parsed(RunDir(path), host, entries, grammar):
             is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
             if is_sample:
                 sampled.append(name)
+                arrivals = arrivals or _arrivals(data, growth.get(name, ()), grammar)
                 # Steps may be missing from one rank's log; the run still has a number, or an error that says why not.
                 with suppress(DataError):
                     if terms:
@@ -84,16 +96,35 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
                 if is_sample and not isinstance(log.said, RankAggregate)
                 else replace(log, said=(), readings=log.readings if is_sample else ())
             )
-        logs[host] = NodeLogs(files, tuple(sampled), rhythm)
+        logs[host] = NodeLogs(files, tuple(sampled), rhythm, arrivals)
     return logs, aggregate
 
 
-def _parsed(run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar) -> Iterator[tuple[str, Parsed]]:
+def _arrivals(data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: LogGrammar) -> tuple[tuple[float, int], ...]:
+    """Return when the last step of a log was which, at some of the moments at which the log was seen to have grown.
+
+    The last of these is left out: what a program holds back until its end says nothing about the time of its steps.
+    """
+    marks = growth[:-1]
+    marks = [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)] if len(marks) > _ARRIVALS else marks
+    found = []
+    for seconds, size in marks:
+        tail = data[max(0, size - _TAIL_BYTES) : size]
+        # A step before the first line end may be cut at its start.
+        steps = [sample.step for sample in parse(tail[tail.find(b"\n") + 1 if size > _TAIL_BYTES else 0 :], grammar).samples]
+        if steps:
+            found.append((seconds, max(steps)))
+    return tuple(found)
+
+
+def _parsed(
+    run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar
+) -> Iterator[tuple[str, bytes | mmap, Parsed]]:
     for name, entry in sorted(entries.items()):
         data = verified(run, host, name, entry)
         if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
             try:
-                yield name, parse(data, grammar, deadline(f"{host}/{name}", data))
+                yield name, data, parse(data, grammar, deadline(f"{host}/{name}", data))
             except DataError as error:
                 error.host, error.where = host, error.where or name
                 raise

@@ -7,7 +7,8 @@ error and no number; the other runs are still reported. Only the run directory i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from statistics import median
@@ -20,24 +21,25 @@ from orchestrator.logs.parse import Parsed
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
-from orchestrator.record.evidence import invalid
+from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
-from orchestrator.results.hardware import infiniband_gbit, slowed
+from orchestrator.results.hardware import infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.node_logs import read_logs
-from orchestrator.results.numbers.tempo import tempo
+from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
+from orchestrator.results.numbers.steadiness import unsteady
+from orchestrator.results.numbers.tempo import StepTimes, tempo
 from orchestrator.results.numbers.throughput import (
     Terms,
     disagreement,
     published,
-    step_times,
     throughput,
-    trend,
-    variation,
+    window_of,
 )
-from orchestrator.results.run import RunResult
+from orchestrator.results.numbers.training import verify_training
+from orchestrator.results.run import RESUME, RETRY, RunResult
 
 __all__ = ["read_run"]
 
@@ -62,8 +64,10 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts, measure=planned.measure
     )
     outcome = planned.outcome or RecordedOutcome("")
+    again = RETRY if outcome.counts else RESUME
     if not outcome.measured:
-        return replace(result, state=outcome.state, error=outcome.error or recorded_error(None, run.run_id))
+        cause = outcome.error or recorded_error(None, run.run_id)
+        return replace(result, state=outcome.state, error=cause, repeated_by=again)
     try:
         return _measured(run, planned, result, each_rank)
     except ConfigError as error:  # the grammar was valid when the run was planned
@@ -74,7 +78,8 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         # An error that follows from several logs has no location yet.
         error.host, error.where = error.host or planned.slots[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
-        return replace(result, state=state, error=error)
+        # A run that finished is never made again in its bench, even if its evidence is found damaged later.
+        return replace(result, state=state, error=error, repeated_by="" if outcome.state else RESUME)
 
 
 def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
@@ -105,6 +110,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         qualifications=tuple(dict.fromkeys(notes)),
         observed=observed,
         slowed=slowed(records),
+        loaded=loaded(records),
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for log in sampled for line in log.readings], observed))
@@ -112,15 +118,25 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
         raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
-    times = step_times(samples, terms)
+    window = window_of(samples, terms)
+    if not result.simulated:
+        notes += quiet(records, spec, observed.get("parameters"), planned.placement.master_addr)
+        notes += verify_training(samples, terms)
+        clock = Clock(next((logs[node.host].arrivals for node in holders), ()), _life_s(records[holders[0].host]))
+        notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
     notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
-    notes += _unsteady(trend(times))
     return replace(
         result,
         throughput=measured,
+        slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
-        step_variation=variation(times),
+        step_times=StepTimes.of([line.seconds / line.steps for line in window]),
+        unsteady=unsteady(window),
         tempo=tempo(samples, terms),
+        digests=(
+            _digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled),
+            _digest(f"{line.seconds / line.steps:.6f}" for line in window),
+        ),
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
 
@@ -139,7 +155,7 @@ def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, An
 def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]) -> nccl.Paths:
     """Return the transports that NCCL chose on all nodes, from its own logs, which were verified with all others."""
     logs = (
-        run.log_path(node.host, name).read_bytes()
+        log_bytes(run, node.host, name)
         for node in planned.slots
         for name in records[node.host].files
         if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
@@ -154,9 +170,16 @@ def _remarks(observed: Mapping[str, Any]) -> list[str]:
 
 
 def _leftovers(outcome: RecordedOutcome | None) -> list[str]:
-    """Return a qualification if the controller found processes of the run after its end."""
-    left = [host for host, node in outcome.clean.items() if node.left] if outcome else []
-    return [f"processes of the run were left on {fold(left)} and had to be ended"] if left else []
+    """Return qualifications if the controller found processes of the run after its end, or could not verify its end."""
+    clean = outcome.clean if outcome else {}
+    left = [host for host, node in clean.items() if node.left]
+    doubtful = [host for host, node in clean.items() if node.unverified]
+    notes = []
+    if left:
+        notes.append(f"processes of the run were left on {fold(left)} and had to be ended")
+    if doubtful:
+        notes.append(f"not verified: whether the run has ended on {fold(doubtful)}")
+    return notes
 
 
 def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
@@ -254,12 +277,14 @@ def _disagreement(other_measure: tuple[str, float] | None, speed: float) -> list
     return [f"the log disagrees with itself: {speeds}"]
 
 
-def _unsteady(trend: float | None) -> list[str]:
-    """Return a qualification if steps speed up or slow down within the window. The window stays as planned."""
-    if trend is None:
-        return []
-    how, cause = ("slower", "the machine slows down") if trend > 0 else ("faster", "more --warmup-steps may be needed")
-    return [f"not steady: the last fifth of the window is {abs(trend):.1%} {how} per step than the first; {cause}"]
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _life_s(record: ExitRecord) -> float | None:
+    """Return for how long a node's part of a run lasted; None if it is not known."""
+    began, ended = record.started_mono_s, record.ended_mono_s
+    return None if began is None or ended is None else ended - began
 
 
 def _closing(planned: Manifest, sampled: Sequence[Parsed]) -> Mapping[str, Any]:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.errors import OrchError
 from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.measures import TRAINING
-from orchestrator.results.numbers.tempo import Tempo
+from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 
-__all__ = ["RunResult"]
+__all__ = ["NEVER_RUN", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
+
+NEVER_RUN, RUNNING = "never run", "running"
+"""States of planned runs that have no result yet."""
+RESUME, RETRY = "orch resume", "orch resume --retry-failed"
+"""The commands that continue a bench: the first makes runs that were never run, interrupted, or lost with a node."""
+
+
+class Lowered(NamedTuple):
+    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life."""
+
+    least: float
+    most: float
+    of_run: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +33,13 @@ class RunResult:
     """The result of one run, derived from its evidence.
 
     ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
-    ``step_variation`` the coefficient of variation of the step times in the window. ``by_rank``, if requested and every node
-    logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log, ``node1/rank-0.out``. ``readings`` are
-    the measurements of a program that does not train, ``slowed`` is the result of `hardware.slowed` for the nodes' clocks.
+    ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of `steadiness.unsteady` for them.
+    ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
+    ``node1/rank-0.out``. ``readings`` are the measurements of a program that does not train, ``slowed`` and ``loaded`` are the
+    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
+    with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
+    the command that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the run's place in the
+    order in which its bench ran, None for a run of another bench or of none.
     """
 
     run_id: str
@@ -35,14 +52,30 @@ class RunResult:
     qualifications: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     observed: Mapping[str, Any] = field(default_factory=dict)
-    step_variation: float | None = None
+    step_times: StepTimes | None = None
+    unsteady: tuple[str, ...] = ()
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
     readings: tuple[Any, ...] = ()
-    slowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
+    loaded: Mapping[str, float] = field(default_factory=dict)
+    digests: tuple[str, ...] = ()
+    repeated_by: str = ""
+    place: int | None = None
 
     @property
     def is_good(self) -> bool:
         """Whether the run has measured what it was planned to measure."""
         return self.error is None and (self.throughput is not None or bool(self.readings))
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the run has no number because it was stopped from outside, or its controller died before its end."""
+        stopped = self.error is not None and self.error.kind == "interrupted"
+        return not self.is_good and (stopped or self.state in ("interrupted", "incomplete"))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run was made to its end and has no number."""
+        return not (self.is_good or self.is_interrupted or self.state in (NEVER_RUN, RUNNING))

@@ -15,16 +15,27 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.plan import RunSpec
 from orchestrator.plan.spec import as_written
-from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
+from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, Repeat, _order, cells_of
 from orchestrator.results.entries import Entry, Sheet
-from orchestrator.results.hardware import conditions_of, differing_facts, hardware, infiniband_bytes_per_s, slowed_in
-from orchestrator.results.numbers.intervals import Interval, interval, outliers, ratio_interval
+from orchestrator.results.hardware import (
+    conditions_of,
+    differing_facts,
+    hardware,
+    infiniband_bytes_per_s,
+    loaded_in,
+    slowed_in,
+    unsteady_in,
+)
+from orchestrator.results.numbers.drift import Drift, Estimate, drift_of, typical_ratio, typical_speed
+from orchestrator.results.numbers.intervals import Interval, outliers
 from orchestrator.results.numbers.physics import Measured, findings
-from orchestrator.results.numbers.throughput import mean, median, scaling_efficiency, speedup, spread
-from orchestrator.results.run import RunResult
+from orchestrator.results.numbers.throughput import WORTH, deviation, mean, median, scaling_efficiency, speedup, spread
+from orchestrator.results.planned import Counts, Planned, counted
+from orchestrator.results.repeats import equal_repeats, slower_than_wider
+from orchestrator.results.run import NEVER_RUN, RUNNING, RunResult
 from orchestrator.results.sheets import content_of
 
-__all__ = ["Row", "Summary", "summarize"]
+__all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
 
 ENOUGH_REPEATS = 3
 WIDE_SPREAD = 0.05
@@ -32,9 +43,13 @@ WIDE_SPREAD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0. ``series`` describes what
-    a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no interval of its
-    speedup, which is 1 by definition."""
+    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0.
+
+    ``speed`` is the typical speed of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average_speed`` and
+    ``median_speed`` describe the repeats as they are, and ``speed_deviation`` is their sample standard deviation. ``series``
+    describes what a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no
+    interval of its speedup, which is 1 by definition.
+    """
 
     loader: str
     batch_size: int
@@ -42,31 +57,50 @@ class Row(Entry):
     median_speed: float | None
     min_speed: float | None
     max_speed: float | None
+    speed_deviation: float | None
+    speed: float | None
     speed_interval: Interval | None
     speedup: float | None
     speedup_interval: Interval | None
     efficiency: float | None
     efficiency_interval: Interval | None
+    repeats: tuple[Repeat, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
-    ``sheets`` hold measurements other than training, in order of size."""
+    ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
+    ``drift`` is by how much faster the last run would be than the first because of the drift that was taken out of the typical
+    speeds, as a fraction."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
     notes: tuple[str, ...]
     sheets: tuple[Sheet, ...] = ()
+    runs: Counts | None = None
+    drift: float = 0.0
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
         return {name: tuple(r for r in self.rows if r.series == name) for name in dict.fromkeys(r.series for r in self.rows)}
 
 
-def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summary:
+def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
+    """Return the scaling table of a bench, with what it lacks; ``notes`` are additional notes on how it went."""
+    return lacking(summarize(planned.results, notes), planned)
+
+
+def lacking(summary: Summary, planned: Planned) -> Summary:
+    """Return the table of a bench with the counts of its planned runs, and first among its notes what is missing."""
+    notes = (planned.note, *summary.notes) if planned.note else summary.notes
+    return replace(summary, notes=notes, runs=planned.counts)
+
+
+def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_medians: bool = False) -> Summary:
     """Return the scaling table of ``results``; ``notes`` are additional notes on how the bench went.
 
+    ``of_medians``: speedups are ratios of medians, as in published tables, without intervals.
     Raises DataError (result_invalid) for a run that is passed twice.
     """
     twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
@@ -83,11 +117,16 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
-    doubts = {id(cell): texts for alike in programs.values() for cell, texts in _doubts(alike)}
+    doubts = {
+        id(cell): [*texts, *slower_than_wider(cell, cells)] for alike in programs.values() for cell, texts in _doubts(alike)
+    }
+    drift = drift_of([cell.placed for cell in cells])
     rows, baseline = [], {}
     for cell in sorted(cells, key=lambda cell: (series[id(cell)], *_order(cell))):
         base = bases[id(cell)]
-        row = _row(cell, base, series[id(cell)], differing, _qualifications(cell, base, doubts[id(cell)], typical))
+        faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
+        qualifications = _qualifications(cell, base, doubts[id(cell)], typical)
+        row = _row(cell, series[id(cell)], differing, qualifications, _speed(cell, drift), faster)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
@@ -95,7 +134,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = ()) -> Summar
     without_baseline = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets))
+    own_notes += _drift_note(drift)
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), drift=drift.total)
 
 
 def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -147,7 +187,10 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
     tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
     rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
-    retry = "orch resume --retry-failed repeats the failed ones of this bench, a new orch bench measures new ones"
+    again = sorted({run.repeated_by for run in tried if run.repeated_by})
+    retry = f"{' or '.join(again)} makes them" if again else "a new orch bench measures new ones"
+    if any(run.state == RUNNING for run in tried):
+        return f"{series}: no speedup yet, because no 1n1g run is over"
     return f"{series}: no speedup, because there is no good 1n1g run; {retry if tried else rerun}"
 
 
@@ -161,24 +204,59 @@ def _typical_repeats(cells: Sequence[Cell]) -> int:
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
-def _row(cell: Cell, base: Cell | None, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> Row:
-    spec, speeds, middle = cell.spec, cell.speeds, cell.median
-    faster = speedup(middle, base.median) if middle and base and base.median else None
-    faster_by = ratio_interval(cell.by_repeat, base.by_repeat) if faster and base and base is not cell else None
+def _ratio(cell: Cell, base: Cell | None, drift: Drift) -> Estimate | None:
+    """Return the speedup from the repeats that a cell and its baseline share; of the typical speeds if they share too few."""
+    if base is None or not cell.speeds:
+        return None
+    if cell is base:
+        return Estimate(1.0, None)
+    ours, theirs = _speed(cell, drift), _speed(base, drift)
+    assert ours and theirs  # both have good runs
+    return typical_ratio(cell.by_repeat, base.by_repeat, drift) or Estimate(speedup(ours.value, theirs.value), None)
+
+
+def _speed(cell: Cell, drift: Drift) -> Estimate | None:
+    return typical_speed(cell.placed, drift) if cell.speeds else None
+
+
+def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:
+    return Estimate(speedup(cell.median, base.median), None) if cell.median and base and base.median else None
+
+
+def _row(
+    cell: Cell,
+    series: str,
+    differing: Sequence[str],
+    qualifications: tuple[str, ...],
+    speed: Estimate | None,
+    faster: Estimate | None,
+) -> Row:
+    spec, speeds, faster_by = cell.spec, cell.speeds, faster.interval if faster else None
     return Row(
         **_entry(cell, series, differing, qualifications),
         loader=spec.loader,
         batch_size=spec.batch_size,
         average_speed=mean(speeds) if speeds else None,
-        median_speed=middle,
+        median_speed=cell.median,
         min_speed=min(speeds, default=None),
         max_speed=max(speeds, default=None),
-        speed_interval=interval(speeds),
-        speedup=faster,
+        speed_deviation=deviation(speeds) if len(speeds) > 1 else None,
+        speed=speed.value if speed else None,
+        speed_interval=speed.interval if speed else None,
+        speedup=faster.value if faster else None,
         speedup_interval=faster_by,
-        efficiency=scaling_efficiency(faster, spec.world_size) if faster else None,
+        efficiency=scaling_efficiency(faster.value, spec.world_size) if faster else None,
         efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
+        repeats=cell.repeats,
     )
+
+
+def _drift_note(drift: Drift) -> list[str]:
+    """Return a note on a drift that was taken out of the speeds, if it is large enough to be noticed."""
+    if not drift.is_certain or abs(drift.total) < WORTH:
+        return []
+    words = f"all configurations became {abs(drift.total):.1%} {'faster' if drift.slope > 0 else 'slower'} during the bench"
+    return [f"{words}; speed, speedup and their intervals are those of its middle, without this drift"]
 
 
 def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
@@ -190,30 +268,30 @@ def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> S
 def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of an `Entry`."""
     names = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size")
-    failures = _failures(cell)
+    counts = counted(cell.runs)
     return {name: getattr(cell.spec, name) for name in names} | {
         "series": series,
         "options": {name: _choice(cell.spec, name) for name in differing},
         "simulated": cell.simulated,
-        "n": len(cell.good),
-        "failed": len(failures),
+        "n": counts.measured,
+        **{name: getattr(counts, name) for name in ("planned", "failed", "interrupted", "running", "never_run")},
         "qualifications": qualifications,
-        "failures": failures,
-        "run_ids": tuple(run.run_id for run in cell.runs),
+        "failures": _failures(cell),
+        "run_ids": tuple(run.run_id for run in cell.runs if run.state != NEVER_RUN),
         "hardware": hardware(cell.good or cell.runs, cell.spec),
     }
 
 
 def _failures(cell: Cell) -> tuple[str, ...]:
-    return tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if not run.is_good)
+    return tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run.has_failed or run.is_interrupted)
 
 
 def _cause(run: RunResult) -> str:
-    """Return the first cause in one line; a hint that quotes a log is left to the views of a single run."""
+    """Return what failed and why in one line; a hint that quotes a log is left to the views of a single run."""
     error = run.error
     if error is None:
         return "no number"
-    words = [error.host, error.where, error.message.partition("\n")[0]]
+    words = [error.host, error.where, error.message.partition("\n")[0], error.cause]
     hint = f". {error.hint}" if error.hint and "\n" not in error.hint else ""
     return ": ".join(word for word in words if word) + hint
 
@@ -234,13 +312,13 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     if speeds:
         if spread(speeds) > WIDE_SPREAD:
             notes.append(f"repeats spread over {spread(speeds):.1%} of the median")
-        notes += _outliers(cell)
+        notes += [*_outliers(cell), *equal_repeats(cell.good)]
     notes += doubts
     if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
         notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     if cell.spec.device == "cuda":
         notes += conditions_of(cell.good)
-    notes += slowed_in(cell.good)
+    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *unsteady_in(cell.good)]
     notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
 

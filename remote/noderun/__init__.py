@@ -11,8 +11,8 @@ with one shared namespace. A name may therefore be defined in one part only, and
    scripts, and continues with JSON lines; a line with ``"bytes": n`` is followed by n raw bytes. Operations: the table in
    ``serve``.
 2. As a fork of itself: the supervisor, ``orch-supervisor`` in a process list, one per run and node. Detached from ssh, it holds
-   the node's lock, starts the launch script at the agreed instant, reaps all its descendants, and writes ``exit.json``. It
-   listens on ``supervisor.sock``; the controller reaches it through `op_line`. If nobody renews the lease before it
+   the node's name, starts the launch script at the agreed instant, reaps all its descendants, and writes ``exit.json``. It
+   listens on an abstract socket; the controller reaches it through `op_line`. If nobody renews the lease before it
    expires, the supervisor ends the run.
 
 ``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log files and records how it

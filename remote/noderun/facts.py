@@ -1,6 +1,7 @@
 """The operation that reports the facts of this machine."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -11,14 +12,17 @@ import time
 import zlib
 
 from noderun.channel import reply
-from noderun.files import CHUNK, Refused, free_bytes, read_slice, root_directory
-from noderun.installed import data_set_digest, framework_facts, installed, program_digest
+from noderun.data_set import look_at_data
+from noderun.files import CHUNK, Refused, free_bytes, free_inodes, names_in, read_slice, root_directory
+from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
-from noderun.lock import holder_of
+from noderun.lock import holder
+from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, resolved, route_to
 from noderun.processes import boot_id, owners
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
+CAPTURE_S = 600  # longer than any capture takes
 # Other programs that describe this machine. They run at the same time as everything else.
 TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
 
@@ -29,6 +33,8 @@ def op_facts(request):
     Output of other programs and of the kernel is sent as it is, compressed: the controller parses it.
     """
     root = root_directory(request["root"])
+    began, meter = time.monotonic(), Meter()
+    meter.start()
     unwritable = not_written(root)
     started = {name: begin(argv, root) for name, argv in TOLD.items()}  # they run while the rest is collected
     facts = {
@@ -42,7 +48,9 @@ def op_facts(request):
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "workdir": root,
+        "workdir_first": first_in(root, request),
         "disk_free_bytes": free_bytes(root),
+        "disk_free_inodes": free_inodes(root),
         "disk_error": unwritable,
         "limits": limits(),
         "shm_bytes": shared_memory_bytes(),
@@ -64,8 +72,10 @@ def op_facts(request):
     if request.get("peer"):
         facts["route"] = next((route for route in map(route_to, addresses[request["peer"]]) if route), None)
     if request.get("data_dir"):
-        facts["data_dir"] = os.path.isdir(os.path.expanduser(request["data_dir"]))
-        facts["data_set"] = data_set_digest(os.path.expanduser(request["data_dir"]))
+        directory = os.path.expanduser(request["data_dir"])
+        facts["data_dir"] = os.path.isdir(directory)
+        facts["data_set"] = look_at_data(directory) if facts["data_dir"] else None
+        facts["data_made"] = os.path.isfile(os.path.join(directory, "dataset.json"))
     facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
     reports = {name: said(program, TOLD_S) for name, program in started.items()}
     if reports["smi"]:
@@ -75,19 +85,41 @@ def op_facts(request):
     reports["kernel_log"] = kernel_log("NVRM: ")
     reports["infiniband"] = infiniband_ports()
     reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
-    facts["held_by"] = still_held(root)  # last: the supervisor of the previous run may need a moment to exit
+    facts["load"] = dict(meter.record()["processors"], seconds=round(time.monotonic() - began, 3))
+    facts["held_by"] = still_held()  # last: the supervisor of the previous run may need a moment to exit
     packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
 
 
-def still_held(root):
+def first_in(root, request):
+    """Return which node was the first to see a work directory, and in which capture; None if it cannot be written to.
+
+    Nodes with the same answer share the directory. A symbolic link is made at once with its content, and by one node only, over
+    NFS too; its name is of this capture, so that no copy of the directory on another disk has it.
+    """
+    link, first = os.path.join(root, ".capture-" + request["capture"]), "%s in %s" % (request["node"], request["capture"])
+    try:
+        os.symlink(first, link)
+    except FileExistsError:
+        return os.readlink(link)
+    except OSError:
+        return None
+    for name in names_in(root):
+        path = os.path.join(root, name)
+        with contextlib.suppress(OSError):
+            if name.startswith(".capture-") and os.lstat(path).st_mtime < os.lstat(link).st_mtime - CAPTURE_S:
+                os.unlink(path)
+    return first
+
+
+def still_held():
     """Return the record of this node's holder if it still holds it after 1 s, None if the node is free by then."""
     deadline = time.monotonic() + 1.0
-    holder = holder_of(root)
-    while holder is not None and time.monotonic() < deadline:
+    record = holder()
+    while record is not None and time.monotonic() < deadline:
         time.sleep(0.05)
-        holder = holder_of(root)
-    return holder
+        record = holder()
+    return record
 
 
 def machine():

@@ -51,6 +51,20 @@ def inside(root, relative):
     return os.path.join(root, *parts)
 
 
+def own_directory(request):
+    """Return this node's own folder of the work directory that a request names. Other nodes may share the work directory.
+
+    The folder has the node's name in the inventory: this name differs between the nodes of a run and survives a reboot, which
+    is true of neither host names nor machine ids.
+    """
+    return inside(root_directory(request["root"]), "nodes/" + request["node"])
+
+
+def run_directory(request):
+    """Return the directory of the run that a request names, on this node."""
+    return inside(own_directory(request), "runs/" + request["run"])
+
+
 def digest_of(path, size=float("inf")):
     """Return the SHA-256 of a file, or of its first ``size`` bytes, as hexadecimal text."""
     digest = hashlib.sha256()
@@ -70,11 +84,19 @@ def free_bytes(path):
     return disk.f_bavail * disk.f_frsize
 
 
+def free_inodes(path):
+    """Return how many more files the disk that holds a path can have; None if it has no such limit."""
+    disk = os.statvfs(path)
+    return disk.f_favail if disk.f_files else None
+
+
 def unwritten(error, path, disk, needed):
-    """Return the refusal for an error while writing to a path; for a full disk with the bytes needed and free."""
+    """Return the refusal for an error while writing to a path; for a full disk with what is needed and free."""
     message = "%s: %s" % (path, error.strerror or error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return Refused("node_unfit", message)
+    if free_inodes(disk) == 0:
+        return Refused("storage_full", "%s; needed an inode, free 0" % message)
     return Refused("storage_full", "%s; needed %d bytes, free %d" % (message, needed, free_bytes(disk)))
 
 

@@ -1,4 +1,4 @@
-"""What is installed on this machine: distributions, data sets, programs."""
+"""What is installed on this machine: distributions and programs."""
 
 import hashlib
 import itertools
@@ -6,12 +6,12 @@ import json
 import os
 import stat
 
-from noderun.files import CHUNK, digest_of, names_in, read_slice, why
+from noderun.files import digest_of, names_in, why
 from noderun.logs import MAX_FILES
 
 
 def installed(python, names):
-    """Return ({name: version}, paths searched) of the distributions that an interpreter would find.
+    """Return ({name: version}, paths searched) of the distributions that an interpreter would find; see `framework_facts`.
 
     None of them is imported, which takes seconds for a framework: pip creates a folder ``name-version`` for each.
     """
@@ -31,13 +31,17 @@ def installed(python, names):
 
 
 def framework_facts(python, probe, timeout_s):
-    """Return the versions that the framework's own interpreter reports, or {"error": …} with what failed."""
+    """Return the versions that the framework's own interpreter reports, or {"error": …} with what failed.
+
+    ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt", "python"]``.
+    """
     import subprocess
 
-    python = os.path.expanduser(python)
+    words = [os.path.expanduser(word) for word in python]
+    python = " ".join(words)
     try:
         done = subprocess.run(
-            [python, "-c", probe],
+            words + ["-c", probe],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -52,16 +56,6 @@ def framework_facts(python, probe, timeout_s):
     except (ValueError, IndexError):
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
         return {"error": "%s: %s" % (python, last[0][:400])}
-
-
-def data_set_digest(directory):
-    """Return the digest in the description of a data set made by make_dataset.py, None if there is no such data set."""
-    try:
-        description = json.loads(read_slice(os.path.join(directory, "dataset.json"), 0, CHUNK).decode("utf-8", "replace"))
-    except ValueError:
-        return None
-    digest = description.get("sha256") if isinstance(description, dict) else None
-    return digest[:64] if isinstance(digest, str) else None
 
 
 def program_digest(path):

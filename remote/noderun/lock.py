@@ -1,8 +1,7 @@
-"""One run per node at a time: the lock of a work directory, and the node's name."""
+"""One run per node at a time: the name that stands for a node, and the record of the run that holds it."""
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -10,33 +9,28 @@ import socket
 import sys
 import time
 
-from noderun.files import Refused
+from noderun.files import Refused, first_line, read_slice
 from noderun.processes import owners
 
+OWNER_RECORD = "owner.json"
 
-def wait_for(run_id, take):
-    """Call ``take`` until it returns None, for a few seconds; then refuse with its result, the record of the lock's holder."""
+
+def hold_node(door, run_id):
+    """Bind a socket to this node's name, for a run; refuse after a few seconds, with the record of the run that holds it."""
     began = time.monotonic()
     while True:
-        holder = take()
-        if holder is None:
+        record = named_by(door)
+        if record is None:
             return
         # The supervisor of the previous run may need a moment to exit. If two runs want the same nodes at the same moment, each
-        # may hold some of them: the later run gives up first, so that the other gets all.
-        if time.monotonic() - began > (1.0 if run_of(holder) < run_id else 4.0):
-            if run_of(holder) == run_id:
+        # may hold some of them: the later run gives up first, so that the other gets all. A run that has started keeps them.
+        # A holder that does not answer may be one that is just exiting.
+        is_lost = "" != run_of(record) < run_id or value_of(record, "state").strip() == "running"
+        if time.monotonic() - began > (1.0 if is_lost else 3.0):
+            if run_of(record) == run_id:
                 raise Refused("node_unfit", "two nodes of this run are the same machine: list it once in the inventory")
-            raise Refused("node_busy", "another run holds this node", owner=holder)
+            raise Refused("node_busy", "another run holds this node", owner=record)
         time.sleep(0.02)
-
-
-def locked_by(handle, how):
-    """Lock a work directory through its open file and return None; if it is locked, return the record of its holder."""
-    try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
-    except OSError:
-        return os.pread(handle, 4096, 0).decode("utf-8", "replace").strip()
-    return None
 
 
 def named_by(door):
@@ -46,21 +40,39 @@ def named_by(door):
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        return introduction() or ""
+        return holder() or ""
     return None
 
 
 def node_name():
     """Return this node's name, an abstract socket address: the system frees it when the process that holds it ends.
 
+    It is no file, so work directories, users and nodes that share a directory have nothing to do with it.
+    """
+    return abstract_name("node", node_marks())
+
+
+def node_marks():
+    """Return what tells this node from others of its network namespace.
+
     A node is a set of processes that share a network and see each other, whatever the user. So containers with a process
     namespace of their own are separate nodes, and so are those of a lab without namespaces, which sets its own marks.
     """
-    marks = [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in ("ORCH_LAB", "ORCH_LAB_NODE")]
-    return "\0orch-node-" + hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
+    return [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in ("ORCH_LAB", "ORCH_LAB_NODE")]
 
 
-def introduction():
+def abstract_name(kind, marks):
+    """Return an abstract socket address for some marks: at most 107 bytes, whatever their length."""
+    return "\0orch-%s-%s" % (kind, hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32])
+
+
+def peer_of(connection):
+    """Return (process number, user number) of the process at the other end of a Unix socket."""
+    ids = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 8)
+    return int.from_bytes(ids[:4], sys.byteorder), int.from_bytes(ids[4:], sys.byteorder)
+
+
+def holder():
     """Return the run record of the process that holds this node's name, else what process it is; None if the name is free."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(0.5)
@@ -70,30 +82,29 @@ def introduction():
             return None
         except OSError as error:
             return "it does not answer: %s" % error.strerror
-        pid = int.from_bytes(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
-        record = b""
+        pid = peer_of(client)[0]
+        # A supervisor that is busy or stopped does not answer; its record can be read by its own user.
+        record = read_slice("/proc/%d/cwd/%s" % (pid, OWNER_RECORD), 0, 4096)
         with contextlib.suppress(OSError):
-            record = client.recv(4096)
+            record = record or client.recv(4096)
         user = owners([str(pid)]).get(str(pid), "another user")
         return record.decode("utf-8", "replace").strip() or "process %d of %s, which does not answer" % (pid, user)
 
 
-def holder_of(root):
-    """Return the record of this node's holder, from a work directory's lock or from the node's name; None if it is free."""
-    try:
-        lock = os.open(os.path.join(root, "node.lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return introduction()
-    try:
-        holder = locked_by(lock, fcntl.LOCK_SH)
-    finally:
-        os.close(lock)
-    return introduction() if holder is None else holder
+def this_machine():
+    """Return the marks of this machine that survive a reboot: host name and machine id. Clones may share the id, and
+    containers both, so they only confirm what the name of a node's own folder says."""
+    return [socket.gethostname(), first_line("/etc/machine-id")]
 
 
-def run_of(holder):
-    """Return the run id in a lock's owner record; empty if the owner has not written it yet."""
+def run_of(record):
+    """Return the run id in an owner record; empty if it has none."""
+    return value_of(record, "run_id")
+
+
+def value_of(record, key):
+    """Return one text of an owner record; empty if it is missing."""
     try:
-        return json.loads(holder)["run_id"]
+        return str(json.loads(record)[key])
     except (ValueError, KeyError, TypeError):
         return ""

@@ -1,8 +1,9 @@
 """The log folder of a run: which files count as logs, and their order."""
 
+import hashlib
 import os
 
-from noderun.files import NAME
+from noderun.files import NAME, opened
 
 MAX_FILES = 4096
 
@@ -22,6 +23,35 @@ def log_files(directory):
 def in_order(sizes):
     """Return names of logs, those of node and ranks first: a program that writes many files must not displace them."""
     return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-")), name))
+
+
+def within(sizes, budget):
+    """Return {name: bytes} of what is kept of logs: the smallest whole, so that a giant displaces none of the others."""
+    kept = {}
+    for name in sorted(in_order(sizes)[:MAX_FILES], key=sizes.get):
+        kept[name] = min(sizes[name], budget)
+        budget -= kept[name]
+    return kept
+
+
+def digests(sizes, budget):
+    """Yield (name, bytes, "") for every block that is hashed, and at the end of each log its SHA-256 in place of "".
+
+    If logs are larger than a run may write, only the first bytes of the largest are kept and hashed: a program can create a
+    sparse file of any size at no cost.
+    """
+    kept = within(sizes, budget)
+    for name in in_order(kept):
+        digest, offset = hashlib.sha256(), 0
+        with opened(os.path.join("logs", name)) as log:
+            while log is not None and offset < kept[name]:
+                block = os.pread(log, min(1 << 20, kept[name] - offset), offset)
+                if not block:
+                    break
+                digest.update(block)
+                offset += len(block)
+                yield name, offset, ""
+        yield name, kept[name], digest.hexdigest()
 
 
 def odd_files(directory):

@@ -76,6 +76,15 @@ def ending(status):
     return os.WEXITSTATUS(status), None
 
 
+def name_of(pid):
+    """Return the name of a process; empty if it has ended."""
+    try:
+        with open("/proc/%d/comm" % pid, errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def boot_id():
     """Return the kernel's identifier of this boot: process numbers are valid within one boot only."""
     with open("/proc/sys/kernel/random/boot_id") as file:

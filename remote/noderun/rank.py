@@ -7,7 +7,7 @@ import sys
 import time
 
 from noderun.processes import ending
-from noderun.records import write_json
+from noderun.records import Reserved, write_json
 
 # Reasons for lowered clocks, as nvidia-smi counts them.
 SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -54,8 +54,13 @@ def slowed_us(before, after):
 
 
 def rank_main(argv):
-    """Run one rank with its own log files and write ``ranks/<rank>.json``; return its exit code, or 128 + its signal."""
-    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    """Run one rank with its own log files and write ``ranks/<rank>.json``; return its exit code, or 128 + its signal, or what
+    went wrong as a text for `sys.exit`."""
+    try:
+        rank, local_rank = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
+    except (KeyError, ValueError) as error:
+        text = "rank_wrapper.py: expected whole numbers as RANK and LOCAL_RANK in the environment, which a launcher sets: %r"
+        return text % error
     streams = []
     for ending_name in ("out", "err"):
         path = os.path.join("logs", "rank-%d.%s" % (rank, ending_name))
@@ -64,6 +69,11 @@ def rank_main(argv):
     # The launcher ends a rank by signalling its process group; the child dies, and the wrapper survives to record it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+    path = os.path.join("ranks", "%d.json" % rank)
+    try:
+        final = Reserved(path)
+    except OSError as error:
+        return "rank_wrapper.py: %s: %s" % (path, error.strerror)
     pid = os.fork()
     if pid == 0:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -75,14 +85,20 @@ def rank_main(argv):
         except OSError as error:
             os.write(2, ("%s: %s\n" % (argv[0], error.strerror)).encode())
             os._exit(127 if error.errno == errno.ENOENT else 126)
-    path = os.path.join("ranks", "%d.json" % rank)
-    write_json(path, dict(record, pid=pid))
+    try:
+        write_json(path, dict(record, pid=pid))
+    except OSError as error:
+        os.kill(pid, signal.SIGKILL)  # without a record nobody would notice its end
+        return "rank_wrapper.py: %s: %s" % (path, error.strerror)
     query = ask_slowdowns() if local_rank == 0 else None
     code, name = ending(os.waitpid(pid, 0)[1])
     record.update(pid=pid, code=code, signal=name, ended_mono_s=time.monotonic())
     if query and code == 0:  # a failed rank is reported at once
         record["slowed_us"] = slowed_us(slowdowns(query), slowdowns(ask_slowdowns()))
-    write_json(path, record)
+    try:
+        final.write(record)
+    except OSError as error:
+        return "rank_wrapper.py: %s: %s" % (path, error.strerror)
     return code if code is not None else 128 + getattr(signal, name, 0)
 
 

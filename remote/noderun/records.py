@@ -6,7 +6,8 @@ import os
 
 def write_whole(path, blocks, mode=0o600):
     """Write a file under a temporary name, flush it to disk and rename it, so that it is complete whenever it exists."""
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+    # Not the process number: nodes that share the directory may write the same file at the same time.
+    temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -24,6 +25,27 @@ def write_whole(path, blocks, mode=0o600):
 def write_json(path, value):
     """Write one JSON value, completely or not at all."""
     write_whole(path, [json.dumps(value, sort_keys=True).encode() + b"\n"])
+
+
+class Reserved:
+    """A JSON file whose last version is written later, into an inode and a block that are reserved now: a disk that becomes
+    full in the meantime does not prevent it."""
+
+    SIZE = 4096
+
+    def __init__(self, path):
+        self.path = path
+        self.spare = path + ".spare"
+        self.handle = os.open(self.spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(self.handle, 0, self.SIZE)
+
+    def write(self, value):
+        """Replace the file by this value, completely or not at all."""
+        data = json.dumps(value, sort_keys=True).encode() + b"\n"
+        os.pwrite(self.handle, data, 0)
+        os.ftruncate(self.handle, len(data))
+        os.fsync(self.handle)
+        os.rename(self.spare, self.path)
 
 
 def read_record(path):

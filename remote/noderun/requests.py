@@ -5,17 +5,16 @@ import json
 import os
 import select
 import signal
-import socket
 import sys
 import time
 
 from noderun.channel import reply
-from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, read_slice, root_directory
-from noderun.groups import group_of, remove_group
-from noderun.lock import holder_of
+from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, own_directory, read_slice, root_directory, run_directory
+from noderun.lock import holder
 from noderun.processes import bearers, boot_id, send_signal
-from noderun.runs import belonging, runs_of, supervisor_lives, sweep
+from noderun.runs import belonging, connected, living_runs, remove_run, supervisor_lives, sweep
 from noderun.supervisor import start_supervisor
+from noderun.unverified import unverified
 
 
 def op_line(request):
@@ -23,15 +22,14 @@ def op_line(request):
 
     After the controller's "bye" more requests may follow; otherwise they could be mistaken for orders still on their way.
     """
-    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    directory = run_directory(request)
     if request["start"]:
         start_supervisor(directory)
-    os.chdir(directory)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    os.listdir(directory)  # raises the system's error if there is no such directory
     deadline = time.monotonic() + request.get("wait_s", 10)
     while True:
         try:
-            connection.connect("supervisor.sock")
+            connection = connected(directory)
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
@@ -69,33 +67,38 @@ def op_line(request):
 
 def op_stop(request):
     """End runs through their supervisors, then signal all other processes that belong to them; report any that are left."""
-    root = root_directory(request["root"])
+    own = own_directory(request)
     grace_s = request["grace_s"]
     run_id = request.get("run")
-    stopped = [
-        name for name, directory in runs_of(root, run_id).items() if ask_supervisor(directory, request["reason"], grace_s)
-    ]
+    directories = [run_directory(request)] if run_id else living_runs(root_directory(request["root"]))
+    stopped = [os.path.basename(path) for path in directories if ask_supervisor(path, request["reason"], grace_s)]
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-        owned = belonging(root, run_id)
+        owned = belonging(own, run_id)
         send_signal({pid: start for pid, (start, _) in owned.items()}, number)
         stopped += [run for _, run in owned.values() if run not in stopped]
         deadline = time.monotonic() + wait_s
-        while belonging(root, run_id) and time.monotonic() < deadline:
+        while belonging(own, run_id) and time.monotonic() < deadline:
             time.sleep(0.05)
-    sweep(root)
-    reply(stopped=stopped, left=[[pid, run] for pid, (_, run) in belonging(root, run_id).items()])
+    deadline = time.monotonic() + 5.0
+    while any(map(supervisor_lives, directories)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    sweep(own)
+    alive = [os.path.basename(path) for path in directories if supervisor_lives(path)]
+    reply(stopped=stopped, **dict(remains(own, run_id), **({"alive": alive} if alive else {})))
+
+
+def remains(own, run_id):
+    """Return what is left of one run or of all: its processes, and those of which nothing shows whether they belong to it."""
+    left, doubtful = [[pid, run] for pid, (_, run) in belonging(own, run_id).items()], unverified(own, run_id)
+    return dict({"left": left}, **({"unverified": doubtful} if doubtful else {}))
 
 
 def ask_supervisor(directory, reason, grace_s):
     """Order a run's supervisor to stop and wait for the end. False if none answers, or if the run had already ended."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(grace_s + 10)
     data = b""
     try:
-        os.chdir(directory)
-        connection.connect("supervisor.sock")
+        connection = connected(directory, grace_s + 10)
     except OSError:
-        connection.close()
         return False
     try:
         connection.sendall(json.dumps({"do": "stop", "reason": reason}).encode() + b"\n")
@@ -116,42 +119,40 @@ def ask_supervisor(directory, reason, grace_s):
 
 def op_drop(request):
     """Remove a run's directory if its supervisor has exited: of a run that never started, or on request of one that ended."""
-    root = root_directory(request["root"])
-    directory = inside(root, "runs/" + request["run"])
+    directory = run_directory(request)
     deadline = time.monotonic() + 3.0
     while supervisor_lives(directory) and time.monotonic() < deadline:
         time.sleep(0.02)
     ended = os.path.exists(os.path.join(directory, "exit.json"))
-    gone = os.path.isdir(directory) and not supervisor_lives(directory) and not belonging(root, request["run"])
+    gone = os.path.isdir(directory) and not supervisor_lives(directory)
+    gone = gone and not belonging(own_directory(request), request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
-        import shutil
-
-        remove_group(group_of(directory))
-        shutil.rmtree(directory)
-    reply(dropped=gone)
+        remove_run(root_directory(request["root"]), directory)
+    reply(dropped=gone or not os.path.isdir(directory))
 
 
 def op_left(request):
     """Report processes that still belong to a run, and whether its supervisor is alive."""
-    root = root_directory(request["root"])
-    directory = inside(root, "runs/" + request["run"])
-    left = [[pid, run] for pid, (_, run) in belonging(root, request["run"]).items()]
-    reply(left=left, supervisor=supervisor_lives(directory))
+    own = own_directory(request)
+    sweep(own)
+    reply(supervisor=supervisor_lives(run_directory(request)), **remains(own, request["run"]))
 
 
 def op_status(request):
-    """Report the live runs of this node and the holder of its lock."""
-    root = root_directory(request["root"])
+    """Report the live runs of this node, the run that holds it, and runs whose end cannot be verified."""
+    own = own_directory(request)
+    sweep(own)
     runs = {}
     for _, run in bearers().values():
         runs[run] = runs.get(run, 0) + 1
-    reply(runs=runs, owner=holder_of(root))
+    doubtful = unverified(own)
+    reply(runs=runs, owner=holder(), **({"unverified": doubtful} if doubtful else {}))
 
 
 def op_tail(request):
     """Send a log file from an offset and follow it while the run lives, until the controller closes its side."""
-    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    directory = run_directory(request)
     path = os.path.join(directory, "logs", inside("", request["file"]))
     offset = request["offset"]
     while True:

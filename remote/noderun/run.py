@@ -7,22 +7,26 @@ import select
 import signal
 import time
 
-from noderun.files import Refused, digest_of, free_bytes
+from noderun.files import Refused, digest_of, free_bytes, free_inodes
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
-from noderun.logs import MAX_FILES, in_order, log_files
-from noderun.processes import bearers, boot_id, descendants, ending, send_signal
+from noderun.logs import MAX_FILES, digests, log_files
+from noderun.meter import Meter
+from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
 from noderun.records import read_record, write_json, write_whole
+from noderun.unverified import write_origin
 
 SCHEMA = 1
 STUCK_S = 10.0
 LEAST_FREE_BYTES = 1 << 20
+LEAST_FREE_INODES = 8
 RESERVE_BYTES = 1 << 18
+HASH_S = 0.2
 
 
 class Run:
-    """One run on this node, in its own directory. States: new, armed, running, stopping, ended, and gone once its supervisor
-    may exit. ``tell(event, **fields)`` sends an event to every connected controller."""
+    """One run on this node, in its own directory. States: new, armed, running, stopping, closing while its logs are hashed,
+    ended, and gone once its supervisor may exit. ``tell(event, **fields)`` sends an event to every connected controller."""
 
     def __init__(self, directory, tell):
         self.directory = directory
@@ -45,6 +49,10 @@ class Run:
         self.logs_checked = 0.0
         self.progress = (0, 0.0)
         self.oom_kills = 0
+        self.left_over = []
+        self.hashing = iter(())
+        self.closing_told = 0.0
+        self.meter = Meter()
 
     # -- orders
 
@@ -67,6 +75,7 @@ class Run:
         self.group = make_group("orch-%s-%d" % (order["run_id"], order["node_rank"]))
         if self.group:
             write_whole("group", [self.group.encode()])
+        write_origin(self.group)
         self.prepare()
         self.state = "armed"
 
@@ -100,6 +109,7 @@ class Run:
         os.close(self.barrier)
         self.barrier = None
         self.oom_kills = oom_kills()
+        self.meter.start()
         # The child's exec closes its end. Wait for that only, not for its report: at the instant of the start, every process
         # that wakes up on a machine shared by several nodes delays the others.
         closed = select.poll()
@@ -167,6 +177,9 @@ class Run:
 
     def watch(self):
         """Look for ranks that ended, for logs that grew too long, and for the end of all processes."""
+        if self.state == "closing":
+            self.close()
+            return
         self.read_ranks()
         now = time.monotonic()
         if now - self.logs_checked > 1.0:
@@ -180,6 +193,10 @@ class Run:
             if free < LEAST_FREE_BYTES:
                 words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
                 self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
+            inodes = free_inodes(".")
+            if inodes is not None and inodes < LEAST_FREE_INODES:
+                words = "storage_full: No space left on device for %s; needed %d inodes, free %d"
+                self.stop(words % (self.directory, LEAST_FREE_INODES, inodes))
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
             # From here on processes end because of the stop; without this reason the first of them would look like the cause.
@@ -187,7 +204,9 @@ class Run:
             self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
         if self.main_status == 0 and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
-            send_signal(self.owned(), signal.SIGTERM)
+            owned = self.owned()
+            self.left_over = [[pid, name_of(pid)] for pid in sorted(owned)]
+            send_signal(owned, signal.SIGTERM)
         if self.state == "stopping":
             left = self.owned()
             if not left and self.main_status is not None:
@@ -201,10 +220,12 @@ class Run:
     def judge_progress(self, sizes, now):
         """Stop a run whose logs stay empty or stop growing. Only logs that contain its steps count, on nodes that have any."""
         patterns = self.order.get("progress") or ()
-        size = sum(count for name, count in sizes.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns))
+        watched = {name: size for name, size in sizes.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+        size = sum(watched.values())
         last_size, since = self.progress
         if size != last_size:
             self.progress = (size, now)
+            self.meter.grew(watched, now)
         elif patterns:
             limit_s = self.order.get("stall_s" if size else "first_line_s") or 0
             if limit_s and now - since > limit_s:
@@ -234,18 +255,12 @@ class Run:
                     how += ", " + record["note"] if "note" in record else ""
                     self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how))
 
-    def digests(self):
-        """Return {name: bytes and SHA-256} of every log. If the logs are far larger than a run may write, only the first bytes
-        are hashed: a program can create a sparse file of any size at no cost."""
-        sizes, budget, files = log_files("."), 4 * self.order["output_limit_bytes"], {}
-        for name in in_order(sizes)[:MAX_FILES]:
-            size = min(sizes[name], budget)
-            budget -= size
-            files[name] = {"bytes": size, "sha256": digest_of(os.path.join("logs", name), size)}
-        return files
-
     def end(self, stuck=""):
-        """Write the exit record: what happened, size and digest of every log. ``stuck``: which processes could not be ended."""
+        """Begin the exit record: what happened. ``stuck``: which processes could not be ended."""
+        self.reap()  # so that the time of all processes is known
+        sizes = log_files(".")
+        if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
+            self.stop_reason = "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = stuck or self.stop_reason
         failed = code != 0 or any(rank.get("code") != 0 for rank in self.ranks.values())
@@ -267,9 +282,26 @@ class Run:
             "ended_mono_s": time.monotonic(),
             "boot_id": boot_id(),
             "oom_kills": max(0, oom_kills() - self.oom_kills),
+            "left_over": self.left_over,
+            "meter": self.meter.record(),
             "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
-            "files": self.digests(),
+            "files": {},
         }
+        self.state, self.hashing = "closing", digests(sizes, self.order["output_limit_bytes"])
+        self.close()
+
+    def close(self):
+        """Hash the logs for a moment, so that orders are answered in between; when all are hashed, write the exit record."""
+        until = time.monotonic() + HASH_S
+        for name, size, digest in self.hashing:
+            if digest:
+                self.record["files"][name] = {"bytes": size, "sha256": digest}
+            now = time.monotonic()
+            if now > until:
+                if now - self.closing_told > 1.0:
+                    self.closing_told = now
+                    self.tell("closing", file=name)
+                return
         # On a full disk this frees the space that the record needs.
         os.unlink("reserve")
         write_json("exit.json", self.record)

@@ -1,49 +1,117 @@
-"""The runs of a work directory, whether their supervisors are alive, and the processes that belong to them."""
+"""The runs of this node, whether their supervisors are alive, and the processes that belong to them.
+
+A supervisor listens on an abstract socket, which exists on its own machine only and as long as the supervisor. A file could not
+stand for it: other nodes that share the directory would see it too, sockets do not work over NFS, and file locks only on some
+mounts.
+"""
 
 import contextlib
-import fcntl
+import glob
+import json
 import os
+import socket
 
+from noderun.files import names_in, read_slice
 from noderun.groups import group_of, members, remove_group
+from noderun.lock import OWNER_RECORD, abstract_name, node_marks, peer_of, this_machine
 from noderun.processes import bearers
 
 
-def runs_of(root, run_id=None):
-    """Return {run id: its directory} of all runs of a work directory, or of one run only."""
-    runs = os.path.join(root, "runs")
-    names = sorted(os.listdir(runs)) if os.path.isdir(runs) else []
-    return {name: os.path.join(runs, name) for name in names if run_id in (None, name)}
+def runs_of(own, run_id=None):
+    """Return the directories of all runs in a node's own folder, or where the one of ``run_id`` is."""
+    runs = os.path.join(own, "runs")
+    if run_id is not None:
+        return [os.path.join(runs, run_id)]
+    return [os.path.join(runs, name) for name in sorted(os.listdir(runs))] if os.path.isdir(runs) else []
+
+
+def living_runs(root):
+    """Return the directories of the runs of a work directory with a live supervisor on this node, whatever name an inventory
+    has given to this node."""
+    return [path for path in on_all_nodes(root, "*") if supervisor_lives(path) and not os.path.islink(path)]
+
+
+def on_all_nodes(root, run_id):
+    """Return the directories of a run below the folders of all nodes that share a work directory, and links to them."""
+    return sorted(glob.glob(os.path.join(glob.escape(root), "nodes", "*", "runs", run_id)))
+
+
+def remove_run(root, directory):
+    """Remove a run's directory, its control group, and the links to it that its launch script has made."""
+    import shutil
+
+    remove_group(group_of(directory))
+    links = [path for path in on_all_nodes(root, os.path.basename(directory)) if os.path.islink(path)]
+    own_links = [path for path in links if os.path.realpath(path) == os.path.realpath(directory)]
+    shutil.rmtree(directory)
+    for path in own_links:
+        os.unlink(path)
+
+
+def address_of(directory):
+    """Return the address at which the supervisor of a run directory listens on this node."""
+    return abstract_name("run", [os.getuid(), os.path.realpath(directory)] + node_marks())
 
 
 def supervisor_lives(directory):
-    """Return True if a run's supervisor is alive. It holds a lock while it lives; a socket file can outlive it."""
-    try:
-        handle = os.open(os.path.join(directory, "supervisor.alive"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
+    """Return True if a run's supervisor is alive on this node.
+
+    It holds its address with a datagram socket too: connecting to that one has no effect on it.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(address_of(directory))
+        except OSError:
+            return False
+    return True
 
 
-def sweep(root):
-    """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed, nothing else does."""
-    for directory in runs_of(root).values():
-        group, variables = group_of(directory), os.path.join(directory, "env.sh")
-        if (group or os.path.lexists(variables)) and not supervisor_lives(directory):
+def connected(directory, timeout_s=None):
+    """Return a connection to the supervisor of a run directory. Raises OSError if there is none of this user."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(address_of(directory))
+        if not is_own(connection):
+            raise ConnectionRefusedError("a process of another user holds its address")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def is_own(connection):
+    """Return True if the process at the other end of a Unix socket is of this user. Abstract sockets have no permissions."""
+    return peer_of(connection)[1] == os.getuid()
+
+
+def sweep(own):
+    """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed, nothing else does.
+
+    Only of this machine: inventories may give one name to several machines that share the directory.
+    """
+    for directory in runs_of(own):
+        # Also a copy that was being written when its supervisor was killed.
+        group, variables = group_of(directory), [name for name in names_in(directory) if name.startswith("env.sh")]
+        if (group or variables) and not supervisor_lives(directory) and ran_here(directory):
             remove_group(group)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(variables)
+            for name in variables:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))
 
 
-def belonging(root, run_id=None):
+def ran_here(directory):
+    """Return True if a run's supervisor was a process of this machine, or left no record."""
+    try:
+        return json.loads(read_slice(os.path.join(directory, OWNER_RECORD), 0, 4096).decode())["machine"] == this_machine()
+    except (ValueError, KeyError, TypeError):
+        return True
+
+
+def belonging(own, run_id=None):
     """Return {pid: (start time, run id)} of the processes of one run, or of all: by its marker or by its control group."""
     owned = bearers(run_id)
-    for name, directory in runs_of(root, run_id).items():
+    for directory in runs_of(own, run_id):
         for pid, start in members(group_of(directory)).items():
-            owned.setdefault(pid, (start, name))
+            owned.setdefault(pid, (start, os.path.basename(directory)))
     return owned

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import resource
@@ -14,10 +13,11 @@ import time
 
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
-from noderun.lock import locked_by, named_by, wait_for
+from noderun.lock import OWNER_RECORD, hold_node, this_machine
 from noderun.processes import boot_id, descendants, ending, send_signal
+from noderun.records import write_whole
 from noderun.run import RESERVE_BYTES, STUCK_S, Run
-from noderun.runs import sweep
+from noderun.runs import address_of, is_own, sweep
 
 POLL_S = 0.05
 PR_SET_NAME = 15
@@ -33,8 +33,9 @@ class Supervisor:
         self.owner = b""
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A relative name: a socket's path holds at most 107 bytes, and a work directory may be longer.
-        self.listener.bind("supervisor.sock")
+        self.listener.bind(address_of(directory))
+        self.sign_of_life = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # for `supervisor_lives`
+        self.sign_of_life.bind(address_of(directory))
         self.listener.listen(4)
 
     def serve(self):
@@ -42,7 +43,8 @@ class Supervisor:
         run = self.run
         while run.state != "gone":
             doors = [self.listener, self.door] if self.owner else [self.listener]
-            ready = select.select(doors + list(self.connections), [], [], POLL_S)[0]
+            pause_s = 0 if run.state == "closing" else POLL_S
+            ready = select.select(doors + list(self.connections), [], [], pause_s)[0]
             # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
             run.judge_lateness()
             for connection in ready:
@@ -53,10 +55,12 @@ class Supervisor:
                 elif connection in self.connections:
                     self.receive(connection)
             run.reap()
-            if run.state in ("running", "stopping"):
+            if run.state in ("running", "stopping", "closing"):
                 run.watch()
-                if run.state == "ended" and not self.connections:
-                    run.state = "gone"
+                if run.state == "ended":
+                    self.sign("ended")
+                    if not self.connections:
+                        run.state = "gone"
         self.listener.close()
 
     # -- connections
@@ -64,6 +68,9 @@ class Supervisor:
     def accept(self):
         """Accept one more connection: the controller's, a re-attached one, or one that wants the run stopped."""
         connection, _ = self.listener.accept()
+        if not is_own(connection):
+            connection.close()
+            return
         connection.settimeout(5)
         self.connections[connection] = b""
         run = self.run
@@ -133,24 +140,25 @@ class Supervisor:
     # -- orders
 
     def arm(self, order, connection):
-        """Take the node's lock, check everything, report armed."""
+        """Take the node, check everything, report armed."""
         self.lock(order["owner"])
         self.run.arm(order)
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
 
     def lock(self, owner):
-        """Hold the node for as long as this process lives: the lock of its work directory, and the node's name, which
-        all work directories and all users share. Refuses with the owner's record if one of them is taken."""
-        record = json.dumps(dict(owner, supervisor=os.getpid())).encode() + b"\n"
-        root = os.path.dirname(os.path.dirname(self.run.directory))
-        path = os.path.join(root, "node.lock")
-        self.lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        wait_for(owner["run_id"], lambda: locked_by(self.lock_file, fcntl.LOCK_EX))
-        os.ftruncate(self.lock_file, 0)
-        os.pwrite(self.lock_file, record, 0)
-        wait_for(owner["run_id"], lambda: named_by(self.door))
+        """Hold the node's name for as long as this process lives; all work directories and all users share it. Refuses with
+        the record of the run that has it."""
+        record = owner_record(owner, "armed")
+        write_whole(OWNER_RECORD, [record])
+        hold_node(self.door, owner["run_id"])
         self.door.listen(64)
         self.owner = record
+
+    def sign(self, state):
+        """Change the state in the owner's record, whose length stays the same: this works on a full disk as well."""
+        self.owner = owner_record(self.run.order["owner"], state)
+        with contextlib.suppress(OSError), open(OWNER_RECORD, "r+b") as file:  # the record only informs others
+            file.write(self.owner)
 
     def beat(self, order, connection):
         """Renew the lease and answer with the clock, to show liveness and to measure the offset between clocks."""
@@ -166,6 +174,7 @@ class Supervisor:
         """Start the run."""
         self.run.renewed = time.monotonic()
         self.run.go(order.get("at"))
+        self.sign("running")
 
     def stop(self, order, connection):
         """Stop the run for the given reason."""
@@ -183,6 +192,12 @@ class Supervisor:
             self.run.state = "gone"
 
 
+def owner_record(owner, state):
+    """Return the record of a node's owner, with the state of its run padded to a fixed length."""
+    values = dict(owner, supervisor=os.getpid(), machine=this_machine(), state=state.ljust(len("running")))
+    return json.dumps(values).encode() + b"\n"
+
+
 ORDERS = {
     "arm": Supervisor.arm,
     "beat": Supervisor.beat,
@@ -193,7 +208,7 @@ ORDERS = {
 }
 
 
-def keep_main(directory):
+def supervise(directory):
     """Become the supervisor of a run directory. The caller has detached this process from ssh."""
     import ctypes
 
@@ -206,8 +221,6 @@ def keep_main(directory):
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    alive = os.open("supervisor.alive", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     sweep(os.path.dirname(os.path.dirname(directory)))
     supervisor = Supervisor(directory)
     try:
@@ -224,9 +237,8 @@ def keep_main(directory):
     finally:
         supervisor.run.dismiss()
         remove_group(supervisor.run.group)
-        for name in ("env.sh", "supervisor.sock"):
-            if os.path.exists(name):
-                os.unlink(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("env.sh")
 
 
 def start_supervisor(directory):
@@ -253,7 +265,7 @@ def start_supervisor(directory):
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
         os.closerange(3, 64)
-        keep_main(directory)
+        supervise(directory)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

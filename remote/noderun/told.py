@@ -11,8 +11,8 @@ MOST_LINES = 40
 
 def nameless(folder):
     """Open an unnamed file for writing and reading."""
-    path = os.path.join(folder, ".told.%d" % os.getpid())
-    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w+b")
+    path = os.path.join(folder, ".told.%s" % os.urandom(8).hex())
+    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w+b")
     os.unlink(path)
     return kept
 

@@ -13,16 +13,27 @@ import time
 import zlib
 
 from noderun.channel import IDLE_S, received, reply
-from noderun.files import Refused, digest_of, inside, opened, read_slice, root_directory, unwritten
+from noderun.files import (
+    Refused,
+    digest_of,
+    inside,
+    opened,
+    own_directory,
+    read_slice,
+    root_directory,
+    run_directory,
+    unwritten,
+)
 from noderun.logs import MAX_FILES, in_order, log_files, odd_files
 from noderun.processes import boot_id
 from noderun.records import write_whole
-from noderun.runs import supervisor_lives
+from noderun.runs import supervisor_lives, sweep
 
 PIECE = 1 << 20
 LONG_PIECE = 1 << 23
 TRIAL = {True: 2 * PIECE, False: LONG_PIECE}  # bytes to send compressed or not before the two ways are compared
 PIPE_BYTES = 1 << 18
+REPLACED = 10  # times that a file is read again because it was replaced meanwhile
 F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
 
 
@@ -42,16 +53,42 @@ def op_put(request):
         item = request["files"][index]
         path = inside(root, item["path"])
         directory = os.path.dirname(path)
-        digest = hashlib.sha256()
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
-            write_whole(path, received(item["bytes"], digest), item["mode"])
+            write_whole(path, intact(item, path), item["mode"])
         except OSError as error:
             raise unwritten(error, path, root, item["bytes"])
-        if digest.hexdigest() != item["sha256"] or digest_of(path) != item["sha256"]:
-            os.unlink(path)
-            raise Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
+        if digest_on_disk(path) != item["sha256"]:
+            with contextlib.suppress(FileNotFoundError):  # another node that shares the directory has removed it too
+                os.unlink(path)
+            raise altered(item, path)
     reply(done=True)
+
+
+def digest_on_disk(path):
+    """Return the digest of a file that another node may replace with an equal one while it is read: NFS then calls the file
+    that was opened stale."""
+    for _ in range(REPLACED):
+        try:
+            return digest_of(path)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+    return digest_of(path)
+
+
+def intact(item, path):
+    """Yield a file's bytes as they arrive. Refuses altered ones before the file gets its name: another node that shares the
+    directory may already use a good file of that name."""
+    digest = hashlib.sha256()
+    yield from received(item["bytes"], digest)
+    if digest.hexdigest() != item["sha256"]:
+        raise altered(item, path)
+
+
+def altered(item, path):
+    """Return the refusal of a file whose bytes are not those that were announced."""
+    return Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
 
 
 def copied(root, item, path):
@@ -141,7 +178,8 @@ def widen_output():
 
 def op_get(request):
     """Send the logs of a run from the offsets that the controller already holds, and the exit record last."""
-    directory = inside(root_directory(request["root"]), "runs/" + request["run"])
+    sweep(own_directory(request))
+    directory = run_directory(request)
     if not os.path.isdir(os.path.join(directory, "logs")):
         reply(absent=True)
         return

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from orchestrator.checks import nvidia_smi as nvidiasmi
-from orchestrator.checks.among import same_machine, unlike
+from orchestrator.checks.among import characteristics, same_machine, shared, unlike
 from orchestrator.checks.check import NAMES, Check
 from orchestrator.checks.facts import ports_of
 from orchestrator.checks.judge import among, judge, unfit
+from orchestrator.checks.load import load_checks
 from orchestrator.errors import RunError
 from orchestrator.inventory import versions
 from orchestrator.inventory.hosts import Host
@@ -21,6 +22,7 @@ from orchestrator.inventory.hosts import Host
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"interface": "ib0", "data_dir": "/data"})
 GIB = 1 << 30
+DATA_SET = {"digest": "ab" * 32, "names": 9, "sizes": 7, "bytes": 700, "whole": True}
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a0b:0002"  # a GID that stands for 10.11.0.2
 
 
@@ -46,7 +48,7 @@ def healthy(gpus: str = "h100-hgx-550.xml", topology: str = "h200-hgx.topo", **c
         "limits": {"memlock": [None, None], "nofile": [1024, 1 << 20], "nproc": [None, None], "core": [0, None]},
         "interface": {"state": "up", "mtu": 4092, "speed_mbit": 400000, "kind": "32"},
         "route": {"interface": "eth0", "mtu": 1500, "speed_mbit": 25000, "kind": "1", "to": "10.11.0.3", "local": False},
-        "hostname_addresses": ["10.11.0.2"], "data_dir": True, "data_set": "ab" * 32, "xids": [], "programs": {},
+        "hostname_addresses": ["10.11.0.2"], "data_dir": True, "data_set": dict(DATA_SET), "xids": [], "programs": {},
         "infiniband": ports, "infiniband_gbit": 800.0, "peermem": True, "open_driver": False,
         "topology": nvidiasmi.topology((DATA / topology).read_text()),
         **nvidiasmi.gpu_facts((DATA / gpus).read_text(), {"20461": "alice"}),
@@ -60,12 +62,24 @@ def judged(facts: dict[str, Any], host: Host = HOST) -> dict[str, Check]:
 def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> None:
     checks = judged(healthy(disk_error="Read-only file system", programs={"/p": {"error": "/p/x.py: Permission denied"}}))
     assert (checks["disk"].verdict, checks["disk"].found) == ("failed", "/w: Read-only file system")
+    assert judged(healthy(disk_free_inodes=1000))["disk"].verdict == "ok"
+    assert judged(healthy(disk_free_inodes=999))["disk"].found == "999 free inodes in /w"
     assert (checks["program"].verdict, checks["program"].found) == ("failed", "/p/x.py: Permission denied")
     assert "vars.workdir" in checks["disk"].hint and "chmod" in checks["program"].hint
     copies = {"n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}}, "n2": {"programs": {"/p": "a"}}}
     assert unlike(copies | {"n3": {"programs": {"/p": "a"}}}) == []
     (other,) = unlike(copies | {"n3": {"programs": {"/p": "b"}}})
     assert (other.host, other.expected) == ("n3", "the same bytes as on n2")
+
+
+def test_a_path_in_a_folder_that_lab_nodes_have_for_themselves_is_explained() -> None:
+    facts = healthy(programs={"/tmp/p": None, "/opt/p": None})
+    lab = replace(HOST, vars={**HOST.vars, "lab_private": "/home /tmp"})
+    private, shared = [check for check in judge(lab, facts, None, None) if check.name == "program"]
+    assert (private.found, private.expected) == ("no /tmp/p on the node", "/tmp/p")
+    assert "/tmp is private to each node of a lab" in private.hint and "orch lab up --share" in private.hint
+    assert "lab" not in shared.hint
+    assert all("lab" not in check.hint for check in judge(HOST, facts, None, None) if check.name == "program")
 
 
 def test_a_node_that_another_run_holds_is_a_warning_that_names_the_owner() -> None:
@@ -86,7 +100,28 @@ def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
     facts["gpu"]["ecc_now"] = 0
     checks = judged(facts)
     assert {check.verdict for check in checks.values()} == {"ok"}, checks
-    assert set(checks) == set(NAMES) - {"held", "framework", "slots", "login", "clock", "port", "program", "expect", "alike"}
+    assert set(checks) == set(NAMES) - {
+        "held",
+        "framework",
+        "slots",
+        "login",
+        "clock",
+        "port",
+        "program",
+        "expect",
+        "load",
+        "alike",
+        "shared",
+    }
+
+
+def test_nodes_that_share_their_work_directory_are_named() -> None:
+    firsts = {"n1": "n1 in c1", "n2": "n1 in c1", "n3": "n3 in c1", "n4": None, "n5": None}
+    checks = shared({host: {"workdir": "/home/u/.orch-node", "workdir_first": first} for host, first in firsts.items()})
+    assert [(check.host, check.verdict) for check in checks] == [("n1", "ok"), ("n2", "ok")]
+    assert {check.found for check in checks} == {
+        "/home/u/.orch-node is one directory on n[1-2]; each node has its own folder in it"
+    }
 
 
 def test_every_check_is_documented() -> None:
@@ -400,3 +435,51 @@ def test_facts_go_into_json_and_come_back_the_same() -> None:
     facts = healthy()
     again = json.loads(json.dumps(facts))
     assert judge(HOST, again, None, None) == judge(HOST, facts, None, None)
+
+
+@pytest.mark.parametrize("devices", ["1", " GPU-1b"])
+def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
+    """Beside the second GPU works somebody else, on one that is hot, throttled and has an Xid."""
+    facts = healthy("h200-pair-580.xml", "h200-pair.topo")
+    facts["gpu"] |= {"uuid": ["GPU-0a", "GPU-1b"], "slowed_by": ["hw_slowdown", "gpu_idle"], "power_limit_w": [300, 700]}
+    facts["gpus"][0] |= {"used_mib": 90_000, "utilization": 100, "name": "NVIDIA L4"}
+    facts["gpu_processes"] = [{"pid": "7", "gpu": "0", "name": "train", "user": "bob"}]
+    facts["xids"] = [{"gpu": "0", "code": 79, "count": 1, "age_s": 60, "text": ""}]
+    whole = judged(facts)
+    assert [name for name, check in whole.items() if check.verdict != "ok" and name in ("idle", "xid", "clocks")] == [
+        "idle", "xid", "clocks",
+    ]  # fmt: skip
+    host = Host("lab2", "10.11.0.3", gpus=1, vars={**HOST.vars, "cuda_visible_devices": devices})
+    own = nvidiasmi.selected(facts, devices)
+    checks = judged(own, host)
+    assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
+    assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
+    assert [gpu["index"] for gpu in nvidiasmi.gpu_states(own)] == ["1"]
+    assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
+
+
+def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
+    host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
+    check = judged(nvidiasmi.selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
+    assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
+
+
+def test_slices_of_gpus_leave_the_facts_as_they_are() -> None:
+    facts = healthy("h200-pair-580.xml")
+    assert nvidiasmi.selected(facts, "MIG-0f") == facts
+    assert nvidiasmi.selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
+
+
+def load(own_s: float, switches: tuple[int, int], **changes: Any) -> dict[str, Any]:
+    return {"load": {"count": 8, "seconds": 10.0, "busy_s": 45.0, "own_s": own_s, "switches": switches} | changes}
+
+
+def test_processors_in_use_by_others_are_a_warning_and_those_of_the_look_itself_are_not() -> None:
+    facts = {"a": load(44.0, (5, 9)), "b": load(20.0, (50, 90)), "c": load(1.0, (500, 900), seconds=0.1), "d": {}}
+    found = {check.host: (check.verdict, check.found) for check in load_checks(facts)}
+    assert found == {
+        "a": ("ok", "8 processors, less than a tenth in use"),
+        "b": ("warning", "other processes use 2.5 of 8 processors"),
+    }
+    together = {"a": load(20.0, (5, 9)), "b": load(24.0, (7, 11))}  # two nodes of a lab: one machine
+    assert {check.verdict for check in load_checks(together)} == {"ok"}

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator import __version__
+from orchestrator.cli.main import report
+from orchestrator.errors import (
+    EXIT_STATUS,
+    ConfigError,
+    DataError,
+    Faults,
+    OrchError,
+    Regression,
+    RunError,
+    TransportError,
+    Undecided,
+    recorded_error,
+)
 from orchestrator.plan.folders import frameworks
 from tests.support.benches import bench
 from tests.support.cli_project import Project
@@ -60,7 +78,7 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --steps 20 --warmup-steps 20", "orch: --steps: expected more steps than the 20 warm-up steps, got 20. "
                                                   "--steps includes the warm-up; the steps after it are measured"),
         ("resnet50 --timeout 0", "orch: --timeout: expected seconds above 0, got 0.0"),
-        ("resnet50 --order alphabetic", "orch: --order: expected interleaved or random, got 'alphabetic'"),
+        ("resnet50 --order alphabetic", "orch: --order: expected balanced, random or interleaved, got 'alphabetic'"),
         ("resnet50 --set image_size", "orch: --set: expected key=value, got 'image_size'"),
         ("resnet50 --set =5", "orch: --set: expected key=value, got '=5'"),
         ("resnet50 --set image_size=64 --set image_size=32", "orch: --set: image_size is set twice, to '64' and '32'"),
@@ -195,6 +213,17 @@ def test_the_version_and_help_go_to_stdout(project: Project) -> None:
     assert project.orch("-h").stdout == helped.stdout
 
 
+def test_every_exit_status_is_in_the_help_and_in_the_docs_with_one_meaning(project: Project) -> None:
+    classes = (OrchError, ConfigError, TransportError, DataError, Regression, Undecided, RunError)
+    assert {error.exit_code for error in classes} | {0} == set(EXIT_STATUS)
+    assert len({error.exit_code for error in classes[1:]}) == len(classes) - 1
+    helped = " ".join(project.orch("--help").stdout.split())
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", (REPOSITORY / "docs" / "cluster.md").read_text(), re.MULTILINE)
+    assert dict(EXIT_STATUS) == {int(code): meaning for code, meaning in rows}
+    for code, meaning in EXIT_STATUS.items():
+        assert f"{code} {meaning}" in helped, code
+
+
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """An empty folder on a disk that is mounted read-only, and beside it one that has ``.orch``."""
@@ -221,6 +250,13 @@ def test_a_project_that_cannot_be_written_is_named_with_what_to_do(
     (message,) = [line for line in done.stderr.splitlines() if line.startswith("orch: ")]
     assert done.returncode == 2 and message.startswith(f"orch: {read_only}/{where}/"), done
     assert "ORCH_PROJECT" in message and ".part" not in message, message
+
+
+def test_a_project_with_a_path_that_is_too_long_is_refused(project: Project) -> None:
+    long = "/".join(["/" + "d" * 200] * 18)
+    for words in COMMANDS:
+        done = project.orch(*words, ORCH_PROJECT=long)
+        assert done.returncode == 2 and "expected a project's path of at most 3546 bytes" in done.stderr, done
 
 
 def test_what_lies_where_a_projects_folder_should_be_is_named(project: Project) -> None:
@@ -287,14 +323,14 @@ def test_a_dry_run_as_json_holds_the_same_files(project: Project) -> None:
     assert plans[0]["origins"]["nodes"] == "command line" and plans[0]["origins"]["gpus"] == "inventory"
 
 
-def test_lists_make_cells_and_repeats_are_interleaved(project: Project) -> None:
+def test_lists_make_cells_and_repeats_run_them_forwards_and_backwards(project: Project) -> None:
     done = project.orch(
         "bench", "resnet50", "--shape", "1n1g,4n8g", "--dtype", "fp32,fp16", "--repeats", "2", "--dry-run", "--json"
     )  # fmt: skip
     plans = json.loads(done.stdout)
     cells = [(plan["spec"]["dtype"], plan["spec"]["nodes"], plan["repeat"]) for plan in plans]
     once = [("fp32", 1), ("fp32", 4), ("fp16", 1), ("fp16", 4)]
-    assert cells == [(*cell, repeat) for repeat in (1, 2) for cell in once]
+    assert cells == [*((*cell, 1) for cell in once), *((*cell, 2) for cell in reversed(once))]
     assert len({plan["run_id"] for plan in plans}) == 8
 
 
@@ -358,3 +394,28 @@ def test_unreachable_hosts_are_a_matter_of_transport(project: Project) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     messages = [line for line in done.stderr.splitlines() if line.startswith("orch: ")]
     assert len(messages) == 4 and all("does not resolve" in message for message in messages), done.stderr
+
+
+LINES = st.text("ab \n\r\x0b\x1c\x85\u2028", max_size=12).map(lambda text: text.replace("a", "\norch: all is well"))
+
+
+@given(st.lists(st.tuples(LINES, LINES, LINES, st.sampled_from(["", "n1", "n2"])), min_size=1, max_size=3))
+def test_no_text_of_others_begins_a_line_in_the_name_of_orch(texts: list[tuple[str, str, str, str]]) -> None:
+    errors = [RunError(message, kind="x", where=where, hint=hint, host=host) for message, where, hint, host in texts]
+    recorded = [recorded_error(error.as_dict(), "r") for error in errors]
+    for error in (errors[0], Faults(errors), Faults(recorded)):
+        with redirect_stderr(io.StringIO()) as shown:
+            report(error)
+        lines = shown.getvalue().split("\n")[:-1]
+        count = len({(str(one), one.host) for one in (error.errors if isinstance(error, Faults) else [error])})
+        assert sum(line.startswith("orch: ") for line in lines) <= count and lines[0].startswith("orch: ")
+        assert all(line.startswith(("orch: ", "  ")) and len(line.splitlines()) == 1 for line in lines), lines
+
+
+def test_a_dry_run_sends_no_control_code_of_a_template_or_an_inventory(project: Project) -> None:
+    path = project.path / "inventory" / "cluster.yaml"
+    path.write_text(INVENTORY.replace('NCCL_IB_DISABLE: "0"', 'A: "x\\e[31m\\a"'))
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--dry-run")
+    assert "export A='x\\x1b[31m\\x07'" in project.orch(*words).stdout
+    refused = project.refused(*words, "--set", "a\norch: all is well=1")
+    assert refused.count("\n") == 0 and refused.startswith("orch: --set a\\norch: all is well: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,42 @@ def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: 
     )
     assert ended(body, subprocess.DEVNULL) == 0
     assert left.exists() and threaded.exists()
+
+
+BUG = """
+import threading
+def thread():
+    {{}}["in a thread s3cret"]
+def main():
+    started = threading.Thread(target=thread)
+    started.start()
+    started.join()
+    try:
+        {{}}["before s3cret"]
+    except KeyError:
+        {body}
+"""
+
+
+@pytest.mark.parametrize("body", ['raise RuntimeError("s3cret " + "x")', "from orchestrator.cli.main import main; main()"])
+def test_an_unexpected_exception_is_reported_by_its_place_without_a_value(tmp_path: Path, body: str) -> None:
+    """In the main thread and in others, also where the library of the command line reports exceptions."""
+    script = tmp_path / "bug.py"
+    broken = (
+        "import orchestrator.cli.options as o\ndef broken(*_):\n    raise ValueError('s3' + 'cret')\no.find_bench = broken\n"
+    )
+    script.write_text(f"{HEAD}\n{broken}{BUG.format(body=body)}\nat_once(main)\n")
+    argv = [sys.executable, str(script), "archive"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES, cwd=tmp_path)
+    kind = "RuntimeError" if "raise" in body else "ValueError"
+    assert done.returncode == 1 and done.stderr.startswith("orch: this is a bug in orch. Traceback:\n"), done.stderr
+    assert all(part in done.stderr for part in (f'File "{script}", line', f"builtins.{kind} (", "builtins.KeyError ("))
+    assert "s3cret" not in re.sub(r"\n    .*", "", done.stderr), done.stderr  # lines of source text show no values
+
+
+@pytest.mark.parametrize(("words", "limit"), [((), "0"), (("lab", "up"), "unlimited")])
+def test_a_crash_dumps_no_core_with_secrets_but_nodes_of_a_lab_may(words: tuple[str, ...], limit: str) -> None:
+    body = f"{HEAD}\ndef main():\n    import subprocess; subprocess.run(['bash', '-c', 'ulimit -S -c'])\nat_once(main)"
+    argv = ["bash", "-c", 'ulimit -S -c unlimited; exec "$@"', "bash", sys.executable, "-c", body, *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=VARIABLES)
+    assert done.stdout.split() == [limit], done

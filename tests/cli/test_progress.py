@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.check import Check
 from orchestrator.cli.progress import progress
-from orchestrator.controller.events import LogGrew, Observer, RunBegun, RunOver
-from orchestrator.errors import DataError
+from orchestrator.controller.events import Checked, LeftOut, LeftOver, LogGrew, Observer, RunBegun, RunOver, Stopping
+from orchestrator.errors import DataError, RunError
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec
@@ -54,7 +55,28 @@ def test_a_run_whose_logs_are_not_home_has_about_what_was_seen_after_its_warm_up
     assert "samples/s" not in last_line(shown, away, times=TIMES[:2])
 
 
+def test_what_a_program_left_running_is_named(shown: tuple[Observer, io.StringIO]) -> None:
+    observe, log = shown
+    observe(RunBegun(0, PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")))
+    observe(LeftOver("node2", [(number, "sleep") for number in range(10, 32)]))
+    line = log.getvalue().splitlines()[-1]
+    assert line.startswith("  node2: ended what its program had left running: 10 (sleep), 11 (sleep)")
+    assert line.endswith("29 (sleep) and 2 more")
+
+
 def test_evidence_that_gives_no_number_gives_none_here(shown: tuple[Observer, io.StringIO]) -> None:
     wrong = replace(MEASURED, state="failed", throughput=None, error=DataError("another digest", kind="result_invalid"))
     assert "samples/s" not in last_line(shown, wrong)
     assert "samples/s" not in last_line(shown, wrong, state="failed")
+
+
+def test_text_of_nodes_begins_no_line_of_the_progress(shown: tuple[Observer, io.StringIO]) -> None:
+    observe, log = shown
+    hostile = "x\norch: all is well\n  finished in 1.0 s"
+    run = PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")
+    check = Check("n1", "disk", "warning", hostile, hostile, hostile)
+    over = RunOver(0, run, "failed", RunError(hostile, kind="x"))
+    for event in (Stopping(hostile), LeftOut("n1", (hostile,)), Checked([check]), over):
+        before = len(log.getvalue())
+        observe(event)
+        assert log.getvalue()[before:].count("\n") == 1, event

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.nodes.collect import collect_host, left_behind
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import rank_source, runner_source
+from orchestrator.plan.framework import run_path
 from orchestrator.record.node_record import SCHEMA, ExitRecord, RankRecord, exit_record
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
@@ -43,7 +44,7 @@ def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run two ranks, of which the first ends with ``code``. Return the record, and the ends of ranks as the line told them."""
     launch = LAUNCH.format(python=sys.executable, code=code).encode()
     files = {"launch.sh": launch, "rank_wrapper.py": rank_source()}
-    node.put([Upload(f"runs/r1/{name}", data, 0o700) for name, data in files.items()], timeout_s=20)
+    node.put([Upload(f"{run_path(node.host.name, 'r1')}/{name}", data, 0o700) for name, data in files.items()], timeout_s=20)
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     line = node.supervisor("r1", start=True, timeout_s=20)
     line.start(lambda _, event: events.put(event))

@@ -20,6 +20,7 @@ from orchestrator.nodes.collect import collect_host, left_behind
 from orchestrator.nodes.deploy import Deployed
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import rank_source, runner_source
+from orchestrator.plan.framework import run_path
 from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
@@ -31,14 +32,21 @@ WRAPPER = Upload("payload/x/rank_wrapper.py", rank_source())
 # Names of their own: a node runner knows what is a run's by its marker, on the whole machine.
 RUN, OTHER = (f"contract-{secrets.token_hex(8)}-{number}" for number in (1, 2))
 OWNER = {"user": "u", "controller": "c", "process": 1, "since": "now"}
-FACTS = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": [], "programs": []}
+FACTS = {
+    "python": [sys.executable],
+    "probe": "print('{}')",
+    "probe_timeout_s": 20,
+    "ports": [],
+    "programs": [],
+    "capture": "c1",
+}
 
 
 def script(rank: Rank) -> bytes:
     """The launch script of one rank that does what the fake is told to do."""
     wait = f"sleep {rank.after_s if rank.after_s < 60 else 60}"
     body = f"printf %s '{rank.out.decode()}'; {wait}; exit {rank.code}"
-    start = f'{sys.executable} -I -S "$PWD/../../{WRAPPER.path}" -- sh -c "$BODY"'
+    start = f'{sys.executable} -I -S "$PWD/../../../../{WRAPPER.path}" -- sh -c "$BODY"'
     return f"BODY=$(cat <<'END'\n{body}\nEND\n)\nexport BODY RANK=0 LOCAL_RANK=0\nexec {start}\n".encode()
 
 
@@ -53,7 +61,7 @@ class Subject:
         """Stage a run of one rank and return the line to its supervisor."""
         if self.fake:
             self.fake.program = lambda order: {0: rank}
-        self.node.put([WRAPPER, Upload(f"runs/{run}/launch.sh", script(rank), 0o700)], timeout_s=20)
+        self.node.put([WRAPPER, Upload(f"{run_path(self.node.host.name, run)}/launch.sh", script(rank), 0o700)], timeout_s=20)
         return self.listen(self.node.supervisor(run, start=True, timeout_s=10))
 
     def listen(self, line: Any) -> Any:
@@ -134,10 +142,10 @@ def test_a_run_that_is_not_there(subject: Subject) -> None:
     assert node.ask("left", run=RUN, timeout_s=20) == {"left": [], "supervisor": False}
     status = node.ask("status", timeout_s=20)
     assert set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
-    assert node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": False}
+    assert node.ask("drop", run=RUN, finished=False, timeout_s=20) == {"dropped": True}
     assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=20) == {"stopped": [], "left": []}
     assert left_behind(node, RUN, timeout_s=20) is None
-    node.put([Upload(f"runs/{RUN}/launch.sh", b"")], timeout_s=20)
+    node.put([Upload(f"{run_path(node.host.name, RUN)}/launch.sh", b"")], timeout_s=20)
     with pytest.raises(TransportError) as caught:
         node.supervisor(RUN, start=False, timeout_s=1)
     assert caught.value.kind == "node_lost" and node.transport.alive and not node.transport.unread and node.transport.via == ""
@@ -160,7 +168,21 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
     assert (ended["rank"], ended["code"], ended["signal"]) == (0, 0, None)
     assert {"ended_mono_s", "started_mono_s", "local_rank", "pid", "wrapper"} <= set(ended)
     record = subject.event("ended")["record"]
-    names = {"code", "signal", "state", "reason", "ranks", "files", "schema", "run_id", "node_rank", "boot_id", "oom_kills"}
+    names = {
+        "code",
+        "signal",
+        "state",
+        "reason",
+        "ranks",
+        "files",
+        "schema",
+        "run_id",
+        "node_rank",
+        "boot_id",
+        "oom_kills",
+        "left_over",
+        "meter",
+    }
     assert set(record) == names | {"started_mono_s", "stopped_mono_s", "ended_mono_s"}
     assert (record["state"], record["code"], record["signal"], record["reason"]) == ("finished", 0, None, "")
     assert set(record["files"]) == {"node.out", "node.err", "rank-0.out", "rank-0.err"}
@@ -257,7 +279,7 @@ def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> No
     waits = Rank(after_s=30.0)
     line = subject.line(waits)
     content = b"trap 'exit 0' TERM\nsleep 30 & wait\n"
-    subject.node.put([Upload(f"runs/{RUN}/launch.sh", content, 0o700)], timeout_s=20)
+    subject.node.put([Upload(f"{run_path(subject.node.host.name, RUN)}/launch.sh", content, 0o700)], timeout_s=20)
     subject.arm(line, waits, files={"launch.sh": hashlib.sha256(content).hexdigest()})
     subject.event("armed")
     line.send("go", at=time.monotonic() + 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import shutil
@@ -17,11 +18,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RunError, TransportError
+from orchestrator.inventory import redaction
 from orchestrator.nodes.conversation import Call, SupervisorLine
 from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder, open_framework, runner_source
+from orchestrator.plan.framework import run_path
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
@@ -63,7 +66,8 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
 
 def kept(node: Node, events: queue.SimpleQueue[str]) -> SupervisorLine:
     """The line to the supervisor of a run that is staged and not started."""
-    files = [Upload("runs/r1/launch.sh", b"exit 0\n", 0o700), Upload("runs/r1/env.sh", b"", 0o600)]
+    folder = run_path(node.host.name, "r1")
+    files = [Upload(f"{folder}/launch.sh", b"exit 0\n", 0o700), Upload(f"{folder}/env.sh", b"", 0o600)]
     node.put(files, timeout_s=20)
     line = node.supervisor("r1", start=True, timeout_s=10)
     line.start(lambda _, event: events.put(event["event"]))
@@ -264,6 +268,37 @@ def test_what_a_runner_cannot_mean_is_refused_with_its_words(line: Transport, sa
     with pytest.raises(RunError, match="expected a line of the node runner") as caught:
         call.line()
     assert caught.value.kind == "result_invalid" and repr(said[:80]) in caught.value.message
+
+
+SECRET = "hunter2-and-more"
+
+
+REFUSAL = {"kind": "node_busy", "message": f"it is {SECRET}", "owner": json.dumps([SECRET])}
+
+
+@pytest.mark.parametrize(
+    ("out", "err"),
+    [
+        (f"{'x' * 70}{SECRET}\n", ""),
+        (json.dumps(["x" * 70 + SECRET]) + "\n", ""),
+        ("", f"a {SECRET[:9]}\nb\n{SECRET}\nc {SECRET[:4]}\n{SECRET[4:]}\n"),
+        (json.dumps({"error": REFUSAL}) + "\n", ""),
+    ],
+    ids=["noise", "noise that is cut", "lines of errors", "a refusal"],
+)
+def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(line: Transport, out: str, err: str) -> None:
+    argv = ["sh", "-c", 'printf %s "$2" >&2; sleep 0.1; printf %s "$1"', "sh", out, err]
+    call = Call(line.popen(argv, timeout_s=10), line.host, 10, "python3", redaction([SECRET]))
+    with pytest.raises(OrchError) as caught:
+        call.line()
+    text = str(caught.value)
+    assert SECRET not in text and SECRET[4:] not in text and SECRET[:14] not in text, text
+
+
+def test_answers_are_without_secrets_at_any_depth_and_keep_their_keys(line: Transport) -> None:
+    answer = json.dumps({"event": "x", "facts": {"a": [json.dumps({"b": SECRET})]}, "error_text": "no"})
+    call = Call(line.popen(["printf", "%s\\n", answer], timeout_s=10), line.host, 10, "python3", redaction([SECRET, "error"]))
+    assert call.line() == {"event": "x", "facts": {"a": ['{"b": "(not shown)"}']}, "error_text": "no"}
 
 
 def test_a_broken_line_ends_what_is_heard(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import ConfigError, OrchError, TransportError
+from orchestrator.errors import DataError, OrchError, TransportError
 from orchestrator.transport.ssh import Trust, connect
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.hostkeys import HostKey, judge, known_keys
@@ -264,6 +264,17 @@ def test_a_first_contact_that_somebody_else_made_with_another_key_is_a_change(ri
     assert caught.value.kind == "host_key_changed"
 
 
+def test_a_server_that_was_confirmed_by_its_bare_address_cannot_return_as_a_new_one(rig: Rig) -> None:
+    """A key under the bare address confirms a server on another port, and a different one does not refute it."""
+    server = rig.serve(known=False)
+    rig.known_hosts.write_text(f"{server.address} {Path(f'{rig.keys.server}.pub').read_text()}")
+    host, trust = rig.host(server, known_hosts=str(rig.known_hosts)), rig.trust(accept_new=True)
+    connect(host, trust).close()
+    with pytest.raises(TransportError) as caught:
+        judge(resolve(host), trust, public(rig.keys.stranger))
+    assert caught.value.kind == "host_key_changed" and not rig.store.exists()
+
+
 def test_a_store_without_a_last_newline_keeps_its_last_line(rig: Rig, endpoint: Endpoint) -> None:
     rig.store.write_text("lab7 ssh-ed25519 AAAA")
     judge(endpoint, rig.trust(accept_new=True), public(rig.keys.server))
@@ -282,7 +293,7 @@ def test_a_store_that_is_a_link_is_not_followed(rig: Rig, endpoint: Endpoint) ->
 def test_a_store_that_cannot_be_written_is_named_with_what_to_do(rig: Rig, endpoint: Endpoint) -> None:
     lock = Path(f"{rig.store}.lock")
     lock.mkdir()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(DataError) as caught:
         judge(endpoint, rig.trust(accept_new=True), public(rig.keys.server))
     assert caught.value.where == str(lock) and "ORCH_PROJECT" in caught.value.hint
 

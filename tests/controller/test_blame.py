@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.controller.blame import with_cause
-from orchestrator.errors import RunError
+from orchestrator.errors import RunError, recorded_error
 from orchestrator.record.rundir import RunDir
 
 
@@ -48,6 +48,7 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
     assert error.message == "rank 1 was about to end by itself when it was stopped"
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
+    assert error.cause == error.hint.splitlines()[0] and recorded_error(error.as_dict(), "r1").cause == error.cause
 
 
 def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

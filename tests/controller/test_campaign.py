@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.analysis.history import history
+from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.campaign import ports
-from orchestrator.controller.events import Checked, RunBegun, RunOver, Started
-from orchestrator.errors import Faults, Interrupted, TransportError
+from orchestrator.controller.events import Checked, RunBegun, RunOver, Started, Waiting
+from orchestrator.errors import Faults, Interrupted, RunError, TransportError
+from orchestrator.inventory.secrets import SHOWN
 from orchestrator.record.journal import Event
 from orchestrator.record.node_record import exit_record
 from orchestrator.results.read import read_run
 from tests.support import judge
-from tests.support.fake_bench import IMPATIENT, FakeBench, training
+from tests.support.fake_bench import IMPATIENT, LIMITS, FakeBench, training
 from tests.support.fake_supervisor import Rank
+from tests.support.secret_forms import all_forms
 
 
 def test_runs_go_one_after_another_each_collected_before_the_next_one_starts(tmp_path: Path) -> None:
@@ -74,7 +83,51 @@ def test_a_refusal_that_is_no_taken_port_is_not_tried_again(rig: FakeBench) -> N
     (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
     assert isinstance(error, Faults) and [(one.kind, one.host) for one in error.errors] == [("node_busy", "b")]
     assert rig.told().count("planned") == 1
-    assert not (rig.a.root / "runs" / rig.first.run_id).exists()
+    assert not rig.a.folder(rig.first.run_id).exists()
+
+
+HOLDER = json.dumps({"user": "ann", "controller": "desk", "process": 7, "since": "noon", "run_id": "r9"})
+
+
+def test_a_node_that_another_run_holds_refuses_the_bench_before_its_first_run(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=3)
+    rig.b.owner = HOLDER
+    with pytest.raises(Faults) as caught:
+        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = caught.value.errors
+    assert (error.kind, error.host, error.exit_code) == ("node_busy", "b", 1)
+    assert error.message == "another run holds this node: run r9 of ann@desk, process 7, since noon"
+    assert "--wait" in error.hint and rig.told() == [] and not rig.bench.runs()
+
+
+def test_a_bench_that_may_wait_begins_when_the_node_is_free(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=replace(LIMITS, wait_s=60.0))
+    rig.b.owner = HOLDER
+    rig.when[Waiting] = lambda: setattr(rig.b, "owner", None)
+    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    (waiting,) = [event for event in rig.shown if isinstance(event, Waiting)]
+    assert waiting.holders == {"b": "run r9 of ann@desk, process 7, since noon"}
+    assert rig.run().manifest_content()["outcome"]["state"] == "finished"
+
+
+def test_the_wait_has_a_limit_and_ends_at_an_interrupt(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=replace(LIMITS, wait_s=1.5))
+    rig.b.owner = HOLDER
+    with pytest.raises(Faults, match=r"holds this node after 1.5 s of waiting: run r9 of ann@desk"):
+        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    rig.when[Waiting] = lambda: setattr(rig.interrupt, "signal", 2)
+    wait_until_free(rig.stage, ["a", "b"])
+    assert rig.interrupt.signal == 2 and rig.b.owner
+
+
+def test_a_node_that_is_taken_between_two_runs_ends_the_bench_unless_it_may_wait(tmp_path: Path) -> None:
+    for wait_s, states in ((0.0, ["failed"]), (60.0, ["finished", "finished"])):
+        (tmp_path / str(wait_s)).mkdir()
+        rig = FakeBench(tmp_path / str(wait_s), repeats=2, limits=replace(LIMITS, wait_s=wait_s))
+        rig.b.refusals = [("node_busy", "another run holds this node")]
+        errors = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        assert [error.kind for error in errors] == ([] if wait_s else ["node_busy"])
+        assert [run.manifest_content()["outcome"]["state"] for run in rig.bench.runs()] == states
 
 
 def test_a_failed_run_is_named_with_its_last_words_without_secrets_and_the_bench_goes_on(tmp_path: Path) -> None:
@@ -90,6 +143,48 @@ def test_a_failed_run_is_named_with_its_last_words_without_secrets_and_the_bench
     assert "ValueError: cannot log in with" in error.hint and "hush-hush" not in error.hint
     assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == ["failed", "finished"]
     assert rig.run().manifest_content()["outcome"]["error"] == error.as_dict()
+
+
+def test_a_secret_that_ranks_print_in_every_form_is_in_their_raw_logs_only(tmp_path: Path) -> None:
+    """It is printed by a rank that fails, and by ranks that train, also where the log grammar reads it."""
+    rig, secret = FakeBench(tmp_path, repeats=3), "hush-hush"
+    printed = "\n".join(all_forms(secret)).encode() + b"\n"
+
+    def program(order: Mapping[str, Any]) -> dict[int, Rank]:
+        if order["run_id"] == rig.first.run_id:
+            return {1: Rank(printed + b"x" * 700 + secret.encode() + b"y" * 700 + b"\nValueError: " + printed, 3, 0.05)}
+        ranks = training(rig.spec)(order)
+        done = {"world_size": 2, "ranks": [0, 1], "simulated": True, "devices": [secret], "remarks": [f"by {secret}"]}
+        done |= {"output_dtype": secret}
+        closing = f"orch done {json.dumps(done)}\n".encode()
+        return {
+            number: replace(rank, out=printed + rank.out.partition(b"orch done")[0] + closing * (number == 0))
+            for number, rank in ranks.items()
+        }
+
+    rig.runs(program)
+    errors, results = rig.controller().conduct(rig.show)
+    assert (
+        len(errors) == 1
+        and "last lines of rank-1" in errors[0].hint
+        and [bool(result.throughput) for result in results] == [False, True, True]
+    )
+    history(rig.bench.path.parent, tmp_path / "history.json")
+    files = [path for path in rig.bench.path.rglob("*") if path.is_file() and "logs" not in path.parts]
+    assert {path.name for path in files} >= {
+        "bench.json",
+        "events.jsonl",
+        "manifest.json",
+        "throughput.json",
+        "progress.log",
+        "b.json",
+    }
+    texts = {path: path.read_text() for path in [*files, tmp_path / "history.json"]}
+    texts |= {Path("error"): str(errors[0]), Path("results"): repr(results)}
+    parts = ("hush-hus", "ush-hush", "aHVzaC1odXNo", "h1c2gtaHVz", "odXNoLWh1c2", "687573682d")
+    assert {path: part for path, text in texts.items() for part in parts if part in text} == {}
+    raw = rig.run().log_path("b", "rank-1.out").read_bytes()
+    assert secret.encode() in raw and SHOWN in errors[0].hint
 
 
 def test_a_lost_node_ends_the_bench_and_is_not_waited_for_again(tmp_path: Path) -> None:
@@ -111,8 +206,27 @@ def test_processes_that_are_left_are_ended_and_written_down(rig: FakeBench) -> N
     assert rig.run().manifest_content()["outcome"]["clean"]["b"] == {"checked": True, "left": []}
 
 
+def test_an_end_that_cannot_be_verified_is_an_error_and_written_down(rig: FakeBench) -> None:
+    rig.b.unverified = [(11, "sleep")]
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert (error.kind, error.host, error.exit_code) == ("not_verified", "b", 1) and "11 (sleep)" in error.message
+    clean = rig.run().manifest_content()["outcome"]["clean"]
+    assert clean["b"] == {"checked": True, "left": [], "unverified": [[11, "sleep"]]} and "unverified" not in clean["a"]
+    assert any("not verified: whether the run has ended on b" in note for note in read_run(rig.run()).qualifications)
+
+
+def test_a_node_that_sends_something_else_than_logs_is_named(rig: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lie(run_id: str, *_: object, max_bytes: int, **__: object) -> None:
+        assert max_bytes == rig.limits.output_bytes
+        raise RunError("expected a piece of a log, got something malformed: bytes", kind="result_invalid", host="b")
+
+    monkeypatch.setattr(rig.b, "fetch", lie)
+    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    assert (error.kind, error.host, error.run_id, error.exit_code) == ("result_invalid", "b", rig.first.run_id, 1)
+
+
 def test_what_is_no_log_stays_there_and_is_named(rig: FakeBench) -> None:
-    logs = rig.a.root / "runs" / rig.first.run_id / "logs"
+    logs = rig.a.folder(rig.first.run_id) / "logs"
     rig.when["armed"] = lambda: (logs / "link").symlink_to("/etc/passwd")
     assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
     (entry,) = [entry for entry in rig.bench.events() if entry.event == Event.LEFT_OUT]
@@ -124,14 +238,14 @@ def test_a_signal_between_two_runs_decides_the_end(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     rig.when[RunOver] = lambda: setattr(rig.interrupt, "signal", 2)
     (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
-    assert isinstance(error, Interrupted) and error.exit_code == 130
+    assert isinstance(error, Interrupted) and (error.exit_code, error.hint) == (130, "to continue: orch resume bench-1")
     assert rig.run().manifest_content()["outcome"]["state"] == "finished" and not rig.run(1).path.exists()
 
 
 def test_a_run_that_nobody_started_is_taken_back(rig: FakeBench) -> None:
     campaign = left_in_the_middle(rig, started=())
     assert campaign.take_over(rig.first) is None
-    assert not (rig.a.root / "runs" / rig.first.run_id).exists() and rig.started_on() == []
+    assert not rig.a.folder(rig.first.run_id).exists() and rig.started_on() == []
 
 
 def test_a_run_that_goes_on_everywhere_is_watched_to_its_end(rig: FakeBench) -> None:
@@ -150,6 +264,24 @@ def test_a_run_that_was_started_on_some_nodes_only_is_stopped(rig: FakeBench) ->
     record = exit_record(rig.run(), "a")
     assert record and record.reason == "interrupted: its controller died while it was being started"
     assert not rig.a.supervisors
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [(True, "this node no longer has the run"), (False, "the supervisor here left no exit record")],
+)
+def test_a_run_that_was_lost_in_its_course_is_not_said_to_have_been_starting(rig: FakeBench, gone: bool, words: str) -> None:
+    campaign = left_in_the_middle(rig, started=("a", "b"))
+    rig.bench.event(Event.STARTED, run=rig.first.run_id, skew_s=0.0, bound_s=0.0, hosts={})
+    rig.b.die()
+    if gone:
+        shutil.rmtree(rig.b.root / "nodes")
+    outcome = campaign.take_over(rig.first)
+    assert outcome and outcome.error and (outcome.error.kind, outcome.error.host) == ("interrupted", "b")
+    expected = f"the controller died in mid-run, and {words}; the run was stopped on all nodes"
+    assert outcome.error.message == expected
+    record = exit_record(rig.run(), "a")
+    assert record and record.reason == "interrupted: its controller died in mid-run"
 
 
 def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]):

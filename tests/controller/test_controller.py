@@ -10,6 +10,7 @@ import pytest
 from orchestrator.controller.controller import PROGRESS_LOG, Controller
 from orchestrator.controller.events import PlanMade, RunOver, Started
 from orchestrator.errors import DataError, RunError
+from orchestrator.inventory import NO_SECRETS, Redaction
 from orchestrator.record.journal import Entry, Event
 from orchestrator.record.ownership import holder, take
 from tests.support.fake_bench import IMPATIENT, INVENTORY, FakeBench, training
@@ -26,8 +27,8 @@ def conducted(rig: FakeBench, controller: Controller | None = None) -> tuple[lis
 
 
 def go_on(rig: FakeBench, *, retry_failed: bool = False) -> Controller:
-    def connect(hosts: Any) -> Any:
-        assert [host.name for host in hosts] == ["a", "b"]
+    def connect(hosts: Any, redaction: Redaction) -> Any:
+        assert [host.name for host in hosts] == ["a", "b"] and redaction == rig.cluster.redaction != NO_SECRETS
         return rig.cluster
 
     return Controller.go_on(rig.bench, rig.bench.path.parent, connect, retry_failed=retry_failed, argv=["orch", "resume"])

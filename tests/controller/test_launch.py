@@ -43,7 +43,7 @@ def test_every_node_is_told_its_part_of_the_run(rig: FakeBench) -> None:
     assert [orders[name]["node_rank"] for name in ("a", "b")] == [0, 1]
     assert [orders[name]["progress"] for name in ("a", "b")] == [["rank-0.out"], []]  # b's logs hold no samples
     assert orders["a"]["ports"] == [20000] and orders["b"]["ports"] == [] and "hush-hush" in orders["b"]["variables"]
-    script = rig.b.root / "runs" / rig.first.run_id / "launch.sh"
+    script = rig.b.folder(rig.first.run_id) / "launch.sh"
     assert orders["b"]["files"]["launch.sh"] == hashlib.sha256(script.read_bytes()).hexdigest()
     assert orders["b"]["owner"]["run_id"] == rig.first.run_id and orders["b"]["lease_s"] == rig.limits.lease_s
     assert orders["b"]["limit_s"] == rig.spec.timeout_s and not orders["b"]["by_marker"]
@@ -57,7 +57,7 @@ def test_nothing_starts_where_one_node_refuses_and_what_was_staged_is_taken_back
     assert [(error.kind, error.host) for error in caught.value.errors] == [("node_busy", "b")]
     assert rig.started_on() == [] and not launch.watch.released and rig.told() == ["staged"]
     for node in (rig.a, rig.b):
-        assert not node.supervisors and not (node.root / "runs" / rig.first.run_id).exists()
+        assert not node.supervisors and not node.folder(rig.first.run_id).exists()
 
 
 def test_all_nodes_that_refuse_are_named_together(rig: FakeBench) -> None:
@@ -109,7 +109,7 @@ def test_a_run_that_is_adopted_is_judged_by_the_clocks_that_were_measured_at_its
 
 def _failed(rig: FakeBench, name: str, earlier_s: float) -> ExitRecord:
     """Return a node's record of the run as if its rank had ended with 1, so many seconds earlier."""
-    record = ExitRecord.of(json.loads((rig.nodes[name].root / "runs" / rig.first.run_id / "exit.json").read_text()))
+    record = ExitRecord.of(json.loads((rig.nodes[name].folder(rig.first.run_id) / "exit.json").read_text()))
     (rank,) = record.ranks
     assert rank.ended_mono_s
     rank = replace(rank, code=1, ended_mono_s=rank.ended_mono_s - earlier_s)

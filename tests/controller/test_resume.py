@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
-from orchestrator.controller.resume import counts, remaining
+from orchestrator.controller.resume import remaining
 from orchestrator.errors import DataError, Faults, RunError
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
@@ -156,7 +156,7 @@ def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(be
 )
 def test_a_run_counts_that_finished_or_failed_of_itself(state: str, kind: str, expected: bool) -> None:
     outcome = RecordedOutcome.of({"state": state, "error": {"kind": kind} if kind else None}, "r1")
-    assert outcome and counts(outcome) is expected
+    assert outcome and outcome.counts is expected
 
 
 def test_one_controller_at_a_time_has_a_bench(bench: BenchDir) -> None:
@@ -298,6 +298,16 @@ def test_a_run_whose_supervisor_is_gone_on_one_node_is_stopped_and_repeated(rig:
     outcome = rig.run().manifest_content()["outcome"]
     assert outcome["state"] == "interrupted" and not rig.a.supervisors
     assert outcome["error"]["host"] == "b"
+
+
+def test_what_may_be_left_of_a_run_that_is_taken_over_is_an_error_of_the_bench(rig: FakeBench) -> None:
+    killed_while_running(rig, after_s=30.0)
+    rig.b.unverified = [(11, "sleep")]
+    rig.b.die()
+    assert owed(rig) == (["a2", "r2"], ["not_verified"])
+    outcome = rig.run().manifest_content()["outcome"]
+    assert "b: not verified: process 11 (sleep) may belong to it" in outcome["error"]["message"]
+    assert outcome["clean"]["b"]["unverified"] == [[11, "sleep"]]
 
 
 def test_a_node_of_a_run_under_way_that_cannot_be_reached_ends_the_attempt(rig: FakeBench) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
-from orchestrator.controller.peer import A_NODE_FAILED
+from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.errors import Interrupted
 from orchestrator.plan.limits import Limits
 from orchestrator.record.journal import Event
+from orchestrator.record.node_record import RankRecord
 from tests.support.fake_bench import IMPATIENT, FakeBench, training
 from tests.support.fake_node import FakeNode
 from tests.support.fake_supervisor import Rank
@@ -34,7 +36,7 @@ def later(seconds: float, call) -> None:
 
 def reason(rig: FakeBench, name: str) -> str:
     """Why a node ended the run, by its own record."""
-    return json.loads((rig.nodes[name].root / "runs" / rig.first.run_id / "exit.json").read_text())["reason"]
+    return json.loads((rig.nodes[name].folder(rig.first.run_id) / "exit.json").read_text())["reason"]
 
 
 def cut_off(node: FakeNode, seconds: float) -> None:
@@ -120,6 +122,21 @@ def test_a_stop_reaches_a_node_whose_line_was_broken_when_it_was_ordered(rig: Fa
     assert outcome.error and (outcome.state, outcome.error.host) == ("failed", "a") and reason(rig, "b") == A_NODE_FAILED
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "a rank failed first", "the user interrupts"])
+def test_another_host_key_at_a_reconnection_is_reported_and_never_contacted_again(rig: FakeBench, meanwhile: str) -> None:
+    rig.runs(lasting, a=ending(2, 0.0) if meanwhile == "a rank failed first" else lasting)
+
+    def taken_over() -> None:
+        rig.b.stranger, rig.b.contacts = True, 0
+        rig.b.break_lines()
+        rig.interrupt.signal = 2 * (meanwhile == "the user interrupts")
+
+    rig.when[Started] = taken_over
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "host_key_changed", "b")
+    assert outcome.error.exit_code == 3 and rig.b.contacts == 1 and "b" not in rig.cluster.nodes
+
+
 def test_a_supervisor_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig: FakeBench) -> None:
     rig.runs(lasting)
     rig.b.leftovers = [7]
@@ -127,6 +144,38 @@ def test_a_supervisor_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig:
     outcome = rig.launch().run()
     assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "node_lost", "b")
     assert "its remaining ranks were ended" in outcome.error.message and rig.b.asked[-1] == "stop" and rig.b.leftovers == []
+
+
+def test_what_may_be_left_of_a_run_without_its_supervisor_is_named_with_the_first_cause(rig: FakeBench) -> None:
+    rig.runs(lasting)
+    rig.b.unverified = [(11, "sleep"), (12, "python3")]
+    rig.when[Started] = rig.b.die
+    outcome = rig.launch().run()
+    assert outcome.error and (outcome.error.kind, outcome.error.host) == ("node_lost", "b")
+    assert "not verified: processes 11 (sleep), 12 (python3) may belong to it" in outcome.error.message
+
+
+def test_a_rank_that_its_node_ended_is_no_cause_although_the_offset_of_its_clock_has_changed() -> None:
+    peer = Peer("a", None, offset_s=0.0)
+    peer.blame_stop("storage_full: No space left on device", 100.0, None)
+    peer.offset_s = 0.010  # a beat in between estimates another one
+    peer.blame_rank(RankRecord(1, None, "SIGTERM", ended_mono_s=100.002), None)
+    state, error = first_cause({"a": peer}, "r1")
+    assert error and (state, error.kind, error.message) == ("failed", "storage_full", "No space left on device")
+    failed_first = Peer("a", None)
+    failed_first.blame_rank(RankRecord(1, None, "SIGKILL", ended_mono_s=99.9), None)
+    failed_first.blame_stop("rank_failed: rank 1 ended with SIGKILL", 100.0, None)
+    _, error = first_cause({"a": failed_first}, "r1")
+    assert error and error.message == "rank 1 ended with SIGKILL"
+
+
+def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeBench) -> None:
+    watch = rig.launch().watch
+    watch.peers = {"a": Peer("a", None), "b": Peer("b", None)}
+    watch._take("b", watch.peers["b"], {"event": "closing", "at": time.monotonic()})
+    watch._stopping_since = time.monotonic() - 60
+    watch._give_up_late_stops()
+    assert watch.peers["a"].error and not watch.peers["b"].error
 
 
 def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:

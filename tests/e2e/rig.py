@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, machine
+from orchestrator.plan.framework import run_path
 from tests.support import judge
 from tests.support.commands import inherited_environment
 from tests.support.judge import Proc
@@ -45,13 +46,17 @@ class Done:
 
 @dataclass(slots=True)
 class Controller:
-    """A project directory on the controller's side of a lab; ``orch`` is started in it."""
+    """A project directory on the controller's side of a lab; ``orch`` is started in it.
+
+    ``shared`` is the work directory that its nodes share; by default each has its own, in its home.
+    """
 
     lab: Lab
     project: Path
     environment: dict[str, str] = field(default_factory=dict)
     program: Sequence[str] = ORCH
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    shared: Path | None = None
 
     def orch(self, *words: str, timeout_s: float = 60.0) -> Done:
         """Run a command to its end."""
@@ -119,16 +124,18 @@ class Controller:
 
     def node_run(self, node: str) -> Path:
         """The newest bench's last run directory on a node, as the node sees it: something may be mounted there."""
+        if self.shared:
+            return self.shared / run_path(node, self.runs[-1].name)
         one = self.lab.node(node)
         home = Path(f"/proc/{one.pid}/root{machine.HOME}") if self.lab.kind == "namespaces" and one.pid else one.home
-        return home / ".orch-node" / "runs" / self.runs[-1].name
+        return home / ".orch-node" / run_path(node, self.runs[-1].name)
 
-    def wait_for_step(self, step: int, *, within_s: float = 20.0) -> None:
+    def wait_for_step(self, step: int, *, node: str = "node1", within_s: float = 20.0) -> None:
         """Wait until rank 0 has done so many steps, by its own log on its own node."""
 
         def there() -> bool:
             try:
-                return f"orch step={step} " in (self.node_run("node1") / "logs" / "rank-0.out").read_text()
+                return f"orch step={step} " in (self.node_run(node) / "logs" / "rank-0.out").read_text()
             except (OSError, ValueError):
                 return False
 
@@ -157,7 +164,7 @@ class Controller:
     def assert_all_bytes_are_home(self, *hosts: str) -> None:
         """Compare every log of the last run with the node's own file, by SHA-256, read past the tool."""
         for host in hosts:
-            there = judge.digests(self.lab, host, f".orch-node/runs/{self.runs[-1].name}/logs")
+            there = judge.digests(self.lab, host, f".orch-node/{run_path(host, self.runs[-1].name)}/logs")
             here = {path.name: judge.sha256(path) for path in (self.runs[-1] / "logs" / host).iterdir()}
             assert here.pop("exit.json") == judge.sha256(self.node_run(host) / "exit.json")
             assert here == there and there, host

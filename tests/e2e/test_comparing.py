@@ -36,7 +36,7 @@ def test_benches_alike_do_not_differ_and_an_option_that_costs_a_tenth_is_named_f
     assert (file["path"], file["cases"], file["node_ranks"]) == ("launch.sh", ["1n1g", "2n1g"], [0, 1])
     assert [line.split("=")[1].split()[0] for line in file["lines"]] == ["60.0", "66.0"]
     refused = controller.orch("gate", "--baseline", one, slow)
-    assert refused.code == 4 and "its spec differs in options.compute_ms" in refused.err
+    assert refused.code == 6 and "its spec differs in options.compute_ms" in refused.err
 
 
 def test_a_gate_stops_a_changed_template_that_costs_a_tenth_and_names_it(controller: Controller, tmp_path: Path) -> None:

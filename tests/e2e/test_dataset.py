@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.rig import QUICK, Controller
+from tests.support.faultlab import ssh
 
 pytestmark = pytest.mark.timeout(120)
 SMALL = ("dataset", "make", "--images", "6", "--size", "16")
@@ -43,6 +44,18 @@ def test_a_bench_on_nodes_with_different_data_is_refused(controller: Controller)
     refused = controller.orch("bench", *QUICK, "--nodes", "4", "-H", inventory)
     assert refused.code == 1
     assert "node2: data: expected the same data set as on node1, found a different one" in refused.err
+
+
+def test_a_folder_that_is_gone_from_one_node_is_missed(controller: Controller) -> None:
+    inventory = with_data_dir(controller, "/var/tmp/orch-data-gone")
+    assert controller.orch(*SMALL, "-H", inventory).code == 0
+    assert controller.orch("check", "--only", "data", "-H", inventory).code == 0
+    assert ssh(controller.lab, "node3", "rm -r /var/tmp/orch-data-gone/train").returncode == 0
+    checked = controller.orch("check", "--only", "data", "-H", inventory, "--json")
+    assert checked.code == 3
+    assert [(check["host"], check["found"]) for check in checked.json["checks"] if check["verdict"] != "ok"] == [
+        ("node3", "a different one")
+    ]
 
 
 def test_a_directory_with_something_else_is_left_alone(controller: Controller) -> None:

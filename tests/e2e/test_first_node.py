@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.plan.framework import run_path
 from tests.e2e.rig import Controller
 from tests.support import judge
 from tests.support.faultlab import ssh
@@ -89,12 +90,17 @@ def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(controlle
     judge.wait_for(lambda: waiting in launched(), 20, "nothing is launched on node2")
     marker = f"ORCH_RUN_ID={controller.runs[-1].name}"
     # As mpirun's ssh does it: no descendant of the node runner, known by the run's marker alone.
-    ssh(controller.lab, "node2", f"{marker} setsid -f sleep 1000 </dev/null >/dev/null 2>&1")
+    first = f"~/.orch-node/{run_path('node1', controller.runs[-1].name)}"
+    launched_there = f"cd {first} && echo by node1 > logs/nccl.log && {marker} setsid -f sleep 1000 </dev/null >/dev/null 2>&1"
+    ssh(controller.lab, "node2", launched_there)
     assert any("sleep 1000" in one.cmdline for one in judge.ours(controller.lab))
     done = controller.end(process, 60)
     assert done.code == 0, done
     assert not judge.ours(controller.lab)
     assert controller.manifest()["outcome"]["clean"]["node2"] == {"checked": True, "left": []}
+    assert (controller.runs[-1] / "logs" / "node2" / "nccl.log").read_text() == "by node1\n"
+    assert controller.orch("collect", "--prune").code == 0
+    assert not list((controller.lab.node("node2").home / ".orch-node").glob(f"nodes/*/runs/{controller.runs[-1].name}"))
 
 
 def test_a_launcher_that_fails_fails_the_run_and_frees_those_that_wait(controller: Controller, templates: Path) -> None:

@@ -54,7 +54,7 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
     prune = controller.orch("collect", "--prune")
     assert prune.code == 0, prune
-    assert not list((controller.lab.node("node1").home / ".orch-node" / "runs").glob(f"{controller.bench.name}*"))
+    assert not list((controller.lab.node("node1").home / ".orch-node").glob(f"nodes/*/runs/{controller.bench.name}*"))
 
 
 def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Controller) -> None:
@@ -75,7 +75,7 @@ def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Co
 def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(controller: Controller) -> None:
     assert controller.orch("bench", *SMALL, "--nodes", "2", "--repeats", "2").code == 0
     lost = controller.runs[-1]
-    before = judge.digests(controller.lab, "node1", f".orch-node/runs/{lost.name}")
+    before = judge.digests(controller.lab, "node1", f".orch-node/nodes/node1/runs/{lost.name}")
     lost.rename(controller.project / "elsewhere")
     for words in (("collect",), ("summarize",), ("archive", "--output", "a.tar")):
         done = controller.orch(*words)
@@ -83,7 +83,7 @@ def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(co
     assert [(row["n"], row["failed"]) for row in controller.orch("summarize", "--json").json["rows"]] == [(1, 0)]
     done = controller.orch("resume")
     assert done.code == 0, done
-    assert judge.digests(controller.lab, "node1", f".orch-node/runs/{lost.name}") == before
+    assert judge.digests(controller.lab, "node1", f".orch-node/nodes/node1/runs/{lost.name}") == before
     assert controller.runs[-1].name == f"{lost.name}-a2"
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
     assert controller.orch("archive", "--output", "a.tar").code == 0

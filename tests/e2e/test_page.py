@@ -113,6 +113,7 @@ def test_numbers_qualifications_and_failures_are_those_of_the_table(bench: Path,
         for text in (*row["qualifications"], *row["failures"]):
             assert text in words_of(card) and text in words_of(tree)
     assert cells["4n1g"][1] == "0 (3 failed)"
+    assert all(": the GPU had no memory left; " in text for text in found["rows"][2]["failures"])
     (failed,) = (one for one in tree.iter("section") if one.get("id") == "failed")
     assert all(run_id in words_of(failed) for run_id in found["rows"][2]["run_ids"])
     assert "CUDA out of memory" in words_of(failed) and "node4" in words_of(failed)

@@ -24,7 +24,7 @@ NVIDIA_SMI = """\
 #!/bin/sh
 [ "$*" = "-q -x" ] || exit 2
 echo "<nvidia_smi_log><driver_version>450.80.02</driver_version>"
-for gpu in 0 1 2 3; do echo "<gpu><product_name>Stand-in</product_name></gpu>"; done
+for gpu in 0 1 2 3 4 5 6 7; do echo "<gpu><product_name>Stand-in</product_name></gpu>"; done
 echo "</nvidia_smi_log>"
 """
 PYTHON = '''\
@@ -44,7 +44,8 @@ if "paddle.distributed.fleet.launch" in sys.argv:
     for worker in range(2):
         Path("logs/workerlog.%d" % worker).write_text(log)
     time.sleep(1000)
-print(log, end="")
+print(log, end="", flush=True)
+time.sleep(0.5)  # a run takes longer than the steps that it prints
 '''
 SHAPE = ("--nodes", "2", "--gpus", "2", "--batch-size", "32", "--repeats", "1", "--no-baseline")
 TEXT = "loader(batch_size=16)\ndist_strategy = make()\ndist_strategy.nccl_comm_num = 1\n"
@@ -76,21 +77,21 @@ PADDLE_MODELS = Case(
     {"FLAGS_fraction_of_gpu_memory_to_use": "0.98"},
     "".join(
         f"INFO:root: [Pass 0, train batch {batch}] \tloss 7.03121, acc1 0.00098, acc5 0.00488, lr 0.00341, "
-        f"elapse {9.8 if batch < 20 else 0.4:2.4f} sec\n"
+        f"elapse {0.098 if batch < 20 else 0.004:2.4f} sec\n"
         for batch in range(120)
     ),
-    320.0,  # 32 x 2 GPUs x 2 nodes in 0.4 s
+    32000.0,  # 32 x 2 GPUs x 2 nodes in 4 ms
 )  # fmt: skip
 FLEETX = Case(
     "fleetx_dir", "benchmark/paddle/vgg_benchmark.py", "paddlepaddle", ("vgg16", "-f", "fleetx", "--dtype", "fp16"),
     "-u -m paddle.distributed.fleet.launch --ips={ips} --gpus={gpus} --log_dir=logs vgg_benchmark.py",
     {"FLAGS_sync_nccl_allreduce": "1", "FLAGS_START_PORT": "{port}"},
     "".join(
-        f"epoch id: 0, step{step}, train_loss: 6.951232, total time cost = {9 + 0.25 * (step - 20):f}, "
+        f"epoch id: 0, step{step}, train_loss: 6.951232, total time cost = {0.09 + 0.0025 * (step - 20):f}, "
         "step per second: 1.234567, speed: 4.000000\n"
         for step in range(11, 121)
     ),
-    512.0,  # 32 in 0.25 s, four times
+    51200.0,  # 32 in 2.5 ms, four times
     silent="",
     text="loader(batch_size=32)\ndist_strategy = make()\ndist_strategy.amp = True\ndist_strategy.nccl_comm_num = 1\n",
 )  # fmt: skip
@@ -103,10 +104,10 @@ ONEFLOW = Case(
     {"NCCL_LAUNCH_MODE": "PARALLEL", "PYTHONUNBUFFERED": "1"},
     "num_nodes = 2\n" + "".join(
         f"train: epoch 0, iter {step}, loss: 7.104512, top_1: 0.000000, top_k: 0.000000, "
-        f"samples/s: 999.000 {1597933942.5 + step / 5}\n"
+        f"samples/s: 999.000 {1597933942.5 + step / 512}\n"
         for step in range(20, 140, 20)
     ),
-    640.0,  # 20 steps of 128 in 4 s by its clock, whatever rate it prints
+    65536.0,  # 128 in a 512th of a second by its clock, whatever rate it prints
 )  # fmt: skip
 
 
@@ -162,7 +163,7 @@ def test_a_program_gets_its_recipe_and_its_lines_become_its_speed(controller: Co
         assert {key: record["env"].get(key) for key in env} == env
         assert (record["program"], (folder / "programs" / case.program).read_text()) == (case.text, TEXT)
         assert manifest["facts"][name]["framework"] == {case.package: "1.8.3"}
-        assert [gpu["name"] for gpu in manifest["facts"][name]["gpus"]] == ["Stand-in"] * 4
+        assert [gpu["name"] for gpu in manifest["facts"][name]["gpus"]] == ["Stand-in"] * (4 if name == "node2" else 8)
 
     shutil.rmtree(controller.runs[-1] / "logs")  # so that collect has something to bring
     assert controller.orch("collect").code == 0

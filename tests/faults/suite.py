@@ -19,6 +19,7 @@ from types import FrameType
 
 from orchestrator import lab as labs
 from orchestrator.lab import Lab
+from orchestrator.plan.framework import run_path
 from tests.e2e.rig import Controller
 from tests.support import judge
 from tests.support.faultlab import mend
@@ -85,7 +86,8 @@ class Trial:
         one = controller or self.controller
         for manifest in one.project.glob("runs/*/*/manifest.json"):
             for host in hosts or self.nodes:
-                there = one.lab.node(host).home / ".orch-node" / "runs" / manifest.parent.name / "logs"
+                top = one.shared or one.lab.node(host).home / ".orch-node"
+                there = top / run_path(host, manifest.parent.name) / "logs"
                 for path in there.glob("*") if there.is_dir() else ():
                     here = manifest.parent / "logs" / host / path.name
                     if not here.is_file() or judge.sha256(here) != judge.sha256(path):

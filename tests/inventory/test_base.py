@@ -37,7 +37,7 @@ def test_variables_go_over_those_of_the_hosts_named_and_all_else_is_the_base(tmp
 
 
 def test_what_the_base_hides_by_pattern_and_what_looks_like_a_secret_is_hidden_in_what_is_laid_over_it(tmp_path: Path) -> None:
-    text = "schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {B2: x, C: x, HF_TOKEN: x}}}\n"
+    text = "schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {B2: xxxx, C: x, HF_TOKEN: xxxx}}}\n"
     path = written(tmp_path, text)
     (tmp_path / "cluster.yaml").write_text(BASE.replace("[B]", "['B*']"))
     assert set(open_inventory(path).secrets) == {"B", "B2", "HF_TOKEN"}
@@ -63,6 +63,7 @@ def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {gpus: 4}}\n", ["over.yaml:3: hosts.n1.gpus: expected a known key"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {A: 4}}}\n", ["hosts.n1.env.A: expected text, got a number"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {RANK: '4'}}}\n", ["a variable that the inventory may set"]),
+        ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {ORCH_RUN_ID: x}}}\n", ["over.yaml:3", "does not begin with ORCH_"]),
         ("schema: 1\nbase: cluster.yaml\ngroups: {a: [n1]}\nhosts: []\n", ["over.yaml:3: groups", "over.yaml:4: hosts"]),
     ],
 )  # fmt: skip

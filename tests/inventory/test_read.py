@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
 from orchestrator.inventory import formats as inventory_formats
+from orchestrator.inventory import ssh_args
 from orchestrator.inventory.formats import from_expression, parse_text, recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
 from orchestrator.inventory.hostset import expand
+from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.schema import parse
 from tests.support.examples import examples
 
@@ -60,6 +62,7 @@ def plain(inventory: Inventory) -> dict[str, Any]:
 
 def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(inventory_formats).failed == 0
+    assert doctest.testmod(ssh_args).failed == 0
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -91,7 +94,7 @@ def test_names_that_look_like_secrets_are_secrets_in_other_formats_too() -> None
 def test_a_pattern_that_no_variable_matches_is_refused_as_a_misspelt_name_is() -> None:
     text = "schema: 1\nsecrets: ['*_TOKEM', '*_token']\nhosts: {a: {env: {HF_TOKEN: hunter2}}}\n"
     found = faults_of(lambda: read(text))
-    assert len(found) == 2 and all("expected the name of a variable, got the text '*_" in each for each in found)
+    assert len(found) == 2 and all("expected the name of a variable, got a text." in each for each in found)
     assert "did you mean 'HF_TOKEN'?" in found[0]
 
 
@@ -352,6 +355,83 @@ def test_an_expression_is_an_inventory_without_counts(expression: str, hosts: st
     assert inventory.source == expression
 
 
+def test_hosts_may_be_written_with_their_user() -> None:
+    inventory = from_expression("me@node[1-2],you@n9")
+    assert [(host.name, host.ssh.user) for host in inventory.hosts] == [("node1", "me"), ("node2", "me"), ("n9", "you")]
+    hosts = read("me@node1 slots=8\nnode2\n").hosts
+    assert [(host.name, host.ssh.user, host.gpus) for host in hosts] == [("node1", "me", 8), ("node2", None, None)]
+
+
+def test_a_machine_file_with_a_line_for_each_slot_names_each_host_once() -> None:
+    hosts = read("node1\nnode1\nnode2\nnode2\n").hosts  # as PBS writes it
+    assert [(host.name, host.slots, host.gpus) for host in hosts] == [("node1", 2, None), ("node2", 2, None)]
+
+
+def test_what_a_dynamic_inventory_prints_is_read() -> None:
+    text = """{
+      "_meta": {"hostvars": {"n1": {"ansible_host": "10.0.0.1", "ansible_port": 2222}, "n2": {"ansible_user": "bob"}}},
+      "all": {"children": ["gpu", "ungrouped"]},
+      "gpu": {"hosts": ["n1", "n2"], "vars": {"ansible_user": "ann"}},
+      "ungrouped": {"hosts": []}
+    }"""
+    inventory = read(text)
+    assert [(host.name, host.address, host.ssh.user, host.ssh.port) for host in inventory.hosts] == [
+        ("n1", "10.0.0.1", "ann", 2222), ("n2", "n2", "bob", None),
+    ]  # fmt: skip
+    assert [host.name for host in inventory.select("@gpu")] == ["n1", "n2"]
+
+
+def test_an_inventory_program_is_refused_with_what_to_do() -> None:
+    (fault,) = faults_of(lambda: read("#!/usr/bin/env python3\nprint('{}')\n"))
+    assert "got a program" in fault and "--list > hosts.json" in fault
+
+
+def test_variables_next_to_an_ansible_inventory_are_read_in_ansibles_order(tmp_path: Path) -> None:
+    files = {
+        "hosts.ini": "[gpu]\nn1 ansible_port=22\nn2\nn3 ansible_user=inline\n[gpu:vars]\nansible_user=group-inline\n",
+        "group_vars/all.yml": "ansible_user: all-file\nansible_port: 2200\ndb_password: '{{ vault }}'\n",
+        "group_vars/gpu/ssh.yml": "ansible_user: gpu-file\nansible_ssh_private_key_file: ~/.ssh/gpu\npython: /opt/python\n",
+        "group_vars/gpu/vault.yml": "$ANSIBLE_VAULT;1.1;AES256\n6162\n",
+        "host_vars/n2.yaml": "ansible_user: host-file\nansible_ssh_common_args: '-o ProxyJump=me@gate'\nhuge: [1, 2]\n",
+        "host_vars/unknown": "ansible_user: nobody\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    hosts = open_inventory(str(tmp_path / "hosts.ini")).hosts
+    assert [(host.name, host.ssh.user, host.ssh.port, host.ssh.jump) for host in hosts] == [
+        ("n1", "gpu-file", 22, None), ("n2", "host-file", 2200, "me@gate"), ("n3", "inline", 2200, None),
+    ]  # fmt: skip
+    assert {host.ssh.key for host in hosts} == {"~/.ssh/gpu"}
+    assert [dict(host.vars) for host in hosts] == [{"python": "/opt/python"}] * 3
+    (tmp_path / "list").write_text("n1\nn2\n")
+    assert [host.ssh.user for host in open_inventory(str(tmp_path / "list")).hosts] == ["all-file", "host-file"]
+    (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: [x]\n")
+    (fault, *_) = faults_of(lambda: open_inventory(str(tmp_path / "list")))
+    assert f"{tmp_path}/group_vars/all.yml:1: ansible_user" in fault
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chosen", "unsupported"),
+    [
+        ("-J gate", {"jump": "gate"}, ""),
+        ("-oProxyJump=a,b -C -q", {"jump": "a,b"}, ""),
+        ("-o 'ProxyJump me@gate'", {"jump": "me@gate"}, ""),
+        ('-o ProxyCommand="ssh -p 2222 -W %h:%p -q me@gate"', {"jump": "me@gate:2222"}, ""),
+        ("-o ControlPersist=60s -i ~/.ssh/k -l ann -p 22", {"key": "~/.ssh/k", "user": "ann", "port": 22}, ""),
+        ("-o ProxyCommand='nc %h %p'", {}, "-o ProxyCommand=nc %h %p"),
+        ("-o StrictHostKeyChecking=no", {}, "-o StrictHostKeyChecking=no"),
+        ("-o", {}, "-o"),
+        ("-p x", {}, "-p x"),
+        ("'", {}, "'"),
+    ],
+)
+def test_arguments_for_ssh_have_a_plain_meaning_or_are_refused(
+    arguments: str, chosen: dict[str, Any], unsupported: str
+) -> None:
+    assert ssh_args.settings(arguments) == (chosen, unsupported)
+
+
 def test_an_expression_may_count_gpus_as_horovod_does() -> None:
     inventory = from_expression("a:8,gpu[1-2]:4,c")
     assert [(host.name, host.gpus) for host in inventory.hosts] == [("a", 8), ("gpu1", 4), ("gpu2", 4), ("c", None)]
@@ -361,7 +441,7 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
     ("expression", "message"),
     [
         ("@lab", "a group and no inventory that holds it"),
-        ("me@node1", "ssh: {user: …}"),
+        ("me@", "expected a host, got an empty text"),
         ("node1:22", "a number after the colon counts slots"),
         ("node1:0", "slots as a whole number from 1 to 1024"),
         ("[fd00::1]", "without brackets"),
@@ -442,3 +522,57 @@ def test_what_an_ansible_group_expects_reaches_its_hosts_and_a_host_may_say_othe
     ).hosts
     # A variable of the host replaces that of the group as a whole, which is Ansible's way.
     assert {host.name: dict(host.expect) for host in hosts} == {"a": {"gpus": 8, "mtu": 9000}, "b": {"mtu": 1500}, "c": {}}
+
+
+SECRET = "hunter2-and-more"
+TOP = "schema: 1\nhosts: {a: {address: 10.0.0.1}}\n"
+ENV = TOP + "defaults:\n  env:\n    HF_TOKEN"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TOP}defaults: {{env: HF_TOKEN={SECRET}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN={SECRET}: x}}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN={SECRET}}}}}\n",
+        f"{TOP}defaults: {{env: {{HF_TOKEN: [{SECRET}]}}}}\n",
+        f"{TOP}defaults: {{HF_TOKEN={SECRET}: x}}\n",
+        f"{TOP}defaults: HF_TOKEN={SECRET}\n",
+        f"{TOP}HF_TOKEN={SECRET}: x\n",
+        f"{TOP}secrets: [{SECRET}]\n",
+        f"{TOP}secrets: {SECRET}\n",
+        f"{ENV} {SECRET}\n",
+        *(f"{ENV}: {start}{SECRET} x\n" for start in '*!@%`"'),
+        f"{ENV}: {SECRET}: x\n",
+        f"schema: 1\nhosts: {{a: HF_TOKEN={SECRET}}}\n",
+        f"schema: 1\nhosts: HF_TOKEN={SECRET}\n",
+        f"[g]\na HF_TOKEN {SECRET}\n",
+        f"[g:vars]\nHF_TOKEN {SECRET}\n",
+        f"[g]\na env='{{HF_TOKEN: {SECRET}}}'\n",
+        f"a slots=2 env=HF_TOKEN={SECRET}\n",
+        f"a slots=2 {SECRET}\n",
+        f"all: {{hosts: {{a: HF_TOKEN={SECRET}}}}}\n",
+    ],
+)
+def test_no_error_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    for source in (text, text.replace("schema: 1\n", "schema: 1\nbase: other.yaml\n")):
+        path.write_text(source)
+        assert not [fault for fault in faults_of(lambda: open_inventory(str(path))) if "hunter2" in fault]
+
+
+@pytest.mark.parametrize("value", ["abc", "'a b c'", "\"'abc'\"", "x"])
+def test_a_secret_that_is_too_short_to_be_hidden_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_TOKEN: {value}, A: x}}}}\nhosts: {{'n[1-3]': {{}}}}\n")
+    (fault,) = faults_of(lambda: open_inventory(str(path)))
+    assert (
+        fault.startswith(f"{path}: env.HF_TOKEN of n[1-3]: expected a secret of at least 4 characters") and "abc" not in fault
+    )
+
+
+@pytest.mark.parametrize("value", ["abcd", "'1'", "'off'", "'True'", "''", "'120'"])
+def test_switches_may_have_the_name_of_a_secret(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n")
+    assert open_inventory(str(path)).secrets == ("HF_HUB_DISABLE_IMPLICIT_TOKEN",)

@@ -47,6 +47,7 @@ def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -
     assert (host.ssh.key, host.ssh.known_hosts) == (str(lab.directory / "id_ed25519"), str(lab.directory / "known_hosts"))
     assert host.vars["interface"] == "eth0"
     assert host.vars["python"] == host.vars["runner_python"] == "/opt/venv/bin/python"
+    assert {"/tmp", "/home", "/root"} <= set(host.vars["lab_private"].split())
 
 
 def test_gpus_are_dealt_out_and_every_node_is_a_host_of_its_own_to_nccl(tmp_path: Path) -> None:

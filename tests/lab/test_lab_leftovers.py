@@ -14,7 +14,7 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError, OrchError, RunError
 from orchestrator.lab import Lab
-from tests.support import judge
+from tests.support import commands, judge
 from tests.support.faultlab import MakeLab, Ssh
 
 KINDS = [
@@ -147,3 +147,38 @@ def test_a_lab_that_died_is_recognised_and_replaced(make_lab: MakeLab, ssh: Ssh)
         labs.load(lab.directory)
     again = labs.up(lab.directory, nodes=1, gpus_per_node=0, say=print)
     assert ssh(again, "node1", "hostname").stdout == b"node1\n"
+
+
+def test_down_removes_what_the_lab_made_and_nothing_else(make_lab: MakeLab) -> None:
+    """Benches that were made inside the lab's directory are results, and stay."""
+    lab = make_lab(kind="asyncssh", nodes=1)
+    results = [lab.work / "runs" / "20260101-000000-abcd" / "bench.json", lab.directory / "runs" / "x" / "bench.json"]
+    for path in results:
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    last = labs.down(lab.directory)[-1]
+    assert last == f"{lab.directory} stays, with files that are not the lab's: runs, work/runs"
+    assert sorted(path for path in lab.directory.rglob("*") if path.is_file()) == sorted(results)
+    assert labs.down(lab.directory) == []
+
+
+def test_a_lab_starts_again_next_to_benches_that_an_earlier_one_left_in_its_folder(make_lab: MakeLab) -> None:
+    lab = make_lab(kind="asyncssh", nodes=1)
+    (lab.work / "runs").mkdir()
+    labs.down(lab.directory)
+    again = labs.up(lab.directory, kind="asyncssh", nodes=1, gpus_per_node=0, say=print)
+    assert again.inventory.exists() and (lab.work / "runs").is_dir()
+
+
+def test_shell_and_exec_stay_in_the_project_of_the_caller(make_lab: MakeLab, tmp_path: Path) -> None:
+    """And the name of the default inventory means the lab's, although the project has machines of its own under this name."""
+    lab = make_lab(kind="asyncssh", nodes=1)
+    project = tmp_path / "project"
+    (project / "inventory").mkdir(parents=True)
+    (project / "inventory" / "cluster.yaml").write_text("schema: 1\nhosts:\n  real:\n    address: 192.0.2.1\n")
+    where = commands.orch(project, "lab", "shell", "--dir", str(lab.directory), environment={"SHELL": "/bin/pwd"})
+    assert (where.returncode, where.stdout) == (0, f"{project}\n"), where.stderr
+    inside = ("lab", "exec", "--dir", str(lab.directory), "--", sys.executable, "-m", "orchestrator")
+    for given in ("inventory/cluster.yaml", "./inventory/cluster.yaml"):
+        done = commands.orch(project, *inside, "bench", "resnet50", "--dry-run", "--hosts", given)
+        assert f"inventory: {lab.inventory} (the lab's, in place of {given}), 1 of 1 hosts" in done.stderr

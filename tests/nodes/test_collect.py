@@ -27,7 +27,7 @@ ORDER = {"run_id": RUN, "node_rank": 0, "files": {}, "owner": {}}
 @pytest.fixture
 def node(tmp_path: Path) -> FakeNode:
     node = FakeNode(Host("a", "10.11.0.2", gpus=0), tmp_path / "node", lambda order: {0: Rank(b"0123456789")})
-    (node.root / "runs" / RUN).mkdir(parents=True)
+    (node.folder(RUN)).mkdir(parents=True)
     line = node.supervisor(RUN, start=True, timeout_s=1)
     line.send("arm", **ORDER)
     line.send("go", at=0.0)
@@ -56,7 +56,7 @@ def test_only_what_is_new_is_brought_and_a_run_that_goes_on_is_not_complete(node
     moved: list[int] = []
     first = collect_host(node, run, moved=moved.append)
     assert (first.new_bytes, first.files, first.complete, first.note) == (10, 4, False, "still running there")
-    log = node.root / "runs" / RUN / "logs" / "rank-0.out"
+    log = node.folder(RUN) / "logs" / "rank-0.out"
     log.write_bytes(log.read_bytes() + b"abc")
     end(node)
     second = collect_host(node, run, moved=moved.append)
@@ -83,7 +83,7 @@ def test_logs_that_come_altered_twice_are_an_error_that_names_them(node: FakeNod
 
 
 def test_what_is_no_log_is_named_and_left_there(node: FakeNode, run: RunDir) -> None:
-    (node.root / "runs" / RUN / "logs" / "link").symlink_to("/etc/passwd")
+    (node.folder(RUN) / "logs" / "link").symlink_to("/etc/passwd")
     end(node)
     collected = collect_host(node, run)
     assert collected.complete and collected.odd == ("link",) and collected.note == "not logs, left on the node: 'link'"
@@ -132,12 +132,32 @@ def test_the_outcome_of_a_run_without_a_controller_follows_from_its_records(
     assert outcome["clean"] == {"a": {"checked": False, "left": []}}
 
 
+@pytest.mark.parametrize(
+    ("reason", "kind", "message"),
+    [
+        ("cancelled with orch cancel by me@desk: now", "interrupted", "cancelled with orch cancel by me@desk: now"),
+        ("a node of the run has failed", "interrupted", "a node of the run has failed"),
+        ("lease_expired: nobody renewed it", "lease_expired", "nobody renewed it"),
+    ],
+)
+def test_the_outcome_of_a_run_that_was_stopped_has_a_kind_that_exists(
+    node: FakeNode, run: RunDir, reason: str, kind: str, message: str
+) -> None:
+    run.write_manifest(planned(node.host))
+    node.supervisors[RUN].stop(reason)
+    judge.wait_for(lambda: (node.folder(RUN) / "exit.json").exists(), 5, "it does not end")
+    collect_host(node, run)
+    settle(run, ["a"])
+    error = run.manifest_content()["outcome"]["error"]
+    assert (error["kind"], error["message"]) == (kind, message)
+
+
 def test_what_is_left_of_a_run_is_asked_without_bringing_its_logs(node: FakeNode) -> None:
     left = left_behind(node, RUN, timeout_s=1)
     assert left and (left.record, left.alive, left.started, left.boot_id) == (None, True, True, node.boot_id)
     end(node)
     left = left_behind(node, RUN, timeout_s=1)
     assert left and left.record and left.record.state == "finished"
-    (node.root / "runs" / RUN / "exit.json").write_text(json.dumps([1]))
+    (node.folder(RUN) / "exit.json").write_text(json.dumps([1]))
     with pytest.raises(RunError, match="expected an exit record"):
         left_behind(node, RUN, timeout_s=1)

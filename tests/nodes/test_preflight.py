@@ -57,7 +57,7 @@ def test_the_framework_is_probed_by_its_own_interpreter_and_briefly_only_looked_
     facts, _ = capture(alone, FRAMEWORK, briefly=True)
     whole, brief = requests
     assert (whole["python"], whole["probe"], whole["data_dir"], whole["peer"]) == (
-        "/opt/python",
+        ["/opt/python"],
         FRAMEWORK.probe,
         "/data",
         None,

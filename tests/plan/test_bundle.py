@@ -102,7 +102,7 @@ def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(tmp
 
 @pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
 def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
-    request = {"op": "status", "nonce": "n", "root": str(tmp_path / "work")}
+    request = {"op": "status", "nonce": "n", "root": str(tmp_path / "work"), "node": "a"}
     runner = runner_source()
     argv = [python, "-I", "-S", "-u", "-c", _BOOT, str(len(runner))]
     asked = _LEADER + runner + json.dumps(request).encode() + b"\n"

@@ -14,6 +14,7 @@ from orchestrator.plan import bench, spec
 from orchestrator.plan import placement as topology
 from orchestrator.plan.bench import ordered, run_name
 from orchestrator.plan.placement import ladder, place, taken
+from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.spec import RunSpec, cells
 from orchestrator.record.state_file import check_name
 
@@ -112,15 +113,37 @@ def test_cells_are_every_combination_once(axes: dict[str, list[int]], shapes: li
     assert [(cell["nodes"], cell["gpus"]) for cell in made[: len(shapes)]] == shapes
 
 
-@given(st.integers(1, 8), st.integers(1, 6), st.sampled_from(["interleaved", "random"]), st.integers(0, 1 << 32))
+@given(st.integers(1, 8), st.integers(1, 6), st.sampled_from(ORDERS), st.integers(0, 1 << 32))
 def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(count: int, repeats: int, order: str, seed: int) -> None:
     runs = ordered(count, repeats, order, seed)
     assert runs == ordered(count, repeats, order, seed)
     assert [repeat for _, repeat in runs] == [repeat for repeat in range(1, repeats + 1) for _ in range(count)]
     for repeat in range(1, repeats + 1):
-        visited = [cell for cell, number in runs if number == repeat]
+        visited, forwards = [cell for cell, number in runs if number == repeat], list(range(count))
         assert sorted(visited) == list(range(count))
-        assert order == "random" or visited == list(range(count))
+        assert order == "random" or visited in (forwards, forwards[::-1])
+        assert order != "interleaved" or visited == forwards
+
+
+@pytest.mark.parametrize(("repeats", "powers"), [(2, 1), (3, 0), (4, 2), (5, 0), (6, 1), (8, 3), (16, 4)])
+def test_in_a_balanced_order_every_cell_meets_the_same_drift(repeats: int, powers: int) -> None:
+    count = 5
+    runs = ordered(count, repeats, "balanced", 0)
+    places = {cell: [2 * at - len(runs) + 1 for at, run in enumerate(runs) if run[0] == cell] for cell in range(count)}
+    moments = {cell: [sum(place**power for place in at) for power in range(6)] for cell, at in places.items()}
+    for cell in range(count):
+        mirrored = moments[count - 1 - cell]
+        if repeats % 2:  # quadratic drift is balanced, and of linear drift that of one block is left
+            assert moments[cell][2] == mirrored[2] and moments[cell][1] == -mirrored[1]
+            assert abs(moments[cell][1]) <= count - 1
+        assert moments[cell][: powers + 1] == mirrored[: powers + 1]
+
+
+def test_added_blocks_continue_the_balanced_order_of_the_plan() -> None:
+    for planned in (1, 3, 8):
+        longer = ordered(3, 12, "balanced", 0, planned)
+        assert longer[: 3 * planned] == ordered(3, planned, "balanced", 0)
+        assert ordered(3, 11, "balanced", 0, planned) == longer[:33]
 
 
 def test_run_names_are_names_that_a_directory_and_a_node_take() -> None:

@@ -17,13 +17,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.plan import folders as library
 from orchestrator.plan import framework as framework_module
+from orchestrator.plan import sandbox
 from orchestrator.plan.folders import FrameworkFolder, frameworks, open_framework
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
-from orchestrator.plan.render import Plan, env_file, folded, render
+from orchestrator.plan.render import NodePlan, Plan, RenderedFile, env_file, folded, render, without_secrets
+from orchestrator.plan.sandbox import command
 from orchestrator.plan.spec import RunSpec
 from tests.support.examples import examples
 from tests.support.rendering import FRAMEWORK, rendered
@@ -62,10 +64,51 @@ def test_a_value_reaches_the_program_unchanged_through_a_shell_script(tmp_path: 
     assert words_of(script, tmp_path) == [value, f"--flag={thing}", value, "x", value, str(tmp_path)]
 
 
+def test_references_in_search_paths_are_expanded_on_the_node_and_in_nothing_else() -> None:
+    values = {
+        "PATH": "/x:$PATH", "LD_LIBRARY_PATH": "${BASE}/lib it's:/$(id):`id`:$BASE:$1:$", "MISSING_PATH": "/m:$NOT_SET",
+        "PASSWORD": "pa$BASE", "TWICE_PATH": "$BASE$BASE",
+    }  # fmt: skip
+    script = "set -euo pipefail\n" + env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {})
+    script += "".join(f'printf "%s\\0" "${name}"\n' for name in values)
+    variables = {"PATH": "/bin", "BASE": "/b  b"}
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.split("\0")[:-1] == [
+        "/x:/bin", "/b  b/lib it's:/$(id):`id`:/b  b:$1:$", "/m:", "pa$BASE", "/b  b/b  b",
+    ], done.stderr  # fmt: skip
+
+
+def test_a_secret_with_a_reference_is_not_shown_in_part() -> None:
+    host = Host("n", "10.0.0.1", gpus=1, env={"TOKEN_PATH": "hush:$HOME/hush"})
+    file = RenderedFile("env.sh", env_file(FRAMEWORK, host, {}), 0o600)
+    plan = Plan("r", 1, None, None, {}, (NodePlan(None, (file,), ()),))  # type: ignore[arg-type]
+    (shown,) = without_secrets(plan, Inventory("i", (host,)).redaction()).nodes
+    assert "hush" not in shown.files[0].content and "TOKEN_PATH=(not shown)" in shown.files[0].content
+
+
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        ("conda run -n pt python", "conda run -n pt python"), ("'/opt/my env/python'", "'/opt/my env/python'"),
+        ("~/venv/bin/python", '"$HOME"/venv/bin/python'), ("~/bin/wrap -x python", '"$HOME"/bin/wrap -x python'),
+        ("/opt/a;b", "'/opt/a;b'"),
+    ],
+)  # fmt: skip
+def test_an_interpreter_may_be_a_command_of_several_words(python: str, words: str) -> None:
+    context = {"python": command(Host("n", "10.0.0.1", vars={"python": python}).python)}
+    assert sandbox.rendered("t", {"t": "{{ python }}"}, "sh", context, folder="f") == words
+
+
+def test_an_interpreter_with_an_open_quote_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        assert Host("n", "10.0.0.1", vars={"python": "'/opt/my env/python"}).python
+    assert "vars.python of host n" in caught.value.where and "no closing quotation" in caught.value.message
+
+
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,9}\Z"), TEXTS, max_size=4))
 @FAST
 def test_the_environment_of_a_host_reaches_the_program_unchanged(tmp_path: Path, values: dict[str, str]) -> None:
-    values = {f"MY_{name}": value for name, value in values.items()}
+    values = {f"MY_{name}_": value for name, value in values.items()}
     script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {}) + "printf '%s\\0'"
     script += "".join(f' "${{{name}}}"' for name in values)
     assert words_of(script, tmp_path) == (list(values.values()) or [""])
@@ -143,6 +186,29 @@ def test_a_template_that_cannot_be_is_an_error_with_file_and_line(template: str,
     expected = "templates/echo/launch.sh.j2" + (f":{line}" if line else "")
     assert (caught.value.kind, caught.value.where) == ("template_error", expected)
     assert words in caught.value.message and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export ORCH_RUN_ID=mine",
+        "ORCH_RUN_ID=mine python x.py",
+        "env -u ORCH_NODE_RANK python x.py",
+        "unset RANK ORCH_RUN_ID",
+        "export -n ORCH_RUN_ID",
+        "mpirun -x ORCH_RUN_ID=mine true",
+    ],
+)
+def test_a_script_that_changes_the_identity_of_its_run_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rendered(f"#!/bin/bash\n# ORCH_RUN_IDX=1\n{line}\n", {})
+    assert (caught.value.kind, caught.value.exit_code) == ("template_error", 2)
+    assert caught.value.where == "templates/echo/launch.sh.j2:3" and "by which orch finds the processes" in caught.value.message
+
+
+@pytest.mark.parametrize("line", ["mpirun -x ORCH_RUN_ID true", 'echo "$ORCH_RUN_ID"', "# ORCH_RUN_ID=x", "export TORCH_X=1"])
+def test_a_script_may_read_and_pass_on_the_identity_of_its_run(line: str) -> None:
+    assert line in text_of(rendered(f"{line}\n", {}))
 
 
 def test_an_error_in_an_included_template_names_that_template() -> None:
@@ -234,7 +300,7 @@ def test_a_payload_is_one_set_of_files_and_of_all_files_below_folders(tmp_path: 
     plan = render(
         folder.framework, folder.sources, spec, placement, {"a": host}, run_id="r", repeat=1, payload=folder.payload_digests
     )
-    where = f"../../payload/{folder.payload_digest}"
+    where = f"../../../../payload/{folder.payload_digest}"
     assert text_of(plan) == f"exec {where}/train.py {where}/rank_wrapper.py\n"
     before = folder.payload_digest, folder.framework.digest
     write(mine / "models" / "__pycache__", net__pyc="compiled again")
@@ -357,6 +423,8 @@ def test_the_digest_of_a_folder_changes_with_every_byte_in_it(tmp_path: Path) ->
         ("launch.sh.j2", "absent.sh.j2", "/framework.yaml: files", "expected a template absent.sh.j2, found none"),
         ("probe: print('{}')", "probe: x\npayload: [absent.py]", ": ", "expected a payload file absent.py"),
         ("title: a user's own", "title: a\ntitle: b", "/framework.yaml:2", "title"),
+        ("title: a user's own", "title: a\nenv: {ORCH_RUN_ID: x}", "/framework.yaml:2", "does not begin with ORCH_"),
+        ("title: a user's own", "title: a\ntunes: [{env: [ORCH_X], values: [1]}]", "/framework.yaml:2", "got ORCH_X"),
         ("title: a user's own", "\ttitle: a", "/framework.yaml:1", ""),
     ],
 )  # fmt: skip

@@ -198,7 +198,7 @@ def test_the_cap_of_repeats_is_at_least_what_a_bench_begins_with(repeats: int, m
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"order": "alphabetic"}, "--order: expected interleaved or random, got 'alphabetic'"),
+        ({"order": "alphabetic"}, "--order: expected balanced, random or interleaved, got 'alphabetic'"),
         ({"max_repeats": 5}, "--max-repeats: expected together with --until-ci. without it, give --repeats"),
         ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 initial repeats, got 1"),
         ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 initial repeats, got 9"),

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from noderun.installed import data_set_digest
 from tests.support.trainers import PYTHON, ROOT, closing, needs, samples, torchrun
 
 MAKER = ROOT / "remote" / "make_dataset.py"
@@ -249,36 +248,3 @@ def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
     command = [PYTHON, str(ROOT / "remote" / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr
-
-
-# --- what nodes say of their data -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"sha256": 5}', "\udcff"])
-def test_a_folder_without_a_data_set_of_ours_has_no_digest(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "dataset.json").write_text(text, errors="surrogateescape")
-    assert data_set_digest(str(tmp_path)) is None
-
-
-def test_a_data_set_is_known_by_its_digest(data_set: Path) -> None:
-    digest = json.loads((data_set / "dataset.json").read_text())["sha256"]
-    assert data_set_digest(str(data_set)) == digest
-
-
-def test_nodes_with_other_data_than_the_first_are_named() -> None:
-    from orchestrator.checks.among import unlike
-    from orchestrator.checks.judge import unfit
-
-    facts: dict[str, dict[str, Any]] = {
-        "a": {"data_dir": True, "data_set": "1" * 64},
-        "b": {"data_dir": True, "data_set": "2" * 64},
-        "c": {"data_dir": True, "data_set": None},
-        "d": {"data_dir": True, "data_set": "1" * 64},
-        "e": {},
-    }
-    assert [(error.host, error.message) for error in unfit(unlike(facts))] == [
-        ("b", "data: expected the same data set as on a, found a different one"),
-        ("c", "data: expected the same data set as on a, found a different one"),
-    ]
-    assert unlike({"a": facts["c"], "b": facts["c"], "e": {}}) == []

@@ -291,6 +291,18 @@ def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(sh
     assert unasked.seconds >= 0.02 and unasked.input_wait_s == 0.0
 
 
+def test_a_step_after_which_the_loss_scale_is_lower_was_skipped(shared: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = shared.HostClock(512.0)
+    clock.start()
+    shared.say_start(1.0, skipped=0)
+    for number, scale in enumerate((256.0, 128.0, 128.0, 256.0), start=1):
+        shared.say_steps(clock.mark(number, 2.5, scale), 4)
+    lines = capsys.readouterr().out.splitlines()
+    assert [step["skipped"] for step in samples("pytorch", "\n".join(lines))] == [0, 1, 1, 0, 0]
+    shared.say_steps(shared.HostClock.mark(clock, 5, 2.5), 4)
+    assert capsys.readouterr().out.endswith(" loss=2.5\n")  # a trainer that does not tell
+
+
 def test_the_search_for_the_largest_size_doubles_and_then_halves(shared: ModuleType) -> None:
     tried: list[int] = []
 
@@ -443,8 +455,8 @@ def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argp
         dist.destroy_process_group()
 
 
-def losses(trainer: ModuleType, asked: argparse.Namespace) -> tuple[list[float], list[int]]:
-    """The losses of three steps with and three without communication, and how many buckets each had reduced."""
+def losses(trainer: ModuleType, asked: argparse.Namespace, steps: int = 3) -> tuple[list[float], list[int]]:
+    """The losses of some steps with and three without communication, and how many buckets each had reduced."""
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -460,7 +472,7 @@ def losses(trainer: ModuleType, asked: argparse.Namespace) -> tuple[list[float],
     model.parallel.register_comm_hook(None, counted)
     batch = neighbour("torch_images").synthetic(asked, device, 0)
     found = []
-    for network in [model.parallel] * 3 + [model.parallel.module] * 3:
+    for network in [model.parallel] * steps + [model.parallel.module] * 3:
         counts.append(0)
         found.append(float(trainer.taken(model, network, *batch)[0]))
     return found, counts
@@ -479,6 +491,25 @@ def test_options_of_speed_leave_the_losses_as_they_are(
 ) -> None:
     every = [losses(trainer, argparse.Namespace(**vars(alone) | {option: value}))[0] for value in values]
     assert all(one == pytest.approx(every[0], rel=1e-4) for one in every[1:])
+
+
+def test_training_after_an_overflow_in_the_first_step_is_that_of_unfused_sgd(
+    trainer: ModuleType, alone: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    # Fused SGD once took its momentum from memory that nothing had written: here such memory holds NaN.
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        overflowing = vars(alone) | {"dtype": "fp16", "loss_scale": 2.0**22}
+        fused, plain = (
+            losses(trainer, argparse.Namespace(**overflowing | {"optimizer": kind}), steps=20)[0] for kind in ("fused", "plain")
+        )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert plain[0] == plain[1] != plain[-1]  # the first step was skipped, and later ones trained
+    assert fused == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.filterwarnings(

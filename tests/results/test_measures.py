@@ -147,11 +147,22 @@ def test_people_see_the_sheet(bench: BenchDir, tmp_path: Path, form: str) -> Non
         assert text in done.stdout.replace("\\", ""), text
 
 
+@pytest.mark.parametrize("form", ["table", "markdown", "html", "csv", "json"])
+def test_a_bench_without_any_readings_says_why_there_is_no_number(tmp_path: Path, form: str) -> None:
+    made = BenchDir.create(tmp_path / "runs", {"bench_id": "b2", "created": "2025-01-01", "runs": ["r1"]})
+    build(made, "r1", pings([]), repeat=1)
+    done = orch(tmp_path, "summarize", "b2", "--format", form)
+    assert done.returncode == 4 and "Traceback" not in done.stderr
+    assert "expected lines with readings of its own, the log has none" in done.stdout.replace("\\", "")
+    if form in ("table", "markdown", "html"):
+        assert "n=0" in done.stdout.replace("\\", "") and "no good run, so there is no number" in done.stdout
+
+
 def test_csv_has_a_line_for_each_row_of_the_sheet(bench: BenchDir, tmp_path: Path) -> None:
     text = orch(tmp_path, "summarize", "b1", "--format", "csv").stdout
     assert text.splitlines()[0] == (
-        "framework,model,dtype,device,nodes,gpus,world_size,options,simulated,n,failed,table,repeat,to,time_s,"
-        "said,hardware,qualifications,failures,run_ids"
+        "framework,model,dtype,device,nodes,gpus,world_size,options,simulated,n,planned,failed,interrupted,running,never_run,"
+        "table,repeat,to,time_s,said,hardware,qualifications,failures,run_ids"
     )
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [(line["model"], line["n"], line["repeat"], line["time_s"]) for line in lines] == [

@@ -28,6 +28,7 @@ from tests.support.run_folders import (
     build,
     closing,
     exit_record,
+    lasting,
     logs_of,
     rank_line,
     step_lines,
@@ -55,7 +56,7 @@ def test_a_whole_run_has_its_speed(bench: BenchDir) -> None:
     assert result.throughput is not None
     assert result.throughput.samples_per_s == pytest.approx(BATCH * WORLD / 0.5)
     assert (result.throughput.samples, result.throughput.first_step, result.throughput.last_step) == (640, 3, 12)
-    assert result.step_variation == pytest.approx(0, abs=1e-9)
+    assert result.step_times and result.step_times.variation == pytest.approx(0, abs=1e-9)
     assert result.observed["framework_version"] == "2.13.0"
     assert (result.repeat, result.simulated, result.qualifications) == (1, False, ())
     assert result.spec is not None and result.spec.origins == {"steps": "command line"}
@@ -105,15 +106,22 @@ def test_step_times_that_do_not_make_up_the_time_that_passed_are_told(
 @pytest.mark.parametrize(
     ("slowed_us", "told"),
     [
-        ({"sw_power_cap": 3_000_000}, ["clocks lowered by the power limit: for 50% of the run on node[1-2]"]),
-        ({"sw_thermal_slowdown": 299_000, "hw_thermal_slowdown": 301_000},
-         ["clocks lowered by temperature, by half or more: for 5% of the run on node[1-2]"]),
+        ({"sw_power_cap": 5_000_000},
+         ["clocks lowered by the power limit: for 83% of the run, 80% to 100% of the measured window on node[1-2]"]),
+        ({"sw_power_cap": 6_000_000},
+         ["clocks lowered by the power limit: for 100% of the run, 100% of the measured window on node[1-2]"]),
+        ({"sw_thermal_slowdown": 249_000, "hw_thermal_slowdown": 251_000},
+         ["clocks lowered by temperature, by half or more: for 4% of the run, at most 5% of the measured window on node[1-2]"]),
         ({"sw_power_cap": "3000000", "sync_boost": True, "\x1b[31m": 3_000_000}, []),
         ([3_000_000], []),
         ({}, []),
     ],
 )  # fmt: skip
-def test_clocks_that_were_lowered_for_a_twentieth_of_the_run_are_told(bench: BenchDir, slowed_us: Any, told: list[str]) -> None:
+def test_clocks_that_were_lowered_for_a_twentieth_of_the_window_are_told(
+    bench: BenchDir, slowed_us: Any, told: list[str]
+) -> None:
+    """The window is 5 s of the 6 s of a rank."""
+
     def slow(records: list[dict[str, Any]]) -> None:
         for record in records:
             record["ranks"][0] |= {"slowed_us": slowed_us, "started_mono_s": 2.0, "ended_mono_s": 8.0}
@@ -125,7 +133,7 @@ def test_clocks_that_were_lowered_for_a_twentieth_of_the_run_are_told(bench: Ben
 
 
 def test_lowered_clocks_of_several_runs_are_one_note(bench: BenchDir) -> None:
-    """Node 1 ran 6 s, of which the power limit took 0.54, 1.5 and 1.62; node 2 lost nothing in the first, more in the last."""
+    """The power limit took 0.54, 1.5 and 1.62 s of 6 s on node 1, and at last all on node 2; a window has 5 s of them."""
 
     def slow(*slowed_us: int) -> Callable[[list[dict[str, Any]]], None]:
         def change(records: list[dict[str, Any]]) -> None:
@@ -135,16 +143,24 @@ def test_lowered_clocks_of_several_runs_are_one_note(bench: BenchDir) -> None:
 
         return change
 
-    lost = [(540_000, 0), (0, 0), (1_500_000, 0), (1_620_000, 3_000_000)]
-    runs = [build(bench, f"r{n}", after=slow(*times), repeat=n) for n, times in enumerate(lost, start=1)]
+    lost = [(540_000, 0), (0, 0), (1_500_000, 0), (1_620_000, 6_000_000)]
+    runs = [
+        build(bench, f"r{n}", after=slow(*times), repeat=n, seconds=0.5 + n / 1000) for n, times in enumerate(lost, start=1)
+    ]
     (row,) = summarize([read_run(run) for run in runs]).rows
-    assert row.qualifications == ("clocks lowered by the power limit: for 9% to 50% of the run on node[1-2], in 3 of 4 runs",)
+    assert row.qualifications == (
+        "clocks lowered by the power limit: for 9% to 100% of the run, at most 100% of the measured window on node[1-2], "
+        "in 3 of 4 runs",
+    )
     (row,) = summarize([read_run(run) for run in runs[1:3]]).rows
-    assert row.qualifications[-1] == "clocks lowered by the power limit: for 25% of the run on node1, in 1 of 2 runs"
+    assert (
+        row.qualifications[-1]
+        == "clocks lowered by the power limit: for 25% of the run, 11% to 30% of the measured window on node1, in 1 of 2 runs"
+    )
 
 
 def test_halving_the_speed_of_steps_halves_the_result(bench: BenchDir) -> None:
-    fast, slow = read_run(build(bench, "r1")), read_run(build(bench, "r2", seconds=1.0))
+    fast, slow = read_run(build(bench, "r1")), read_run(build(bench, "r2", after=lasting(13.0), seconds=1.0))
     assert fast.throughput and slow.throughput
     assert slow.throughput.samples_per_s == pytest.approx(fast.throughput.samples_per_s / 2)
 
@@ -484,10 +500,14 @@ def test_a_restart_inside_the_log_qualifies_the_number(bench: BenchDir) -> None:
 @pytest.mark.parametrize(
     ("grown", "said"),
     [
-        (0.10, "not steady: the last fifth of the window is 7.9% slower per step than the first; the machine slows down"),
+        (
+            0.10,
+            "the last fifth of the window is 7.9% slower per step than the first; that is 3.8% of the window; "
+            "the machine slows down",
+        ),
         (
             -0.10,
-            "not steady: the last fifth of the window is 8.1% faster per step than the first; "
+            "the last fifth of the window is 8.1% faster per step than the first; that is 4.2% of the window; "
             "more --warmup-steps may be needed",
         ),
         (0.0, ""),
@@ -505,9 +525,16 @@ def test_a_window_in_which_steps_drift_qualifies_the_number_and_stays(bench: Ben
             lines.append(f"orch step={step} t={end:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n")
         logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + closing(steps=steps)
 
-    result = read_run(build(bench, "r1", before))
+    result = read_run(build(bench, "r1", before, lasting(60.0)))
     assert result.throughput and (result.throughput.first_step, result.throughput.last_step) == (warmup + 1, steps)
-    assert result.qualifications == ((said,) if said else ())
+    assert result.unsteady == ((said,) if said else ())
+    assert [text for text in summarize([result]).rows[0].qualifications if "steady" in text] == (
+        [f"not steady: {said}"] if said else []
+    )
+    (again,) = read_bench(bench)
+    stored = json.loads((bench.run("r1").path / "results" / "throughput.json").read_text())
+    assert again.place == 0 and again.step_times and stored["step_times"]["p50_s"] == again.step_times.p50_s
+    assert stored["qualifications"] == ([f"not steady: {said}"] if said else [])
 
 
 @pytest.mark.parametrize("where", ["manifest", "closing"])
@@ -604,3 +631,56 @@ def test_what_another_process_finds_damaged_is_told_as_it_is_here(bench: BenchDi
     together = read_run(run)
     assert alone.error and together.error and together.error.as_dict() == alone.error.as_dict()
     assert alone.error.host == "node2" and "SHA-256" in alone.error.message
+
+
+def metered(busy_s: float = 0.0, sent_bytes: int = 10**12, growth: Any = (), switches: Any = None) -> Any:
+    """Return what makes nodes of eight processors report the use of processors and networks in a run of 100 s."""
+
+    def report(records: list[dict[str, Any]]) -> None:
+        for node, record in enumerate(records):
+            load = {"count": 8, "busy_s": 400.0 + busy_s, "own_s": 400.0, "switches": (switches or [[1, 2], [8, 9]])[node]}
+            record |= {"started_mono_s": 890.0, "ended_mono_s": 990.0}
+            record["meter"] = {"processors": load, "sent_bytes": sent_bytes, "growth": list(growth) if node == 0 else []}
+
+    return report
+
+
+def test_processors_that_others_used_qualify_the_number(bench: BenchDir) -> None:
+    result = read_run(build(bench, "r1", after=metered(busy_s=160.0)))
+    assert result.loaded == {"node1": 0.2, "node2": 0.2}
+    (row,) = summarize([result]).rows
+    assert "other processes used 20% of the processors of node[1-2]" in row.qualifications
+    assert read_run(build(bench, "r2", after=metered(busy_s=70.0))).loaded == {}
+    simulated = read_run(
+        build(bench, "r3", lambda planned, _: planned["framework"].update(simulated=True), metered(busy_s=160.0))
+    )
+    assert not any("other processes" in note for note in summarize([simulated]).rows[0].qualifications)
+
+
+def test_nodes_of_one_machine_do_not_count_each_other_as_load(bench: BenchDir) -> None:
+    assert read_run(build(bench, "r1", after=metered(busy_s=400.0, switches=[[1, 9], [2, 8]]))).loaded == {}
+
+
+def test_nodes_that_send_nothing_may_train_alone(bench: BenchDir) -> None:
+    """A hundredth of the gradients of ResNet-50 in 16 bits is half a megabyte, in twelve steps 6.1 MB."""
+    told = "node[1-2] sent 166667 bytes per step or less for gradients of 51.1 MB in 16 bits: each node may train alone"
+    result = read_run(build(bench, "r1", after=metered(sent_bytes=2_000_000)))
+    assert [note.partition(", or")[0] for note in result.qualifications] == [told]
+    assert read_run(build(bench, "r2", after=metered(sent_bytes=7_000_000))).qualifications == ()
+
+
+def test_a_log_is_compared_with_the_clock_of_its_node(bench: BenchDir) -> None:
+    """Steps of 5 s by the log, whose lines came twice a second."""
+    text = logs_of(0, 5.0)["rank-0.out"].encode()
+    ends = [text.index(b"\n", text.index(f"step={step} ".encode())) + 1 for step in range(1, STEPS + 1)]
+    growth = [[900.0 + 0.5 * step, {"rank-0.out": end}] for step, end in enumerate(ends, start=1)]
+    result = read_run(build(bench, "r1", seconds=5.0, after=metered(growth=growth)))
+    assert result.error and "got 45.0 s for steps 3…11, whose lines came within 4.5 s" in result.error.message
+    agreeing = [[900.0 + 5.0 * step, {"rank-0.out": end}] for step, end in enumerate(ends, start=1)]
+    assert read_run(build(bench, "r2", seconds=5.0, after=metered(growth=agreeing))).qualifications == ()
+
+
+@pytest.mark.parametrize("meter", [None, [], {"growth": 5}, {"growth": [[1.0]]}, {"growth": [], "processors": {"count": "x"}}])
+def test_an_invalid_meter_is_none(bench: BenchDir, meter: Any) -> None:
+    result = read_run(build(bench, "r1", after=lambda records: [record.update(meter=meter) for record in records]))
+    assert result.error is None and result.qualifications == () and result.loaded == {}

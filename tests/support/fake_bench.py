@@ -76,7 +76,7 @@ class FakeBench:
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
         self.nodes = {host.name: FakeNode(host, directory / host.name, training(self.spec)) for host in self.hosts}
         self.a, self.b = self.nodes.values()
-        self.cluster: Any = FakeCluster(list(self.nodes.values()))
+        self.cluster: Any = FakeCluster(list(self.nodes.values()), inventory.redaction())
         self.limits = limits
         self.interrupt = Interrupt()
         self.shown: list[ProgressEvent] = []
@@ -104,7 +104,7 @@ class FakeBench:
         """Return what executes the runs of this bench, with facts as if it had looked."""
         facts = {"simulated": {name: {} for name in self.nodes}}
         numbers = iter(range(20000, 30000))
-        return Campaign(self.bench, self.hosts, self.stage, numbers.__next__, self.secrets, facts)
+        return Campaign(self.bench, self.hosts, self.stage, numbers.__next__, facts)
 
     def launch(self, **changes: Any) -> Launch:
         """Return the launch of the first run, its nodes connected."""
@@ -116,7 +116,7 @@ class FakeBench:
 
     def controller(self, **more: Any) -> Controller:
         """Return the controller that begins this bench."""
-        arguments = {"secrets": self.secrets, "borrowed": (), "argv": ["orch"], **more}
+        arguments = {"borrowed": (), "argv": ["orch"], **more}
         return Controller.begin(self.bench, self.plan, self.cluster, self.limits, **arguments)
 
     @contextmanager
@@ -146,4 +146,4 @@ class FakeBench:
 
     def started_on(self) -> list[str]:
         """Return the nodes on which a launch script of any run has started."""
-        return [name for name, node in self.nodes.items() if list(node.root.glob("runs/*/logs/node.out"))]
+        return [name for name, node in self.nodes.items() if list(node.root.glob("nodes/*/runs/*/logs/node.out"))]

@@ -20,8 +20,10 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.errors import Faults, OrchError, RunError, TransportError
+from orchestrator.inventory import NO_SECRETS, Redaction
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.node import Sink, Upload, Wanted
+from orchestrator.plan.framework import run_path
 from orchestrator.transport.ssh import Result
 from tests.support.fake_supervisor import FakeLine, FakeSupervisor, Program, digest, idle
 
@@ -74,22 +76,28 @@ class FakeNode:
     """A host and its runner.
 
     Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can be made), ``greets``,
-    ``corrupt_fetches`` (so many answers with a wrong byte), ``leftovers`` (process numbers), `break_lines`, `die`.
+    ``stranger`` (new connections, counted in ``contacts``, reach a server with another host key), ``corrupt_fetches`` (so many
+    answers with a wrong byte), ``leftovers`` (process numbers), ``unverified`` (processes that may belong to a run),
+    `break_lines`, `die`.
     """
 
     def __init__(self, host: Host, root: Path, program: Program = idle) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.host, self.root, self.program = host, root, program
         self.login_s = 0.0
+        self.redaction = NO_SECRETS
         self.transport = FakeTransport(self)
         self.supervisors: dict[str, FakeSupervisor] = {}
         self.asked: list[str] = []
+        self.owner: str | None = None
         self.facts: dict[str, Any] = {}
         self.boot_id, self.machine, self.paths = f"boot of {host.name}", f"boot of {host.name}\n", {"/usr/bin/python3": "1 2 3"}
         self.refusals: list[tuple[str, str]] = []
-        self.silent = self.away = self.greets = False
+        self.silent = self.away = self.greets = self.stranger = False
+        self.contacts = 0
         self.corrupt_fetches = 0
         self.leftovers: list[int] = []
+        self.unverified: list[tuple[int, str]] = []
 
     def break_lines(self) -> None:
         """Lose the connection, and all that is said over it, while the supervisors go on."""
@@ -105,6 +113,9 @@ class FakeNode:
             supervisor.state = "gone"
             for line in list(supervisor.lines):
                 line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.host.name))
+
+    def folder(self, run_id: str) -> Path:
+        return self.root / run_path(self.host.name, run_id)
 
     def reached(self) -> None:
         if self.silent or not self.transport.alive:
@@ -139,7 +150,7 @@ class FakeNode:
         self, run_id: str, have: Mapping[str, int], sink: Sink, *, timeout_s: float, max_bytes: int, max_files: int
     ) -> Wanted | None:
         self.reached()
-        folder = self.root / "runs" / run_id
+        folder = self.folder(run_id)
         if not (folder / "logs").is_dir():
             return None
         entries = sorted(
@@ -178,27 +189,31 @@ class FakeNode:
     def _status(self) -> dict[str, Any]:
         return {
             "runs": {name: 1 for name, supervisor in self.supervisors.items() if supervisor.state == "running"},
-            "owner": None,
+            "owner": self.owner,
         }
 
     def _left(self, run: str) -> dict[str, Any]:
-        return {"left": [[pid, run] for pid in self.leftovers], "supervisor": run in self.supervisors}
+        left = [[pid, run] for pid in self.leftovers]
+        return {"left": left, "supervisor": run in self.supervisors, **self._doubtful(run)}
+
+    def _doubtful(self, run: str | None) -> dict[str, Any]:
+        return {"unverified": {run: [list(row) for row in self.unverified]}} if self.unverified else {}
 
     def _stop(self, reason: str, grace_s: float, run: str | None = None) -> dict[str, Any]:
         stopped = [supervisor for name, supervisor in self.supervisors.items() if run in (None, name)]
         for supervisor in stopped:
             supervisor.stop(reason)
         self.leftovers.clear()
-        return {"stopped": [supervisor.run_id for supervisor in stopped], "left": []}
+        return {"stopped": [supervisor.run_id for supervisor in stopped], "left": [], **self._doubtful(run)}
 
     def _drop(self, run: str, finished: bool) -> dict[str, Any]:
-        folder = self.root / "runs" / run
+        folder = self.folder(run)
         gone = folder.is_dir() and run not in self.supervisors and (finished or not (folder / "exit.json").exists())
         if gone:
             shutil.rmtree(folder)
-        return {"dropped": gone}
+        return {"dropped": gone or not folder.is_dir()}
 
-    def _facts(self, python: str, ports: Sequence[int], **request: Any) -> dict[str, Any]:
+    def _facts(self, python: str, ports: Sequence[int], capture: str, **request: Any) -> dict[str, Any]:
         told = {
             "smi": None,
             "topology": None,
@@ -213,7 +228,8 @@ class FakeNode:
             "disk_free_bytes": 1 << 34, "disk_error": None, "shm_bytes": 1 << 33, "time": time.time(), "ports_busy": [],
             "limits": {name: [None, None] for name in ("memlock", "nofile", "nproc", "core")},
             "framework": {"python": "3.11.2"}, "imported": True, "hostname_addresses": [self.host.address], "programs": {},
-            "held_by": None,
+            "held_by": None, "workdir_first": f"{self.host.name} in {capture}", "disk_free_inodes": None,
+            "load": {"count": 8, "busy_s": 0.0, "own_s": 0.0, "switches": [0, 0], "seconds": 0.1},
         }  # fmt: skip
         if request.get("peer"):
             facts["route"] = {"interface": "eth0", "mtu": 1500, "speed_mbit": 10000, "kind": "1", "to": "", "local": False}
@@ -225,7 +241,10 @@ class FakeNode:
 class FakeCluster:
     """The nodes of a bench: `Cluster` over `FakeNode`."""
 
-    def __init__(self, nodes: Sequence[FakeNode]) -> None:
+    def __init__(self, nodes: Sequence[FakeNode], redaction: Redaction = NO_SECRETS) -> None:
+        self.redaction = redaction
+        for node in nodes:
+            node.redaction = redaction
         self.machines = {node.host.name: node for node in nodes}
         self.hosts = tuple(node.host for node in nodes)
         self.nodes: dict[str, FakeNode] = {}
@@ -244,6 +263,9 @@ class FakeCluster:
         node = self.machines[name]
         if node.away:
             raise _unreachable(name)
+        node.contacts += 1
+        if node.stranger:
+            raise TransportError("the host key changed: known:1 has A, the host offers B", kind="host_key_changed", host=name)
         node.transport = FakeTransport(node)
         self.nodes[name] = node
         return node

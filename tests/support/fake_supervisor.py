@@ -82,7 +82,7 @@ class FakeSupervisor:
     """The owner of one run on one node. States: new, armed, running, stopping, ended, gone."""
 
     def __init__(self, node: FakeNode, run_id: str) -> None:
-        self.node, self.run_id, self.folder = node, run_id, node.root / "runs" / run_id
+        self.node, self.run_id, self.folder = node, run_id, node.folder(run_id)
         self.state, self.reason = "new", ""
         self.started: float | None = None
         self.stopped: float | None = None
@@ -222,6 +222,8 @@ class FakeSupervisor:
             "ended_mono_s": time.monotonic(),
             "boot_id": self.node.boot_id,
             "oom_kills": 0,
+            "left_over": [],
+            "meter": {"growth": []},
             "ranks": [self.ranks[rank] for rank in sorted(self.ranks)],
             "files": {log.name: {"bytes": log.stat().st_size, "sha256": digest(log.read_bytes())} for log in logs},
         }

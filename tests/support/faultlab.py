@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -60,6 +61,30 @@ def mend(lab: Lab) -> list[Proc]:
         faults.kill(lab, name)
         faults.boot(lab, name)
     return rest
+
+
+@contextmanager
+def shared_folder(lab: Lab, name: str) -> Iterator[Path]:
+    """Have a folder that all nodes of a lab see under one path, as on NFS."""
+    folder = lab.directory / name
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def few_inodes(lab: Lab, node: str, folder: str) -> Iterator[None]:
+    """Have a file system below a folder of a node that holds the launch script of a run and nothing that is written later."""
+    labs_on = labs.argv_on(
+        lab, node, ["sh", "-ec", f"mkdir -p -m 700 {folder}; mount -t tmpfs -o nr_inodes=5,mode=0700 none {folder}"]
+    )
+    subprocess.run(labs_on, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(labs.argv_on(lab, node, ["sh", "-c", f"umount -l {folder}"]), check=True)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.plan.folders import rank_source, runner_source
+from orchestrator.plan.framework import run_path
 from tests.support import judge
 
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
@@ -108,12 +109,13 @@ class Line:
 @dataclass(slots=True)
 class Machine:
     """A work directory and the runner over it: a node without the network. ``mark`` tells it from others of this machine,
-    its own work directory if not given; ``user`` is who logs in."""
+    its own work directory if not given; ``user`` is who logs in, ``name`` the node's name in the inventory."""
 
     root: Path
     python: str = sys.executable
     mark: str = ""
     user: int | None = None
+    name: str = "node1"
     lines: list[Line] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
 
@@ -132,7 +134,7 @@ class Machine:
         )
         line = Line(process)
         self.lines.append(line)
-        header = {"root": str(self.root), **request, "op": op, "nonce": "n0nce"}
+        header = {"root": str(self.root), "node": self.name, **request, "op": op, "nonce": "n0nce"}
         line.send(source + json.dumps(header).encode() + b"\n")
         assert line.read(len(b"ORCH n0nce\n")) == b"ORCH n0nce\n"
         return line
@@ -168,7 +170,7 @@ class Machine:
             self.runs.append(run)
         answer = self.put(
             ("payload/x/rank_wrapper.py", rank_source(), 0o600),
-            (f"runs/{run}/launch.sh", script.encode(), 0o700),
+            (run_path(self.name, run) + "/launch.sh", script.encode(), 0o700),
         )
         assert answer == {"done": True}, answer
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
@@ -218,7 +220,7 @@ class Machine:
         return [pid for run in self.runs for pid in (*bearing(run), *supervisors(self.folder(run)))]
 
     def folder(self, run: str) -> Path:
-        return self.root / "runs" / run
+        return self.root / run_path(self.name, run)
 
     def wait_for_log(self, run: str, name: str, content: bytes) -> None:
         """Wait until a log holds exactly this."""
@@ -263,7 +265,7 @@ SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 
 def rank(code: str, number: int = 0) -> str:
     """Return the lines of a launch script that start Python code as a rank."""
-    wrapper = f"{sys.executable} -I -S ../../payload/x/rank_wrapper.py --"
+    wrapper = f"{sys.executable} -I -S ../../../../payload/x/rank_wrapper.py --"
     return f"RANK={number} LOCAL_RANK={number} {wrapper} {sys.executable} -c '{code}'"
 
 

@@ -7,6 +7,7 @@ neither does, the test is skipped and says so.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import socket
@@ -66,8 +67,9 @@ def samples(framework: str, text: str) -> list[dict[str, float]]:
     """The step lines of a log, as the folder's own pattern reads them."""
     pattern = re.compile(grammar(framework)["patterns"][0])
     found = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
-    kinds = {"step": int, "timestamp": float, "step_time_s": float, "samples": int}
-    return [{name: kind(one[name]) for name, kind in kinds.items()} for one in found]
+    kinds = {"step": int, "timestamp": float, "step_time_s": float, "samples": int, "loss": float, "skipped": int}
+    rows = [{name: kind(one[name]) for name, kind in kinds.items() if name in one} for one in found]
+    return [{name: value for name, value in row.items() if not math.isnan(value)} for row in rows]
 
 
 def closing(framework: str, text: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written
 from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
+from orchestrator.results.hardware import loaded_in
 
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 
@@ -30,6 +31,8 @@ RANKING = (
     "payload.*", "template.*", "program.output_dtype",
     # Different machines or networks: these change speeds by factors, versions by percents.
     "program.devices", "node.gpus.name", "node.number of gpus", "node.cpu", "node.cores", "program.networks", "program.backend",
+    # What else ran there.
+    "load",
     # Different libraries, from those with the kernels to those with the training loop.
     "program.framework_version", "node.framework.*", "program.nccl", "program.cudnn", "program.cuda", "node.programs.*",
     # Below the libraries: the driver with its limits of power and clocks, then the operating system.
@@ -126,7 +129,8 @@ def _weight(name: str) -> tuple[int, str]:
 def _observed(cell: Cell) -> dict[str, str]:
     """Return what the programs of a cell reported about themselves, several values joined."""
     reported = {f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED}
-    return {name: _joined(values) for name, values in reported.items() if set(values) - {"None"}}
+    load = {"load": "; ".join(loaded_in(cell.good)) or "no other processes"}
+    return {name: _joined(values) for name, values in reported.items() if set(values) - {"None"}} | load
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.analysis.explain.overlap import ALONE, REACH, Bucket, Curve, DeviceModel, Sharing, buckets_of, step_s
 from orchestrator.analysis.explain.step_parts import StepParts, typical
 from orchestrator.results import Interval
-from orchestrator.results.numbers.intervals import LEVEL
+from orchestrator.results.numbers.intervals import LEVEL, around
 from orchestrator.results.summary import Row
 
 __all__ = ["PARTS", "Collective", "Explanation", "Part", "Startup", "explanation"]
@@ -26,6 +26,10 @@ SLOWED_BY_SOCKETS = 1.36
 """Factor by which computing takes longer while NCCL uses sockets, if only the speed of a shape was measured. It was measured in
 one run of four nodes that share a host, and is applied to similar runs."""
 _ALL_TAKEN = Sharing(1.0, 0.0)
+
+MODEL_ERROR = 0.05
+"""How far the model may be off, as a share, besides the uncertainty of its inputs: more than in any of the six runs that it was
+compared with, which it misses by up to 4.5 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +117,17 @@ def explanation(
 
     ``runs`` and ``baseline_runs`` are the step parts of their good runs; ``sockets``: NCCL used sockets in those of the row.
     """
-    if not row.median_speed or not baseline.median_speed:
+    if not row.speed or not baseline.speed:
         return None
     samples = row.world_size * row.batch_size
-    measured_s, ideal_s = samples / row.median_speed, baseline.world_size * baseline.batch_size / baseline.median_speed
+    measured_s, ideal_s = samples / row.speed, baseline.world_size * baseline.batch_size / baseline.speed
     shape, base = typical(runs), typical(baseline_runs)
     straggler, contention = _straggler(shape), _contention(shape, base)
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))
     model, behind = _model(row, shape, busy_s, collective, sockets)
     predicted_s = busy_s if row.world_size == 1 else model.step_s() if model else None
+    each = [_step_s(row, typical([run]), base, ideal_s, collective, sockets) for run in runs] if model else []
+    scatter = _scatter([step for step in each if step is not None and step > 0], baseline)
     communication = Part("communication", None if predicted_s is None else predicted_s - busy_s, behind)
     parts = [communication, _input(shape, base), straggler, contention]
     left_s = measured_s - ideal_s - math.fsum(part.seconds or 0.0 for part in parts)
@@ -132,17 +138,26 @@ def explanation(
         case=row.shape,
         world_size=row.world_size,
         simulated=row.simulated,
-        measured=row.median_speed,
+        measured=row.speed,
         step_s=measured_s,
         ideal_s=ideal_s,
-        ideal=f"a step of {baseline.shape}, the median of {baseline.n} runs",
+        ideal=f"a step of {baseline.shape}, the typical speed of {baseline.n} runs",
         predicted=samples / predicted_s if predicted_s else None,
-        interval=_interval(samples / predicted_s, model, shape, baseline, collective) if predicted_s else None,
+        interval=_interval(samples / predicted_s, model, shape, baseline, collective, scatter) if predicted_s else None,
         from_baseline=samples / alone_s if alone_s else None,
         parts=(*parts, Part("unexplained", left_s, "the rest of the gap")),
         startup=startup,
         missing=tuple(missing),
     )
+
+
+def _step_s(
+    row: Row, shape: StepParts, base: StepParts, ideal_s: float, collective: Collective | None, sockets: bool
+) -> float | None:
+    """Return the predicted seconds of a step, None without a model."""
+    busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (_straggler(shape), _contention(shape, base)))
+    model = _model(row, shape, busy_s, collective, sockets)[0]
+    return model.step_s() if model else None
 
 
 # -- parts
@@ -233,15 +248,30 @@ def _slowdown(shape: StepParts, slowed: float, assumed: bool) -> str:
 # -- how certain it is
 
 
+def _scatter(steps_s: Sequence[float], baseline: Row) -> float:
+    """Return how far the prediction may be off in logarithms because its parts were read from few runs of the shape.
+
+    ``steps_s`` are predictions from the parts of each run alone. With one run their scatter is unknown: what was read from it
+    is then taken to be as uncertain as the speed of a single run of the baseline.
+    """
+    if ends := around([math.log(step) for step in steps_s]):
+        return math.log(ends.high / ends.low) / 2
+    if not steps_s or baseline.speed_interval is None:
+        return 0.0
+    return math.log(baseline.speed_interval.high / baseline.speed_interval.low) / 2 * math.sqrt(baseline.n)
+
+
 def _interval(
-    predicted: float, model: _Model | None, shape: StepParts, baseline: Row, collective: Collective | None
+    predicted: float, model: _Model | None, shape: StepParts, baseline: Row, collective: Collective | None, scatter: float
 ) -> Interval | None:
-    """Return the interval of the prediction: the effects of the uncertainty of each input, added as squares."""
-    if baseline.speed_interval is None or not baseline.median_speed:
+    """Return the interval of the prediction: what each input and the model leave uncertain, added as squares."""
+    if baseline.speed_interval is None or not baseline.speed:
         return None
-    low, high = (math.log(end / baseline.median_speed) for end in (baseline.speed_interval.low, baseline.speed_interval.high))
+    low, high = (math.log(end / baseline.speed) for end in (baseline.speed_interval.low, baseline.speed_interval.high))
     below, above = [min(low, 0.0)], [max(high, 0.0)]
     if model and collective:
+        below += [scatter, math.log(1 + MODEL_ERROR)]
+        above += [scatter, math.log(1 + MODEL_ERROR)]
         usual = model.step_s()
         variants = [replace(model, curve=model.curve.scaled((1 + collective.uncertain) ** sign)) for sign in (1, -1)]
         if not shape.sharing:

@@ -109,7 +109,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
             hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
-    summary = summarize(results)
+    summary = summarize(results, of_medians=True)
     notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
     notes += [_rule_note(framework, rule), *copies, *_misnamed_note(misnamed), *_run_counts(framework, summary)]
     # The command that measures a baseline applies to orch's own runs only.
@@ -124,7 +124,8 @@ def by_rule(bench: BenchDir, results: Sequence[RunResult], extra: Path | None = 
     }
     rules = {name: rule_of(framework) for name, framework in by_name.items()}
     summary = summarize(
-        [_by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results]
+        [_by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results],
+        of_medians=True,
     )
     notes = [_rule_note(framework, rules[name]) for name, framework in by_name.items()]
     return replace(summary, notes=(*notes, *summary.notes))
@@ -165,7 +166,8 @@ def _measured(result: RunResult, spec: RunSpec, rule: Rule, log: bytes, images: 
     samples = (rule.last - rule.first + 1) * spec.global_batch
     throughput = Throughput(speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last)
     qualifications = tuple(dict.fromkeys((*result.qualifications, *speed.warnings)))
-    return replace(result, state="finished", throughput=throughput, qualifications=qualifications)
+    # What is known of the steps is known of the run's own window, not of the rule's.
+    return replace(result, state="finished", throughput=throughput, qualifications=qualifications, step_times=None, unsteady=())
 
 
 def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:

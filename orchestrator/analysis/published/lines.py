@@ -40,17 +40,20 @@ def before(match: re.Match[bytes], pattern: re.Pattern[bytes]) -> bytes | None:
 
 
 def whole_attempt(
-    items: Sequence[tuple[int, _Item]], need: Sequence[int], what: str
+    items: Sequence[tuple[int, _Item]], need: Sequence[int], what: str, least: Sequence[int] | None = None
 ) -> tuple[dict[int, _Item], tuple[str, ...]]:
     """Return the lines of the last complete attempt by step; the first line of a step that is logged twice.
 
-    Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present.
+    Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present. With ``least``, only
+    these must be there, and others that are missing are a warning.
     """
     attempt, warnings = last_attempt(items, slack=0, last=need[-1])
     lines: dict[int, _Item] = {}
     for step, item in attempt:
         lines.setdefault(step, item)
     missing = [step for step in need if step not in lines]
+    if missing and not set(least or missing) & set(missing):
+        return lines, (*warnings, f"{len(missing)} of {len(need)} lines are missing, the first of {missing[0]}")
     if missing:
         got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(lines))}"
         raise refused(f"expected {what}", got)

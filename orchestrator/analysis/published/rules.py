@@ -50,7 +50,7 @@ _TENSORPACK = re.compile(
     rb"Epoch (?P<epoch>\d{1,9}) \(global_step \d+\) finished"
     rb"|Throughput \(samples/sec\): (?P<speed>\d{1,15}(?:\.\d+)?(?:e\+\d\d)?)(?=\s)"
 )
-_TF_CNN = re.compile(rb"total images/sec: (?P<speed>\d+\.\d\d)(?!\d)")
+_TF_CNN = re.compile(rb"total images/sec: (?P<speed>\d+\.\d\d)(?!\d)|(?P<step>\d+)\timages/sec: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,10 @@ def paddle_lines_20_119(log: bytes, case: Case) -> RunSpeed:
 
     Logs without timestamps need no correction: ``elapse`` is the time since the end of the previous batch.
     """
-    lines, warnings = _paddle(log, need=range(20, 120))
+    lines, warnings = _paddle(log, range(20, 120), least=(20, 119))
     start, end = (_clock(before(lines[batch], _PADDLE_CLOCK)) for batch in (20, 119))
     if start is None or end is None:
+        lines, warnings = _paddle(log, need=range(20, 120))
         seconds = math.fsum(float(lines[batch]["elapse"]) for batch in range(21, 120))
         warnings += ("the lines have no timestamp: the elapse of batches 21-119 was summed instead",)
     else:
@@ -206,10 +207,17 @@ def tensorpack_epochs(log: bytes, case: Case) -> RunSpeed:
 
 
 def tf_cnn_total(log: bytes, case: Case) -> RunSpeed:
-    """Return the total. With Horovod every rank prints the total over all ranks: one of them is taken."""
-    totals = [float(match["speed"]) for match in lines_in(log, _TF_CNN)]
+    """Return the total. With Horovod every rank prints the total over all ranks: one of them is taken.
+
+    Ranks finish together: a total followed by steps is that of an earlier run in the same log.
+    """
+    matches = list(lines_in(log, _TF_CNN))
+    totals = [float(match["speed"]) for match in matches if match["speed"]]
     if not totals:
         raise refused("expected a line with the total", "found none: the run did not finish")
+    first = next(number for number, match in enumerate(matches) if match["speed"])
+    if any(match["step"] for match in matches[first:]):
+        raise refused("expected the totals of one run at its end", "found steps after the first total: several runs")
     if len(totals) > case.ranks or max(totals) > min(totals) * 1.01:
         raise refused(f"expected the same total from at most {case.ranks} ranks", f"found {len(totals)} totals: several runs?")
     warning = f"{len(totals)} ranks print the total; one is taken, not the sum"
@@ -268,11 +276,13 @@ def _time_history(log: bytes) -> tuple[list[re.Match[bytes]], tuple[str, ...]]:
     return [lines[last] for last in ends], warnings
 
 
-def _paddle(log: bytes, need: Sequence[int]) -> tuple[dict[int, re.Match[bytes]], tuple[str, ...]]:
+def _paddle(
+    log: bytes, need: Sequence[int], least: Sequence[int] | None = None
+) -> tuple[dict[int, re.Match[bytes]], tuple[str, ...]]:
     matches = list(lines_in(log, _PADDLE))
     first = min((int(match["epoch"]) for match in matches), default=0)
     items = [(int(match["step"]), match) for match in matches if int(match["epoch"]) == first]
-    return whole_attempt(items, need, what="lines of batches 20-119")
+    return whole_attempt(items, need, "lines of batches 20-119", least)
 
 
 def _per_second(batch: int, steps: int, seconds: float, places: int | None = 2) -> float:

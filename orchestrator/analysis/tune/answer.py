@@ -11,7 +11,7 @@ from orchestrator.analysis.tune.candidates import Candidate, settings, written
 from orchestrator.analysis.tune.halving import Gain, RungResult, gain, ranked
 from orchestrator.analysis.tune.state import State, state_of
 from orchestrator.record import BenchDir
-from orchestrator.results import RunResult
+from orchestrator.results import NEVER_RUN, RUNNING, RunResult
 from orchestrator.results.tally import Tally
 
 __all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]
@@ -127,10 +127,13 @@ def _best(measured: RungResult) -> Candidate | None:
     return next(filter(any, ranked(measured.speeds)), None)
 
 
+_NOT_OVER = ("incomplete", RUNNING, NEVER_RUN)
+
+
 def _state(bench: BenchDir, results: Sequence[RunResult] | None) -> State:
     if results is None:
         return state_of(bench, Tally(bench, clock=lambda: 0.0).result)
-    return state_of(bench, {run.run_id: run for run in results if run.state != "incomplete"}.get)
+    return state_of(bench, {run.run_id: run for run in results if run.state not in _NOT_OVER}.get)
 
 
 def _verdict(state: State, measured: Gain | None) -> str:

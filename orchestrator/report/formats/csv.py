@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -19,8 +20,9 @@ __all__ = ["render"]
 
 _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
-    "n", "failed", "average_speed", "median_speed", "min_speed", "max_speed", "speed_interval", "speedup",
-    "speedup_interval", "efficiency", "efficiency_interval",
+    "n", "planned", "failed", "interrupted", "running", "never_run",
+    "average_speed", "median_speed", "min_speed", "max_speed", "speed_deviation", "speed", "speed_interval",
+    "speedup", "speedup_interval", "efficiency", "efficiency_interval",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
@@ -46,6 +48,7 @@ def render(summary: Summary) -> str:
     return out.getvalue()
 
 
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_GRID = Grid("", (), ((),))
 
 
@@ -79,6 +82,11 @@ def _field(row: Entry, name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text that no spreadsheet treats as a formula: a leading apostrophe, which is not shown, makes it text."""
+    """Return a text that no spreadsheet treats as a formula: a leading apostrophe, which is not shown, makes it text.
+
+    A number, such as -1 in a reading, is data and stays as it is.
+    """
     shown = one_line(text)
+    if _NUMBER.fullmatch(shown):
+        return shown
     return f"'{shown}" if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else shown

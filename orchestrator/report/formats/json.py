@@ -13,8 +13,8 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 3
-"""1: first version. 2: intervals. 3: sheets, explanations."""
+SCHEMA = 4
+"""1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs."""
 
 
 def render(summary: Summary) -> str:
@@ -23,11 +23,13 @@ def render(summary: Summary) -> str:
         "schema": SCHEMA,
         "unit": "samples/s",
         "baselines": {
-            series: {"shape": row.shape, "median_speed": row.median_speed, "n": row.n, "run_ids": list(row.run_ids)}
+            series: {"shape": row.shape, "speed": row.speed, "n": row.n, "run_ids": list(row.run_ids)}
             for series, row in summary.baseline.items()
         },
+        "drift": summary.drift,
         "rows": [asdict(row) for row in summary.rows],
         "sheets": [asdict(sheet) for sheet in summary.sheets],
+        "runs": asdict(summary.runs) if summary.runs else None,
         "notes": list(summary.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -18,8 +18,9 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["render"]
 
 _TOKEN = ":::MLLOG "
-_NUMBERS = {"throughput": "median_speed", "speedup": "speedup", "efficiency": "efficiency"}
-_FACTS = ("framework", "model", "dtype", "loader", "device", "nodes", "gpus", "world_size", "simulated", "n", "failed")
+_NUMBERS = {"throughput": "speed", "speedup": "speedup", "efficiency": "efficiency"}
+_FACTS = ("framework", "model", "dtype", "loader", "device", "nodes", "gpus", "world_size", "simulated",
+          "n", "planned", "failed", "interrupted", "running", "never_run")  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
 
 
@@ -33,7 +34,7 @@ def _lines(row: Row, now_ms: int) -> tuple[str, str]:
     namespace = f"{row.series} {case(row)}"
     numbers = {name: value for name, field in _NUMBERS.items() if (value := getattr(row, field)) is not None}
     metadata = {name: getattr(row, name) for name in (*_FACTS, *_TEXTS)}
-    metadata |= {"unit": "samples/s", "status": "aborted" if row.failed else "success"}
+    metadata |= {"unit": "samples/s", "status": "success" if row.n == row.planned else "aborted"}
     return (
         _line(namespace, now_ms, "global_batch_size", row.batch_size * row.world_size, {}),
         _line(namespace, now_ms, "tracked_stats", numbers, metadata),

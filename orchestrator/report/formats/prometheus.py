@@ -12,13 +12,17 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["render"]
 
 _GAUGES = {
-    "median_speed": ("orch_speed_samples_per_second", "Median throughput of the good repeats of a configuration."),
+    "speed": ("orch_speed_samples_per_second", "Typical throughput of the good repeats of a configuration."),
     "speed_interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
-    "speedup": ("orch_speedup_ratio", "Median throughput over that of the baseline."),
+    "speedup": ("orch_speedup_ratio", "Typical throughput over that of the baseline."),
     "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
     "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
     "n": ("orch_good_repeats", "Repeats with a number."),
-    "failed": ("orch_failed_repeats", "Repeats without a number."),
+    "planned": ("orch_planned_repeats", "Planned repeats."),
+    "failed": ("orch_failed_repeats", "Repeats that failed."),
+    "interrupted": ("orch_interrupted_repeats", "Repeats that were stopped before their end."),
+    "running": ("orch_running_repeats", "Repeats under way."),
+    "never_run": ("orch_never_run_repeats", "Repeats that were never started."),
     "world_size": ("orch_world_size_ranks", "Ranks of a configuration."),
 }
 _ENDS = {"low": "Lower", "high": "Upper"}

@@ -33,6 +33,8 @@ _MARKERS = ("s", "^", "D", "v")
 _LOGARITHMIC = 16
 """From this ratio of world sizes on, axes are logarithmic."""
 _THIN = 24
+_MOST_BOUND = 3
+"""Error bounds of more than this times the largest skew are not drawn in full."""
 _ROWS_HEIGHT = 400
 _PHASES = (
     ("planned", "staged", "two"),
@@ -57,7 +59,7 @@ class Turn:
 
 
 def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
-    """Draw ``median_speed`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
+    """Draw ``speed`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
     figure, axes = _axes()
     speedup = quantity == "speedup"
     sizes = sorted({row.world_size for row in rows})
@@ -88,7 +90,7 @@ def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: 
                 markersize=9,
                 linewidth=1.4,
             )
-    failed = [row.world_size for row in rows if row.median_speed is None]
+    failed = [row.world_size for row in rows if row.speed is None]
     _scale(axes, sizes)
     axes.set_ylim(bottom=None if len(axes.get_yticks()) and axes.get_yscale() == "log" else 0)
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
@@ -112,24 +114,24 @@ _CROSS: dict[str, Any] = {
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
     """Return what each rank adds in a series that scales ideally: the baseline's speed, 1 for speedups; None without it."""
-    base = next((row.median_speed for row in rows if row.world_size == 1 and row.speedup == 1), None)
+    base = next((row.speed for row in rows if row.world_size == 1 and row.speedup == 1), None)
     return base and (1.0 if speedup else base)
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
-    """Draw the speed of every run of a configuration in execution order, with median and interval."""
+    """Draw the speed of every run of a configuration in execution order, with the typical speed and its interval."""
     figure, axes = _axes()
     if row.speed_interval:
         axes.axhspan(row.speed_interval.low, row.speed_interval.high, color=COLOURS["band"], linewidth=0)
-    if row.median_speed:
-        axes.axhline(row.median_speed, color=COLOURS["one"], linewidth=1.2)
+    if row.speed:
+        axes.axhline(row.speed, color=COLOURS["one"], linewidth=1.2)
     points = [(turn.order, turn.speed) for turn in turns if turn.speed is not None]
     size = 6 if len(points) <= _THIN else 3.5
     axes.plot(*_columns(points), color=COLOURS["one"], marker="o", markersize=size, linestyle="none")
     failed = [turn.order for turn in turns if turn.speed is None]
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
     if points and max(value for _, value in points) - min(value for _, value in points) < 0.02 * points[0][1]:
-        middle = row.median_speed or points[0][1]
+        middle = row.speed or points[0][1]
         axes.set_ylim(0.98 * middle, 1.02 * middle)
     if not points:
         axes.set_yticks([])
@@ -199,7 +201,10 @@ def _binary(size: float) -> str:
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:
-    """Draw the start skew between the nodes of each run in ms, with its error bound."""
+    """Draw the start skew between the nodes of each run in ms, with its error bound.
+
+    The axis belongs to the skews: a bound that is many times as large leaves the chart and is written below it.
+    """
     figure, axes = _axes()
     skews = [
         (turn.order, 1e3 * turn.account.skew_s, 1e3 * (turn.account.bound_s or 0.0))
@@ -210,8 +215,12 @@ def skew(turns: Iterable[Turn], prefix: str) -> str:
     axes.plot(*_columns(bounds), color=COLOURS["one"], linewidth=1, alpha=0.5)
     axes.plot(*_columns((x, y) for x, y, _ in skews), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
     _whole(axes)
-    axes.set_ylim(bottom=0)
-    _words(figure, "start skew between nodes, ms", below="position in execution order")
+    largest = max(y for _, y, _ in skews)
+    bound = max(bound for *_, bound in skews)
+    is_cut = largest > 0 and bound > _MOST_BOUND * largest
+    axes.set_ylim(0, 2 * largest if is_cut else None)
+    outside = f"; error bound up to {bound:.3g} ms" if is_cut else ""
+    _words(figure, "start skew between nodes, ms", below=f"position in execution order{outside}")
     return inline(figure, "Start skew of each run with its error bound", prefix)
 
 

@@ -27,7 +27,7 @@ from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
 from orchestrator.report.text import one_line, visible
-from orchestrator.results import RunResult
+from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
 from orchestrator.results.numbers.throughput import published as rounded
 from orchestrator.results.summary import Row, Summary
@@ -40,6 +40,8 @@ _MANY_CHARTS = 150
 """From this number on, charts are drawn in processes: a chart takes 25 ms, the start of a process 1 s."""
 _PROCESSES = 2
 """Each process needs 80 MiB."""
+_SHAPES = 6
+"""Shapes that the title lists."""
 _VARIANTS = 8
 """Variants of a rendered file that are shown; further hosts are only named, their differences are of the same kind."""
 
@@ -80,12 +82,14 @@ def render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             account=account,
+            title=_title(summary) or account.bench_id,
             columns=COLUMNS,
             series=series,
             sheets=tuple(_sheets(summary)),
             notes=(*summary.notes, *account.notes, *reference_notes),
             failed=_failed(turns.values()),
-            count=len(turns),
+            count=summary.runs.planned if summary.runs else len(turns),
+            missing=summary.runs.words() if summary.runs else (),
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
             explained=_explained(explained),
@@ -94,6 +98,15 @@ def render(
             variants=_VARIANTS,
         )
     )
+
+
+def _title(summary: Summary) -> str:
+    """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once; empty without cells."""
+    entries = (*summary.rows, *summary.sheets)
+    words = [", ".join(dict.fromkeys(getattr(entry, name) for entry in entries)) for name in ("model", "dtype", "framework")]
+    shapes = list(dict.fromkeys(entry.shape for entry in entries))
+    shown = ", ".join(shapes if len(shapes) <= _SHAPES else [*shapes[: _SHAPES - 1], "…", shapes[-1]])
+    return f"{words[0]} {words[1]} with {words[2]} on {shown}" if entries else ""
 
 
 def _sheets(summary: Summary) -> Iterator[tuple[tuple[Table, ...], tuple[str, ...]]]:
@@ -107,7 +120,7 @@ def _sheets(summary: Summary) -> Iterator[tuple[tuple[Table, ...], tuple[str, ..
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
     """Return the first run without a number for each cause, and the ids of all runs with the same cause."""
     by_cause: dict[tuple[str, str], tuple[RunResult, list[str]]] = {}
-    for result in (turn.result for turn in turns if not turn.result.is_good):
+    for result in (turn.result for turn in turns if not turn.result.is_good and turn.result.state != RUNNING):
         cause = result.state, repr(result.error and result.error.as_dict())
         by_cause.setdefault(cause, (result, []))[1].append(result.run_id)
     return list(by_cause.values())
@@ -149,7 +162,7 @@ def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns:
     """Return the charts to draw of a series."""
     with_skew = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
     candidates: list[tuple[bool, _Job]] = [
-        (True, (charts.scaling, (rows, references, "median_speed", f"{prefix}a-"))),
+        (True, (charts.scaling, (rows, references, "speed", f"{prefix}a-"))),
         (any(row.speedup is not None for row in rows), (charts.scaling, (rows, references, "speedup", f"{prefix}b-"))),
         (bool(with_skew), (charts.skew, (with_skew, f"{prefix}d-"))),
     ]
@@ -158,9 +171,9 @@ def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns:
 
 def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
     """Return the charts to draw of a configuration."""
-    turns = sorted(turns, key=lambda turn: turn.order)
+    turns = sorted((turn for turn in turns if turn.result.state != RUNNING), key=lambda turn: turn.order)
     candidates: list[tuple[bool, _Job]] = [
-        (True, (charts.repeats, (turns, row, f"{prefix}a-"))),
+        (bool(turns), (charts.repeats, (turns, row, f"{prefix}a-"))),
         (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, f"{prefix}b-"))),
         (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
         (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),

@@ -23,6 +23,7 @@ from orchestrator.results.numbers.throughput import deviation
 __all__ = [
     "LEVEL",
     "Interval",
+    "around",
     "change_chance",
     "change_interval",
     "chance",
@@ -60,7 +61,7 @@ class Interval:
 
 def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed from repeats, all above 0; None for fewer than two."""
-    return _around([math.log(speed) for speed in speeds], level)
+    return around([math.log(speed) for speed in speeds], level)
 
 
 def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], level: float = LEVEL) -> Interval | None:
@@ -69,7 +70,27 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
     Repeats with the same index ran one after the other, so drift over a bench is common to both and cancels in their ratio.
     None if the cells share fewer than two repeats.
     """
-    return _around([math.log(speed / others[repeat]) for repeat, speed in speeds.items() if repeat in others], level)
+    return around([math.log(speed / others[repeat]) for repeat, speed in speeds.items() if repeat in others], level)
+
+
+def around(logs: Sequence[float], level: float = LEVEL, *, fitted: float = 0.0, added: float = 0.0) -> Interval | None:
+    """Return Student's interval around the exponential of the mean of logarithms, None for fewer than two.
+
+    If a line was fitted to more values than these and taken out of them, ``fitted`` is the share of its one degree of freedom
+    that came from these, 0 to 1: it is missing from their scatter (degrees of freedom by F. E. Satterthwaite, Biometrics
+    Bulletin 2, 1946). ``added`` is a variance of the mean in units of the variance of one value, on top of 1 / n.
+    """
+    count = len(logs)
+    free = count - 1 - fitted
+    if count < 2 or free < _TIE:
+        return None
+    from scipy.special import stdtrit  # slow to import, and not needed by a summary without repeats
+
+    centre = math.fsum(logs) / count
+    scatter = math.fsum((log - centre) ** 2 for log in logs) / free
+    freedom = free**2 / (count - 2 + (1 - fitted) ** 2)
+    half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(scatter * (1 / count + added))
+    return Interval(math.exp(max(centre - half, -_LARGEST)), math.exp(min(centre + half, _LARGEST)), level)
 
 
 def change_interval(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -196,14 +217,3 @@ def student(freedom: float, chance: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, chance))
-
-
-def _around(logs: Sequence[float], level: float) -> Interval | None:
-    if len(logs) < 2:
-        return None
-    from scipy.special import stdtrit  # slow to import, and not needed by a summary without repeats
-
-    count = len(logs)
-    centre = math.fsum(logs) / count
-    half = float(stdtrit(count - 1, (1 + level) / 2)) * deviation(logs) / math.sqrt(count)
-    return Interval(math.exp(centre - half), math.exp(min(centre + half, _LARGEST)), level)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
-from orchestrator.results.numbers.throughput import Stretch, Terms, stretches
+from orchestrator.results.numbers.throughput import Stretch, Terms, deviation, stretches
 
-__all__ = ["Tempo", "tempo", "quantiles"]
+__all__ = ["StepTimes", "Tempo", "quantiles", "tempo"]
 
 _POINTS = 300
 """Points per run; more cannot be distinguished in a chart."""
@@ -31,6 +31,34 @@ class Tempo:
     points: tuple[tuple[float, float], ...]
     first_s: float
     clock: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The step times in the window of one run, in seconds: their mean, sample standard deviation, and percentiles, each a value
+    that was measured. If a line of the log stands for several steps, their mean counts as one value."""
+
+    mean_s: float
+    deviation_s: float
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+
+    @classmethod
+    def of(cls, step_times: Sequence[float]) -> StepTimes:
+        """Return the summary of one or more step times.
+
+        >>> StepTimes.of([float(value) for value in range(1, 101)]).p95_s
+        95.0
+        """
+        spread = deviation(step_times) if len(step_times) > 1 else 0.0
+        return cls(math.fsum(step_times) / len(step_times), spread, *_percentiles(step_times, (50, 90, 95, 99)))
+
+    @property
+    def variation(self) -> float:
+        """The coefficient of variation: standard deviation over mean."""
+        return self.deviation_s / self.mean_s
 
 
 def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
@@ -60,6 +88,11 @@ def quantiles(step_times: Sequence[float]) -> tuple[float, float, float]:
     >>> quantiles([float(value) for value in range(10, 0, -1)])
     (1.0, 5.0, 9.0)
     """
-    ordered = sorted(step_times)
-    low, middle, high = (ordered[-(-len(ordered) * tenths // 10) - 1] for tenths in (1, 5, 9))
+    low, middle, high = _percentiles(step_times, (10, 50, 90))
     return low, middle, high
+
+
+def _percentiles(values: Sequence[float], shares: Sequence[int]) -> list[float]:
+    """Return percentiles by the nearest rank: the smallest value that at least this share (in %) of all does not exceed."""
+    ordered = sorted(values)
+    return [ordered[-(-len(ordered) * share // 100) - 1] for share in shares]

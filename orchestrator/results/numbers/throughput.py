@@ -40,8 +40,7 @@ __all__ = [
     "step_times",
     "stretches",
     "throughput",
-    "trend",
-    "variation",
+    "window_of",
 ]
 
 
@@ -49,8 +48,6 @@ WORTH = 0.02
 """Smaller drift of step times within a window is not reported, and a smaller difference of two benches gives no verdict."""
 APART = 0.05
 """Two measures of one window may differ by this fraction: time between two steps, rounding."""
-_PARTS = 10
-_TOO_ONE_SIDED = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,9 @@ class Terms:
     batch, and how to read its rates.
 
     ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe the whole run, else the
-    number of processes, or nodes, that log their own. ``cumulative``: a rate is the mean since the first step.
+    number of processes, or nodes, that log their own; ``counts`` the same for counts of samples, None for the same number.
+    ``steps_in_one``: how often the program counts each step of the run in its steps per second. ``cumulative``: a rate is the
+    mean since the first step.
     """
 
     warmup_steps: int
@@ -67,13 +66,19 @@ class Terms:
     global_batch: int
     ranks: int = 1
     cumulative: bool = False
+    counts: int | None = None
+    steps_in_one: int = 1
 
     @classmethod
     def of(cls, spec: RunSpec, grammar: LogGrammar) -> Terms:
         """Return the terms of a run whose log is parsed with ``grammar``."""
         uncounted = spec.warmup_steps if grammar.after_warmup else 0
-        ranks = {"global": 1, "node": spec.nodes}.get(grammar.scope, spec.world_size)
-        return cls(spec.warmup_steps - uncounted, spec.steps - uncounted, spec.global_batch, ranks, grammar.cumulative)
+        printed = {"global": 1, "node": spec.nodes}.get(grammar.scope, spec.world_size)
+        ranks, counts = (1 if name in grammar.summed_over else printed for name in ("samples_per_s", "samples"))
+        sizes = {"nodes": spec.nodes, "ranks": spec.world_size}
+        steps_in_one = sizes.get(grammar.summed_over.get("steps_per_s", ""), 1)
+        window = spec.warmup_steps - uncounted, spec.steps - uncounted
+        return cls(*window, spec.global_batch, ranks, grammar.cumulative, counts, steps_in_one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     window = _window(samples, terms)
     seconds, _ = stretches(samples, window, terms)
     counts = _all(sample.samples for sample in window)
-    number = int(sum(counts)) * terms.ranks if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
+    printed = terms.ranks if terms.counts is None else terms.counts
+    number = int(sum(counts)) * printed if counts else (terms.steps - terms.warmup_steps) * terms.global_batch
     speed = number / _positive(seconds, terms.steps)
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
@@ -114,8 +120,12 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
 
 def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:
     """Return the seconds of one step for each line of the window, in order. Raises like `throughput`."""
-    _, intervals = stretches(samples, _window(samples, terms), terms)
-    return tuple(interval.seconds / interval.steps for interval in intervals)
+    return tuple(line.seconds / line.steps for line in window_of(samples, terms))
+
+
+def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
+    """Return steps and seconds of each line of the window, in order. Raises like `throughput`."""
+    return stretches(samples, _window(samples, terms), terms)[1]
 
 
 def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
@@ -188,8 +198,10 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
 
     def rate(sample: StepSample) -> float | None:
         """Steps per second of the whole run."""
-        if sample.steps_per_s is not None or sample.samples_per_s is None:
-            return sample.steps_per_s
+        if sample.steps_per_s is not None:
+            return sample.steps_per_s / terms.steps_in_one
+        if sample.samples_per_s is None:
+            return None
         return sample.samples_per_s * terms.ranks / terms.global_batch
 
     def elapsed(sample: StepSample) -> float | None:
@@ -302,35 +314,7 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / median(values)
 
 
-def trend(step_times: Sequence[float]) -> float | None:
-    """Return by how much longer the last fifth of a window takes than the first, as a fraction, if step times drift; else None.
-
-    The window is cut into ten parts, whose medians are tested for a trend by Mann and Kendall ("Nonparametric tests against
-    trend", Econometrica 13, 1945): of the 45 pairs, those with a slower later part must outnumber the others by 33, or vice
-    versa, which happens in one steady window of 450. A trend below `WORTH` is ignored. None for fewer than 20 values.
-
-    >>> trend([0.50 + 0.001 * number for number in range(40)])
-    0.0635551142005959
-    >>> trend([0.50, 0.51] * 20)
-    """
-    if len(step_times) < 2 * _PARTS:
-        return None
-    edges = [len(step_times) * part // _PARTS for part in range(_PARTS + 1)]
-    parts = [median(step_times[start:stop]) for start, stop in zip(edges, edges[1:], strict=False)]
-    slower = sum((late > early) - (late < early) for index, early in enumerate(parts) for late in parts[index + 1 :])
-    fifth = _PARTS // 5
-    grown = mean(parts[-fifth:]) / mean(parts[:fifth]) - 1
-    return grown if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH else None
-
-
 def deviation(values: Sequence[float]) -> float:
     """Return the sample standard deviation of two or more values."""
     centre = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
-
-
-def variation(values: Sequence[float]) -> float:
-    """Return the coefficient of variation, sample standard deviation over mean, as a fraction; 0 for a single value."""
-    if len(values) < 2:
-        return 0.0
-    return deviation(values) / (math.fsum(values) / len(values))

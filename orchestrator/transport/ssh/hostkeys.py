@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,18 +30,6 @@ __all__ = ["HostKey", "KnownHosts", "Trust", "judge", "known_keys"]
 
 _LOCK_WAIT_S = 10.0
 _MARKS = ("@revoked", "@cert-authority")
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """How host keys are verified.
-
-    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
-    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is always refused.
-    """
-
-    store: Path
-    accept_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +46,20 @@ class HostKey:
 
     def __str__(self) -> str:
         return f"{self.type} {self.fingerprint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How host keys are verified.
+
+    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
+    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is always refused.
+    ``verified`` has the last trusted key of each server that this process has contacted: no other server is new.
+    """
+
+    store: Path
+    accept_new: bool = False
+    verified: dict[str, HostKey] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,18 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
     if _is_known(endpoint, trust, offered):
+        trust.verified[endpoint.known_as] = offered
         return
+    earlier = trust.verified.get(endpoint.known_as)
+    if earlier:
+        raise _changed(endpoint, "this command's first connection", earlier, offered)
     if not trust.accept_new:
         raise _unknown(endpoint, trust, offered)
     with _locked(trust.store):
         # Another process may have stored a key of this server in the meantime, perhaps a different one.
         if not _is_known(endpoint, trust, offered):
             _append(trust.store, f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n")
+    trust.verified[endpoint.known_as] = offered
 
 
 def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:

@@ -82,6 +82,18 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8"]
 
 
+def test_load_by_others_is_named_as_a_difference(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    busy = made("b", 0.6)
+    for run in busy.runs():
+        path = run.path / "logs" / "node2" / "exit.json"
+        load = {"count": 8, "busy_s": 400.0, "own_s": 80.0, "switches": [1, 2]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"meter": {"growth": [], "processors": load}}))
+    for words in (("compare", "a", "b"), ("gate", "b", "--baseline", "a")):
+        shown = project.orch(*words).stdout
+        assert "load: no other processes → other processes used 50% of the processors of node2, in 5 of 5 runs" in shown, shown
+
+
 def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Made) -> None:
     made("a", 0.5, 10, lambda plan: plan["spec"].update(options={"compile": plan["repeat"] > 5}))
     done = project.orch("compare", "a", "--by", "compile=true,false", "--json")
@@ -148,13 +160,21 @@ def test_a_gate_ends_with_5_on_a_regression_larger_than_allowed(project: Project
     ],
     ids=["few", "option", "simulated", "damaged", "failed"],
 )
-def test_a_gate_ends_with_4_where_nothing_can_be_told(
+def test_a_gate_that_cannot_decide_ends_with_6_and_with_4_only_for_damage(
     project: Project, made: Made, repeats: int, change: Change, said: str
 ) -> None:
     made("a", 0.5)
     made("b", 0.55, repeats, change)
     done = project.orch("gate", "--baseline", "a", "b")
-    assert done.returncode == 4 and said in done.stderr, done
+    assert done.returncode == (6 if "no verdict" in said else 4) and said in done.stderr, done
+
+
+def test_a_bench_is_no_baseline_of_itself(project: Project, made: Made) -> None:
+    made("a", 0.5)
+    for name in ("a", "runs/a"):
+        done = project.orch("gate", "--baseline", name, "a")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"orch: --baseline {name}: expected another bench, got the one that is judged\n"
 
 
 def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(project: Project, made: Made) -> None:
@@ -164,7 +184,7 @@ def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(project: 
     for run in other.runs():
         shutil.rmtree(run.path)
     done = project.orch("gate", "--baseline", "a", "b")
-    assert (done.returncode, done.stderr) == (4, "orch: b: no verdict: it has no runs\n")
+    assert (done.returncode, done.stderr) == (6, "orch: b: no verdict: it has no runs\n")
     log = one.path / "a.2" / "logs" / "node1" / "rank-0.out"
     log.write_bytes(log.read_bytes().replace(b"t=901", b"t=801"))
     damaged = project.orch("gate", "--baseline", "a", "c")

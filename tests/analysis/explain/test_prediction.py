@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.explain import step_parts as stepparts
 from orchestrator.analysis.explain.overlap import Curve, Sharing
-from orchestrator.analysis.explain.prediction import PARTS, Collective, Explanation, explanation
+from orchestrator.analysis.explain.prediction import MODEL_ERROR, PARTS, Collective, Explanation, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
 from orchestrator.results.summary import Row, summarize
 from tests.support.summaries import runs
@@ -189,9 +189,23 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert baseline.speed_interval
     sure = explanation(row, baseline, [HERE], [THERE], Collective(TWO, "a bench"))
     assert sure and sure.interval and sure.predicted
-    # All else measured: it is as uncertain as the baseline. Student's t of three runs: 4.303 * 0.00833 / sqrt(3), 2.07 %.
-    assert sure.interval.high / sure.predicted - 1 == pytest.approx(0.0207, abs=0.0003)
-    assert 1 - sure.interval.low / sure.predicted == pytest.approx(0.0205, abs=0.0003)
+    # All else measured: the baseline, by Student's t of three runs 4.303 * 0.00833 / sqrt(3); its parts, read from one run, and
+    # therefore as uncertain as one run of the baseline; and the model.
+    of_one_run = 4.303 * 0.00833
+    width = math.hypot(of_one_run / math.sqrt(3), of_one_run, math.log(1 + MODEL_ERROR))
+    assert math.log(sure.interval.high / sure.predicted) == pytest.approx(width, rel=0.01)
+    assert math.log(sure.predicted / sure.interval.low) == pytest.approx(width, rel=0.01)
+    # Three runs that tell the same leave only baseline and model, and runs that differ by 2 % more than one alone.
+    alike, apart = (
+        explanation(
+            row, baseline, [replace(HERE, solo_mean_s=by, solo_max_s=by) for by in times], [THERE], Collective(TWO, "b")
+        )
+        for times in ([0.0445] * 3, [0.0445, 0.0450, 0.0454])
+    )
+    assert alike and alike.interval and alike.predicted and apart and apart.interval and apart.predicted
+    width = math.hypot(of_one_run / math.sqrt(3), math.log(1 + MODEL_ERROR))
+    assert math.log(alike.interval.high / alike.predicted) == pytest.approx(width, rel=0.01)
+    assert apart.interval.high / apart.predicted > alike.interval.high / alike.predicted
     # What computing loses beside all-reduces was not measured: it may be all, which makes a step longer and never shorter.
     early = replace(HERE, buckets_bytes=(2 * MIB, 2 * MIB), ready=(0.0, 1.0), sharing=None)
     unsure = explanation(row, baseline, [early], [THERE], Collective(TWO, "a bench"))
@@ -205,6 +219,17 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert off.interval.low / off.predicted == pytest.approx(
         math.exp(-math.hypot(math.log(sure.predicted / sure.interval.low), math.log(1 + 0.00075 / step)))
     )
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_interval_holds_the_speed_that_was_measured(name: str) -> None:
+    shape, speed, one, parts, curve, more = MEASURED[name]
+    spec = {"batch_size": more.get("batch_size", 256)}
+    steady = [one * 0.999, float(one), one * 1.001]
+    table = summarize([*runs("1n1g", steady, spec=spec), *runs(shape, [float(speed)], spec=spec)]).rows
+    sockets = more.get("sockets", False)
+    found = explanation(table[-1], table[0], [parts], [StepParts()], Collective(curve, "a bench"), sockets=sockets)
+    assert found and found.interval and found.interval.low <= speed <= found.interval.high
 
 
 def test_without_repeats_of_the_baseline_there_is_no_interval() -> None:

@@ -28,7 +28,7 @@ from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary, summarize
 from tests.support import systemlogs
 from tests.support.rendering import opened
-from tests.support.run_folders import build
+from tests.support.run_folders import build, lasting
 
 FILES = published_files()
 FRAMEWORKS = {name: opened(name).framework for name in FILES}
@@ -152,6 +152,19 @@ def test_batch_20_is_not_batch_200() -> None:
     assert "without 20" in refused("paddle_models", without)
 
 
+def test_a_clock_of_paddle_needs_two_lines_and_its_elapse_all() -> None:
+    log = written("paddle_models")
+    lines = log.splitlines(keepends=True)
+    (place,) = [number for number, line in enumerate(lines) if b"[Pass 0, train batch 57]" in line]
+    without = b"".join(lines[:place] + lines[place + 1 :])
+    found = RULES["paddle_lines_20_119"].speed(without, C8)
+    assert found.samples_per_s == pytest.approx(2617.84, abs=0.005)
+    assert found.warnings == ("1 of 100 lines are missing, the first of 57",)
+    bare = systemlogs.paddle(2617.84, C8, "nothing").splitlines(keepends=True)
+    clockless = b"".join(line for line in bare if b"train batch 57]" not in line)
+    assert "found 99 of 100, without 57" in refused("paddle_models", clockless)
+
+
 @pytest.mark.parametrize("prefix", ["module", "nothing"])
 def test_paddle_without_a_clock_is_measured_by_its_elapse(prefix: str) -> None:
     found = RULES["paddle_lines_20_119"].speed(systemlogs.paddle(2617.84, C8, prefix), C8)
@@ -221,10 +234,12 @@ def test_trainers_that_speak_at_once_are_averaged_and_that_is_said() -> None:
 
 def test_eight_horovod_totals_are_one_speed() -> None:
     log = written("tf_cnn_benchmarks")
-    found = rule_of(FRAMEWORKS["tf_cnn_benchmarks"]).speed(log * 8, C8)
+    steps, line, end = log.partition(b"total images/sec")
+    found = rule_of(FRAMEWORKS["tf_cnn_benchmarks"]).speed(steps * 8 + (line + end) * 8, C8)
     assert found.samples_per_s == 1580.58
     assert found.warnings == ("8 ranks print the total; one is taken, not the sum",)
-    assert "at most 8 ranks, found 9 totals" in refused("tf_cnn_benchmarks", log * 9)
+    assert "at most 8 ranks, found 9 totals" in refused("tf_cnn_benchmarks", steps * 9 + (line + end) * 9)
+    assert "found steps after the first total: several runs" in refused("tf_cnn_benchmarks", log * 2)
     assert refused("tf_cnn_benchmarks", log.replace(b"1580.58", b"0.00")) == "expected a speed above 0, found 0 samples/s"
 
 
@@ -398,7 +413,7 @@ def bench_of(tmp_path: Path, log: str, steps: int = 600) -> BenchDir:
             files["node.out"] = log
             files["node.err"] = ""
 
-    build(bench, "r1", before)
+    build(bench, "r1", before, lasting(1e6))
     return bench
 
 
@@ -453,7 +468,7 @@ RESULT = {"average_speed": 9412.91, "batch_size_per_device": 128, "median_speed"
 def test_the_command_prints_the_table_and_the_result_in_dlperfs_shape(tree: Path) -> None:
     output = orch("--from-logs", str(tree), "--framework", TF)
     interval = r"\d+\.\d\d to \d+\.\d\d"
-    row = rf"4n8g +5 +9412\.91 +9418\.44 +{interval} +9369\.06 +9454\.31 +29\.27 +{interval} +91\.5%"
+    row = rf"4n8g +5 +9412\.91 +9418\.44 +9369\.06 +9454\.31 +9412\.\d\d +{interval} +[\d.]+ +[\d.]+ +29\.27 +– +91\.5%"
     assert re.search(row, output)
     assert "are taken from the names of folders and files" in output
     result = json.loads(output[output.index("\n{") :])

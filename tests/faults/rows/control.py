@@ -9,6 +9,7 @@ import signal
 import time
 from pathlib import Path
 
+from orchestrator.lab import faults
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import GRACE_S, LEASE_S, running
 from tests.faults.suite import Trial, row
@@ -48,7 +49,7 @@ def killed_and_resumed(trial: Trial) -> None:
 def _as_if_undisturbed(controller: Controller) -> None:
     """Check that each cell and repeat is there once, finished, with all its samples, in the order that was planned."""
     bench = json.loads((controller.bench / "bench.json").read_text())
-    wanted = [(nodes, repeat) for repeat in (1, 2) for nodes in (1, 4)]
+    wanted = [(1, 1), (4, 1), (4, 2), (1, 2)]
     found = []
     for run in bench["runs"]:
         manifest = json.loads((controller.bench / run / "manifest.json").read_text())
@@ -86,6 +87,29 @@ def killed_for_good(trial: Trial) -> None:
         else:
             assert ends[-1] == ("stopped", "lease_expired"), record
     assert ("stopped", "lease_expired") in ends, ends
+
+
+@row("C9", "the controller is killed in mid-run and a node comes back without its work directory")
+def recycled_node(trial: Trial) -> None:
+    controller, victim = trial.controller, trial.random.choice(trial.nodes)
+    process = running(controller, "--lease", str(LEASE_S))
+    os.kill(process.pid, signal.SIGKILL)
+    controller.end(process, 10)
+    faults.kill(trial.lab, victim)
+    shutil.rmtree(trial.lab.node(victim).home / ".orch-node")
+    faults.boot(trial.lab, victim)
+    trial.clean_within(LEASE_S + 2.0 + GRACE_S)
+    done = controller.orch("collect")
+    assert done.code == 1 and f"orch: {victim}: run " in done.err and "its logs cannot be collected" in done.err, done
+    trial.keep(*(name for name in trial.nodes if name != victim))
+    interrupted = controller.runs[-1].name
+    process = controller.start("resume")
+    judge.wait_for(lambda: len(controller.runs) > 1, 30, "no new attempt is made")
+    manifest = json.loads((controller.bench / interrupted / "manifest.json").read_text())
+    error = manifest["outcome"]["error"]
+    assert error["host"] == victim and error["message"].startswith("the controller died in mid-run, and this node no"), error
+    process.terminate()
+    assert controller.end(process, 30).code == 143
 
 
 @row("C3", "controller stopped for 20 s, with a lease of 60 s and of 5 s", trials=3, limit_s=180)

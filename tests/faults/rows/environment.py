@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.lab import faults
+from orchestrator.plan.framework import run_path
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import QUICK, running
 from tests.faults.rows.network import CHATTER, serving, stopping
@@ -107,7 +108,7 @@ def _facts(controller: Controller) -> dict[str, dict[str, Any]]:
     """Return what nodes say of themselves, without what differs from one moment to the next."""
     done = controller.orch("check", "-f", "simulated", "--json", timeout_s=120)
     assert done.code == 0, done
-    passing = ("time", "login_s", "disk_free_bytes", "memory_free_bytes", "load")
+    passing = ("time", "login_s", "workdir_first", "disk_free_bytes", "disk_free_inodes", "memory_free_bytes", "load")
     return {host: {key: value for key, value in one.items() if key not in passing} for host, one in done.json["facts"].items()}
 
 
@@ -147,7 +148,7 @@ def every_byte(trial: Trial) -> None:
         assert bytes(range(256)) * 2 in (controller.runs[-1] / "logs" / name / f"rank-{rank}.out").read_bytes()
     for rank, stream in ((0, "out"), (1, "out"), (2, "err")):
         into = ("/bin/sh", "-c", '"$@" >shown', "sh", *controller.program)
-        words = ("logs", "--rank", str(rank), *(["--err"] if stream == "err" else []))
+        words = ("logs", "--raw", "--rank", str(rank), *(["--err"] if stream == "err" else []))
         done = controller.end(controller.start(*words, program=into), 30)
         assert done.code == 0 and "Traceback" not in done.err, done
         log = controller.runs[-1] / "logs" / trial.nodes[rank] / f"rank-{rank}.{stream}"
@@ -200,7 +201,7 @@ def odd_values(trial: Trial) -> None:
             return
         assert done.code == 0, done
         said = json.loads((controller.runs[-1] / "logs" / "node2" / "rank-1.out").read_bytes().splitlines()[1])
-        assert said == [f"{workdir}/runs/{controller.runs[-1].name}", words, variable], said
+        assert said == [f"{workdir}/{run_path('node2', controller.runs[-1].name)}", words, variable], said
     finally:
         shutil.rmtree(home["node2"] / "odd", ignore_errors=True)
     assert judge.ours(trial.lab) == []

@@ -270,7 +270,7 @@ def jump_host_dies(trial: Trial) -> None:
         "bench", *SMALL, *words, "--nodes", "3", "--gpus", "1", "--lease", str(LEASE_S), "--hosts", str(inventory)
     )
     judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
-    log = trial.lab.node(behind[0]).home / ".orch-node" / "runs"
+    log = trial.lab.node(behind[0]).home / ".orch-node" / "nodes" / behind[0] / "runs"
     judge.wait_for(lambda: any(b"orch step=3 " in one.read_bytes() for one in log.glob(f"{controller.runs[-1].name}/logs/*")),
                    20, "step 3 was not reached")  # fmt: skip
     trial.random.choice((faults.crash, faults.kill))(trial.lab, jump)

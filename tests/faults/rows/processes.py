@@ -21,6 +21,7 @@ from orchestrator.lab import cgroups, faults
 from tests.e2e.rig import Controller, Done, outer_environment
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG, QUICK, running
 from tests.faults.rows.network import CHATTER, spread, stopping
+from tests.faults.rows.setup import on_node
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
 from tests.support import judge
@@ -242,6 +243,57 @@ def shed_marks(trial: Trial) -> None:
         assert not list(groups), "a control group is left"
 
 
+@contextmanager
+def _without_groups(trial: Trial, node: str) -> Iterator[None]:
+    """Hide the control groups' file systems from a node, so that no group can be made there."""
+    on_node(trial.lab, node, "mount -t tmpfs none /sys/fs/cgroup")
+    try:
+        yield
+    finally:
+        on_node(trial.lab, node, "umount /sys/fs/cgroup", check=False)
+
+
+@row("P12", "the supervisor is killed where no control group can be made, and a daemon has shed every mark of its run")
+def nothing_shows_whose_it_is(trial: Trial) -> None:
+    """The daemon cannot be told from another process of this user, so nothing may say that the run has ended."""
+
+    def daemons() -> list[judge.Proc]:
+        return [one for one in judge.processes(trial.lab, "node2") if one.cmdline == "sleep 7654"]
+
+    controller = trial.controller
+    words = workload(controller, SHED)
+    controller_dies = trial.random.choice((True, False))
+    with _without_groups(trial, "node2"):
+        process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=100", "--steps", "80", "--lease", str(LEASE_S))
+        judge.wait_for(daemons, 30, "the daemon was not started")
+        (daemon,) = daemons()
+        number = Path(f"/proc/{daemon.pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
+        words = f"{number} (sleep)"
+        if controller_dies:
+            process.kill()
+            process.wait(10)
+        os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
+        if controller_dies:
+            judge.wait_for(
+                lambda: {one.node for one in judge.ours(trial.lab)} <= {"node2"}, 20, "node1 does not end by its lease"
+            )
+            done = controller.orch("resume", controller.bench.name)
+        else:
+            done = controller.end(process, 40)
+        assert done.code == 1 and "not verified" in done.err and words in done.err and daemons(), done
+        manifests = [json.loads(path.read_text()) for path in controller.bench.glob("*/manifest.json")]
+        clean = [one["outcome"]["clean"]["node2"] for one in manifests if one["outcome"]]
+        assert any(state.get("unverified") == [[int(number), "sleep"]] for state in clean), clean
+        for command in (("cancel",), ("cancel", controller.bench.name), ("collect",), ("status",)):
+            done = controller.orch(*command)
+            assert done.code == 1 and "not verified" in done.err and words in done.err, (command, done)
+            assert "no orch processes" not in done.out and daemons(), (command, done)
+        os.kill(daemon.pid, signal.SIGKILL)
+        judge.wait_for(lambda: not daemons(), 3, "the daemon does not die")
+        done = controller.orch("cancel")
+        assert done.code == 0 and "no orch processes left" in done.out, done
+
+
 @row("P5", "a run that is too long, that never begins to speak, that falls silent", limit_s=180)
 def too_long(trial: Trial) -> None:
     hang = ("--set", "fail_mode=hang", "--set", "fail_rank=0")
@@ -336,9 +388,9 @@ def reboot(trial: Trial) -> None:
 
 
 def _numbers(controller: Controller, node: str) -> Iterator[int]:
-    """Return the numbers that the run's processes have on their node, from the records that ranks leave and from the lock."""
+    """Return the numbers that the run's processes have on their node, from the records of its owner and of ranks."""
     run = controller.node_run(node)
-    yield int(json.loads((run.parents[1] / "node.lock").read_text())["supervisor"])
+    yield int(json.loads((run / "owner.json").read_text())["supervisor"])
     for path in (run / "ranks").glob("*.json"):
         record = json.loads(path.read_text())
         yield from (int(record["pid"]), int(record["wrapper"]))
@@ -418,7 +470,7 @@ def never_ready(trial: Trial) -> None:
     assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), controller.manifest()["outcome"]
     assert not trained, "a rank was started"
     stopped(trial, 5.0)
-    assert not any((trial.lab.node(name).home / ".orch-node" / "runs" / controller.runs[-1].name / "ranks" / "0.json").exists()
+    assert not any((controller.node_run(name) / "ranks" / "0.json").exists()
                    for name in trial.nodes)  # fmt: skip
 
 

@@ -23,7 +23,9 @@ from tests.faults.rows.hostile import at_terminal
 from tests.faults.rows.setup import inventory, on_node, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import judge, secret_forms
+from tests.support.faultlab import few_inodes
+from tests.support.secret_forms import parts
 
 SAMPLER = """
 import os, sys, time
@@ -151,11 +153,10 @@ def our_own_output(trial: Trial) -> None:
     controller, secret, node = trial.controller, a_secret(trial), trial.random.choice(trial.nodes[1:])
     hosts = with_secret(controller, secret)
     quick, leaking = workload(controller, ""), workload(controller, LEAK, name="leaking")
-    lock = "mkdir -p ~/.orch-node && rm -f ~/.orch-node/node.lock && mkdir ~/.orch-node/node.lock"
     phases = {
         "connect": lambda: unreachable(trial, node),
         "preflight": lambda: changed(trial, node, "rm -rf ~/.orch-node; touch ~/.orch-node", "rm ~/.orch-node"),
-        "arm": lambda: changed(trial, node, lock, "rmdir ~/.orch-node/node.lock"),
+        "arm": lambda: few_inodes(trial.lab, node, f"~/.orch-node/nodes/{node}"),
     }
     for phase, breaking in phases.items():
         with breaking():
@@ -165,7 +166,7 @@ def our_own_output(trial: Trial) -> None:
     for phase, (module, name) in BUGS.items() if trial.full else ():
         program = (sys.executable, "-c", BUG.format(module=module, name=name, act=RAISES))
         done = controller.end(controller.start(*quick, "--nodes", "2", "--lease", "2", "--hosts", hosts, program=program), 60)
-        assert done.code and "a fault of ours" in done.err, f"{phase}: {done}"
+        assert done.code and "builtins.RuntimeError" in done.err and "a fault of ours" not in done.err, f"{phase}: {done}"
         judge.wait_until_clean(trial.lab, 8)
         _judge_files(trial, f"bug in {phase}", secret, done, logs=True)
     program = (sys.executable, "-c", BUG.format(module="controller.launch", name="Launch._arm", act=DIES))
@@ -212,6 +213,71 @@ def _variable_file(trial: Trial, controller: Controller, secret: str) -> None:
     done = controller.end(process, 60)
     assert done.code == 130, done
     _judge_files(trial, "a whole run", secret, done, logs=False)
+
+
+# What a rank prints, with its whole environment in every form: into both of its logs, and where the log grammar reads.
+TELLS = (
+    (Path(secret_forms.__file__).read_text().replace("from __future__ import annotations", ""))
+    + """
+SECRET = os.environ["API_TOKEN"]
+WHOLE = [repr(os.environ), json.dumps(dict(os.environ)), "x" * 300 + SECRET + "y" * 300]
+PRINTED = "\\n".join([*all_forms(SECRET), *WHOLE])
+DEVICE = SECRET
+DONE.update(devices={SECRET: WORLD}, output_dtype=SECRET, framework_version=SECRET, remarks=["made with " + SECRET])
+DONE.update(cuda=json.dumps([SECRET]))
+def start():
+    for stream in (sys.stdout, sys.stderr):
+        stream.write(PRINTED + "\\n")
+"""
+)
+FAILS = (
+    TELLS
+    + """
+def step(number):
+    if number == 2 and RANK == 1:
+        raise ValueError(SECRET + PRINTED)
+"""
+)
+FORMATS = ("json", "csv", "junit", "markdown", "mllog", "prometheus")
+
+
+@row("X4", "ranks that print their environment in every form, and fail or train", limit_s=120)
+def every_form(trial: Trial) -> None:
+    controller, secret = trial.controller, a_secret(trial)
+    hosts = with_secret(controller, secret)
+    said = []
+    for name, code, status in (("tells", TELLS, 0), ("fails", FAILS, 1)):
+        done = controller.orch(*workload(controller, code, name=name), "--nodes", "2", "--hosts", hosts)
+        assert done.code == status, done
+        said.append(done)
+        outputs = [("summarize", "--format", name) for name in FORMATS]
+        outputs += [
+            ("summarize",),
+            ("summarize", "--open"),
+            ("history",),
+            ("history", "--json"),
+            ("status", "--json", "--hosts", hosts),
+        ]
+        outputs += [("logs", "--rank", str(rank), *err) for rank in (0, 1) for err in ((), ("--err",))]
+        said += [controller.orch(*words) for words in outputs]
+        assert all("(not shown)" in done.out and "Traceback" not in done.err for done in said[-2:]), said[-2:]
+        raw = controller.orch("logs", "--rank", "1", "--err", "--raw")
+        assert secret in raw.out and raw.out == (controller.runs[-1] / "logs" / trial.nodes[1] / "rank-1.err").read_text()
+    lines = [
+        line for done in said for line in (done.out + done.err).splitlines() if any(part in line for part in parts(secret))
+    ]
+    assert not lines, lines[:3]
+    # Without the inventory the same is hidden.
+    Path(hosts).unlink()
+    for words in (("summarize", "--json"), ("logs", "--rank", "1", "--err")):
+        done = controller.orch(*words)
+        assert not any(part in done.out + done.err for part in parts(secret)), done
+    for folder in (trial.scratch, *(node.home for node in trial.lab.nodes), *(node.folder for node in trial.lab.nodes)):
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink() and "logs" not in path.parts:
+                text = path.read_bytes().decode("utf-8", "replace")
+                assert not (left := {part for part in parts(secret) if part in text}), f"{path}: {left}"
+    assert list(controller.bench.rglob("report.html")) and list(controller.project.rglob("history.json"))
 
 
 @row("X3", "umask 0 and parents open to all; forwarding and terminals", limit_s=120)

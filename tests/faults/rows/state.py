@@ -153,6 +153,18 @@ def fill(folder: Path, leave: int = 0) -> Path:
     return filler
 
 
+def ended_by_the_disk(
+    trial: Trial, controller: Controller, process: subprocess.Popen[str], complaint: str, *words: str
+) -> None:
+    """Check that the command says so, the nodes end by themselves, and collecting says so too."""
+    done = controller.end(process, 60)
+    text = messages(done)
+    assert done.code == 4 and all(word in text for word in (complaint, "/runs/", *words)), done
+    judge.wait_until_clean(trial.lab, 5.0 + 2.0 + GRACE_S)
+    again = controller.orch("collect")
+    assert again.code == 4 and complaint in messages(again), again
+
+
 @row("C6", "the controller's disk is full in mid-run", limit_s=120)
 def full_disk(trial: Trial) -> None:
     with small_disk(trial.controller, "4m") as controller:
@@ -161,16 +173,26 @@ def full_disk(trial: Trial) -> None:
         assert not list((controller.project / "runs").iterdir())
         process = running(controller, "--steps", "40", "--lease", "5")
         filler = fill(controller.project / "runs", leave=trial.random.choice((0, 0, 100, 2000)))
-        done = controller.end(process, 60)
-        text = messages(done)
-        assert done.code == 4 and "no space on the controller's disk" in text and "free" in text and "/runs/" in text, done
-        judge.wait_until_clean(trial.lab, 5.0 + 2.0 + GRACE_S)
-        again = controller.orch("collect")
-        assert again.code == 4 and "no space on the controller's disk" in messages(again), again
+        ended_by_the_disk(trial, controller, process, "no space on the controller's disk", "free")
         filler.unlink()
         assert controller.orch("collect").code in (0, 4)
         trial.keep(controller=controller)
         assert controller.orch("collect").code == 0
+
+
+@row("C8", "the controller's file system becomes read-only in mid-run", limit_s=120)
+def read_only_disk(trial: Trial) -> None:
+    """As after an error of its disk. Hosts have been contacted, so this is no bad input, and the run ends on its nodes."""
+    with small_disk(trial.controller, "4m") as controller:
+        process = running(controller, "--steps", "40", "--lease", "5")
+        # The folder once more, read-only, on top of itself: a mount that has files open for writing cannot become read-only.
+        script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
+        nsenter, folder = controller.program[:3], str(trial.controller.project / "runs")
+        subprocess.run([*nsenter, "sh", "-c", script, folder], check=True, timeout=20)
+        ended_by_the_disk(trial, controller, process, "Read-only file system", "orch resume")
+        subprocess.run([*nsenter, "umount", "--lazy", folder], check=True, timeout=20)
+        assert controller.orch("collect").code == 0
+        trial.keep(controller=controller)
 
 
 def _no_group() -> str:
@@ -213,6 +235,7 @@ FAILING = """
 import os, sys, threading, time
 from pathlib import Path
 from orchestrator.nodes.cluster import Cluster
+from orchestrator.inventory import NO_SECRETS
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport.ssh import Trust
 address, config, key, rounds = sys.argv[1:]
@@ -222,7 +245,7 @@ stranger = [Host(f"stranger{n}", address, ssh=SshSettings(port=22, **settings)) 
 def count():
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 def fail():
-    with Cluster(shut + stranger, Trust(Path("/nonexistent/known"))) as cluster:
+    with Cluster(shut + stranger, Trust(Path("/nonexistent/known")), NO_SECRETS) as cluster:
         errors = cluster.open_what_answers()
         assert len(errors) == 10, errors
 fail()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.lab import faults
 from orchestrator.plan.folders import open_framework
+from orchestrator.plan.framework import run_path
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
 from tests.faults.rows.workload import workload
@@ -61,7 +62,7 @@ def _filled_in_mid_run(trial: Trial, node: str) -> None:
         assert [(each["n"], each["failed"], each["median_speed"]) for each in rows] == [(0, 1, None)], rows
         on_node(lab, node, "rm ~/.orch-node/filler")
         controller.orch("collect")
-        for there in on_node(lab, node, "cd ~/.orch-node/runs/*/logs && sha256sum *").splitlines():
+        for there in on_node(lab, node, "cd ~/.orch-node/nodes/*/runs/*/logs && sha256sum *").splitlines():
             digest, name = there.split()
             here = controller.runs[-1] / "logs" / node / name
             assert here.is_file() and judge.sha256(here) == digest, f"{name} is not here as it is there"
@@ -204,7 +205,7 @@ def changing_logs(trial: Trial) -> None:
         early[node] = log, log.read_bytes()
         assert log.stat().st_size > 20_000, f"{node}: nothing was pulled"
     for node, change in ((shrinks, "truncate -s 1000 {0}"), (replaced, "mv {0} {0}.old && head -c 900 /dev/urandom > {0}")):
-        folder = f"~/.orch-node/runs/{controller.runs[-1].name}/logs"
+        folder = f"~/.orch-node/{run_path(node, controller.runs[-1].name)}/logs"
         on_node(trial.lab, node, f"cd {folder} && {change.format(early[node][0].name)}")
     done = controller.end(process, 60)
     assert done.code in (0, 4), done

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
-from tests.e2e.rig import Controller
+from orchestrator.lab import faults
+from tests.e2e.rig import GRACE_S, LONG, Controller
+from tests.faults.rows.network import behind_a_jump_host
 from tests.faults.rows.setup import Server, inventory, on_node, refused, server
 from tests.faults.suite import Trial, row
+from tests.support import judge
 
 REACH = ("check", "--only", "reach")
 
@@ -213,3 +218,39 @@ def _hanging_log_in(trial: Trial, controller: Controller, node: str) -> None:
         text = refused(controller, *REACH, "--accept-new", "--hosts", hosts, code=3, within_s=35)
         assert "no answer to the authentication within 30 s" in text and "PAM" in text, text
     on_node(trial.lab, node, "kill $(cat /run/hang.pid); rm /run/hang.pid", check=False)
+
+
+@row("T7", "another server takes a node's address in mid-run: directly, behind a jump host, with accept-new")
+def stranger_in_mid_run(trial: Trial) -> None:
+    """The first connection was right, so only the re-connection meets the stranger."""
+    controller, (jump, *others) = trial.controller, trial.nodes
+    victim, words = trial.random.choice(others), ["--nodes", "3", "--gpus", "1", "--lease", "10"]
+    if trial.random.choice((True, False)):
+        addresses = {name: trial.lab.node(name).address for name in others}
+        words += ["--hosts", str(behind_a_jump_host(controller, trial.lab.node(jump).address, addresses))]
+    else:
+        words += ["--hosts", ",".join(others)]
+    process = controller.start("bench", *LONG, *words, *trial.random.choice(((), ("--accept-new",))))
+    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+    log = f".orch-node/nodes/{others[0]}/runs/{controller.runs[-1].name}/logs/rank-0.out"
+    first = trial.lab.node(others[0]).home / log
+    judge.wait_for(lambda: first.exists() and b"orch step=3 " in first.read_bytes(), 20, "step 3 was not reached")
+    sessions = controller.sessions(victim)
+    faults.sshd_stop(trial.lab, victim)
+    with server(trial.lab, victim, port=22) as stranger:
+        for session in sessions:
+            os.kill(session.pid, signal.SIGKILL)
+        done = controller.end(process, 30)
+        contacts = [line for line in stranger.log.splitlines() if "Connection from" in line]
+        attempts = stranger.attempts
+        offered = fingerprint(stranger.host_key)
+    faults.sshd_start(trial.lab, victim)
+    assert done.code == 3 and f"orch: {victim}: " in done.err and "the host key changed" in done.err, done
+    assert f"the host offers ssh-ed25519 {offered}" in done.err and "no sign of life" not in done.err, done
+    error = controller.manifest()["outcome"]["error"]
+    assert (error["kind"], error["host"]) == ("host_key_changed", victim), error
+    assert len(contacts) == 1 and not attempts, (contacts, attempts)
+    trial.stopped_s = judge.wait_until_clean(trial.lab, 10 + GRACE_S + 3.0)
+    collected = controller.orch("collect")
+    assert collected.code == 0, collected
+    trial.keep(*others)

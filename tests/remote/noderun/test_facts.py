@@ -67,7 +67,7 @@ def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_p
 
 def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts of this machine, and what others told it."""
-    request = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": []}
+    request = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": [], "capture": "c1"}
     answer = machine.ask("facts", **request, **more)
     return answer["facts"], unpacked(answer["told"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_sup
 
 
 def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(tmp_path: Path, machine: Machine) -> None:
-    one, other = machine, Machine(tmp_path / "other")
+    one, other = machine, Machine(tmp_path / "other", name="node2")
     early, late = f"{RUN}-1", f"{RUN}-2"
     held = {}
     for run, node in ((early, one), (late, other)):
@@ -71,6 +72,23 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
     other.close()
 
 
+def test_a_run_that_has_started_keeps_its_node_from_one_that_was_planned_before_it(machine: Machine) -> None:
+    """It will not be given back, so the other run, although it is the earlier one, waits no longer than a later one."""
+    early, late = f"{RUN}-1", f"{RUN}-2"
+    holder = machine.start(late, SLEEP)
+    files = machine.stage(early, SLEEP)
+    line = machine.supervisor(early)
+    began = time.monotonic()
+    machine.arm(line, early, files)
+    refused = line.wait_for("error", 5)
+    assert refused["kind"] == "node_busy" and json.loads(refused["owner"])["state"] == "running"
+    assert time.monotonic() - began < 2.0 * judge.patience
+    holder.order("stop", reason="now")
+    holder.wait_for("ended")
+    record = machine.folder(late) / "owner.json"
+    judge.wait_for(lambda: json.loads(record.read_text())["state"].strip() == "ended", 3, "the record does not change")
+
+
 def armed_beside(first: Machine, second: Machine, run: str = f"{RUN}-b") -> tuple[Line, dict[str, Any]]:
     """Start a run on the first, want another on the second; return the line of the one and what becomes of the other."""
     begun = first.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
@@ -86,7 +104,7 @@ def stop(line: Line) -> None:
 
 
 def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine: Machine) -> None:
-    other = Machine(tmp_path / "other", mark=str(machine.root))
+    other = Machine(tmp_path / "other", mark=str(machine.root), name="node2")
     _, error = armed_beside(machine, other)
     owner = json.loads(error["owner"])
     assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
@@ -118,7 +136,7 @@ def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path)
 
 
 def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:
-    other = Machine(tmp_path / "other", mark=str(machine.root))
+    other = Machine(tmp_path / "other", mark=str(machine.root), name="node2")
     line, error = armed_beside(machine, other, f"{RUN}-a")
     assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "two nodes of this run are the same machine")
     stop(line)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.machine import (
+    NEEDS_ROOT,
     RUN,
     Machine,
     bearing,
@@ -80,6 +83,37 @@ def test_a_rank_that_ends_badly_is_told_at_once_and_stops_the_node(
     assert (record["state"], record["reason"]) == ("failed", f"rank_failed: rank 1 ended with {how}")
     assert [(r["rank"], r["signal"]) for r in record["ranks"]] == [(0, "SIGTERM"), (1, expected[1])]
     assert bearing(RUN) == []
+
+
+@NEEDS_ROOT
+def test_a_node_without_inodes_says_so_and_records_how_its_rank_ended(machine: Machine) -> None:
+    machine.root.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=60,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=10)
+    try:
+        code = (
+            "import itertools, time\n"
+            "try:\n"
+            '    for number in itertools.count(): open(str(number), "w").close()\n'
+            "except OSError: time.sleep(3)\n"
+        )
+        line = machine.start(RUN, rank(code))
+        words = "storage_full: No space left on device for .*; needed 8 inodes, free 0"
+        assert re.fullmatch(words, line.wait_for("stopping")["reason"])
+        record = line.wait_for("ended", 5)["record"]
+        assert re.fullmatch(words, record["reason"]) and record["state"] == "stopped"
+        assert [(entry["signal"], entry.get("note")) for entry in record["ranks"]] == [("SIGTERM", None)]
+        line.order("bye")
+        line.close()
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("setting", ["unset LOCAL_RANK", "export RANK=first"])
+def test_a_wrapper_without_its_numbers_says_which_are_expected(machine: Machine, setting: str) -> None:
+    line = machine.start(RUN, f"export RANK=0 LOCAL_RANK=0; {setting}\n" + rank("pass").replace("RANK=0 LOCAL_RANK=0 ", ""))
+    line.wait_for("ended")
+    text = (machine.folder(RUN) / "logs/node.err").read_text()
+    assert text.startswith("rank_wrapper.py: expected whole numbers as RANK and LOCAL_RANK") and "Traceback" not in text
 
 
 def test_a_program_that_does_not_exist_is_an_error_of_its_rank(machine: Machine) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from noderun.runs import address_of
 from tests.support import judge
 from tests.support.machine import (
     DEAF,
@@ -34,8 +35,8 @@ def test_the_runner_works_under_every_python_of_this_machine(python: str, tmp_pa
     machine = Machine(tmp_path / "work", python)
     assert machine.put(("a/b.txt", b"text", 0o640)) == {"done": True}
     facts = machine.ask(
-        "facts", python=python, probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=20, ports=[], interface="lo",
-        data_dir=str(tmp_path),
+        "facts", python=[python], probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=20, ports=[],
+        interface="lo", data_dir=str(tmp_path), capture="c1",
     )["facts"]  # fmt: skip
     asked = [python, "-c", "import platform; print(platform.python_version())"]
     expected = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
@@ -56,7 +57,10 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     line.order("bye")
     line.wait_for("closed", 2)
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 2, "the supervisor stays")
-    line.send(json.dumps({"root": str(machine.root), "op": "left", "nonce": "again", "run": RUN}).encode() + b"\n")
+    line.send(
+        json.dumps({"root": str(machine.root), "node": machine.name, "op": "left", "nonce": "again", "run": RUN}).encode()
+        + b"\n"
+    )
     assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
     assert line.read_line()["left"] == []
     assert line.process.wait(5) == 0
@@ -84,11 +88,11 @@ def test_every_answer_about_a_run_says_which_boot_it_is_of(machine: Machine) -> 
 
 
 def test_whatever_the_system_refuses_is_told_with_path_and_cause(machine: Machine) -> None:
-    (machine.root / "runs").mkdir(parents=True)
+    machine.folder("r1").parent.mkdir(parents=True)
     machine.root.chmod(0o700)
-    (machine.root / "runs" / "r1").touch()
+    machine.folder("r1").touch()
     error = machine.ask("line", run="r1", start=False)["error"]
-    message = f"the node's system: {machine.root}/runs/r1: Not a directory"
+    message = f"the node's system: {machine.folder('r1')}: Not a directory"
     assert (error["kind"], error["message"]) == ("node_unfit", message)
 
 
@@ -130,9 +134,9 @@ def test_a_supervisor_that_leaves_before_its_first_word_is_no_supervisor(
 ) -> None:
     machine.stage(RUN, SLEEP)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        with monkeypatch.context() as inside:
-            inside.chdir(machine.folder(RUN))  # a socket's path is short, that of a test's folder is not
-            door.bind("supervisor.sock")
+        monkeypatch.delenv("ORCH_LAB", raising=False)
+        monkeypatch.setenv("ORCH_LAB_NODE", str(machine.root))
+        door.bind(address_of(str(machine.folder(RUN))))
         door.listen(4)
         line = machine.call("line", run=RUN, start=False, wait_s=5)
         assert select.select([door], [], [], 5)[0], "nobody comes"

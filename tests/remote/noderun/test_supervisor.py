@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.plan.framework import run_path
 from tests.support import judge
 from tests.support.machine import (
     DEAF,
@@ -74,7 +75,7 @@ def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
     assert (machine.folder(RUN) / "supervisor.err").read_bytes() == b""
 
 
-@pytest.mark.parametrize("after", ["another run", "a stop"])
+@pytest.mark.parametrize("after", ["another run", "a stop", "status", "left", "get"])
 def test_variables_are_there_with_a_supervisor_or_until_the_next_one_if_it_was_killed(machine: Machine, after: str) -> None:
     variables, other = machine.folder(RUN) / "env.sh", f"{RUN}b"
     files = machine.stage(RUN, SLEEP)
@@ -86,11 +87,14 @@ def test_variables_are_there_with_a_supervisor_or_until_the_next_one_if_it_was_k
     os.kill(supervisor, signal.SIGKILL)
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 3, "it is not killed")
     assert variables.exists()
+    (machine.folder(RUN) / "env.sh.77.tmp").write_text("export SEC")
     if after == "a stop":
         machine.ask("stop", run=other, grace_s=0.2, reason="x")
+    elif after != "another run":
+        machine.ask(after, run=RUN, have={}, max_bytes=0, max_files=0)
     else:
         machine.start(other, rank("print(1)")).wait_for("ended")
-    assert not variables.exists()
+    assert not list(machine.folder(RUN).glob("env.sh*"))
 
 
 def test_every_file_and_folder_of_a_run_is_private(machine: Machine) -> None:
@@ -264,6 +268,22 @@ def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
     assert (record["state"], record["reason"]) == ("finished", ""), record
 
 
+def test_the_record_says_when_the_log_grew_and_how_busy_the_processors_were(machine: Machine) -> None:
+    code = "import time\nfor step in range(1, 4):\n    print(step, flush=True)\n    end = time.monotonic() + 1.2\n"
+    code += "    while time.monotonic() < end: pass"
+    line = machine.start(RUN, f"#!/bin/bash\n{rank(code)}\n", **{**LIMITS, "stall_s": 5.0})
+    record = line.wait_for("ended", 20)["record"]
+    assert record["state"] == "finished", record
+    growth, processors = record["meter"]["growth"], record["meter"]["processors"]
+    sizes = [marks["rank-0.out"] for _, marks in growth]
+    assert len(sizes) >= 2 and sizes == sorted(set(sizes)) and set(sizes) <= {2, 4, 6}
+    assert all(record["started_mono_s"] <= seconds <= record["ended_mono_s"] for seconds, _ in growth)
+    # What a rank computes is known when it has ended: it is the supervisor's, not that of others.
+    assert 1.0 < processors["own_s"] < 3 * 1.2 + 2 and processors["own_s"] <= processors["busy_s"] + 0.2
+    assert processors["count"] == os.cpu_count() and processors["switches"][0] < processors["switches"][1]
+    assert record["meter"]["sent_bytes"] >= 0
+
+
 def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP, lease_s=1.0)
     (supervisor,) = supervisors(machine.folder(RUN))
@@ -280,8 +300,30 @@ def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
     assert line.wait_for("stopping")["reason"] == "output_limit: more than 1048576 bytes of logs"
     record = line.wait_for("ended", 20)["record"]
     written = (machine.folder(RUN) / "logs/node.out").read_bytes()
-    kept = written[: 4 << 20]
+    kept = written[: 1 << 20]
     assert record["files"]["node.out"] == {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
+
+
+def test_a_giant_log_is_cut_displaces_no_other_and_holds_up_no_answer(machine: Machine) -> None:
+    """It is sparse: no byte of it was ever written, and hashing as much as may be kept still takes a second or more."""
+    giant = 64 << 30
+    script = f"#!/bin/bash\ntruncate -s {giant} logs/rank-0.out\nhead -c 3000000 /dev/zero > logs/rank-1.err\nsleep 1000\n"
+    line = machine.start(RUN, script, output_limit_bytes=2 << 30)
+    asked, longest_s = 0, 0.0
+    while True:
+        asked += 1
+        began = time.monotonic()
+        line.order("beat", n=asked)
+        while (event := line.read_line(20.0))["event"] not in ("beat", "ended"):
+            pass
+        longest_s = max(longest_s, time.monotonic() - began)
+        if event["event"] == "ended":
+            break
+    assert longest_s < 1.0 * judge.patience, "a beat was not answered in time"
+    record = event["record"]
+    assert record["reason"].startswith("output_limit: more than 2147483648 bytes") and record["state"] == "stopped"
+    assert record["files"]["rank-1.err"]["bytes"] == 3_000_000
+    assert sum(file["bytes"] for file in record["files"].values()) == 2 << 30
 
 
 def test_a_crowd_of_files_is_stopped_and_displaces_no_log_of_a_rank(machine: Machine) -> None:
@@ -325,12 +367,13 @@ def test_what_a_workload_leaves_behind_as_a_daemon_is_ended_with_it(machine: Mac
         if marked
         else "import os; os.environ.pop('ORCH_RUN_ID'); os.execv('" + sys.executable + "', ['x', 'escape.py'])"
     )
-    machine.put((f"runs/{RUN}/escape.py", ESCAPED.encode(), 0o600))
-    machine.put((f"runs/{RUN}/first.py", code.encode(), 0o600))
+    machine.put((f"{run_path(machine.name, RUN)}/escape.py", ESCAPED.encode(), 0o600))
+    machine.put((f"{run_path(machine.name, RUN)}/first.py", code.encode(), 0o600))
     line = machine.start(RUN, f"#!/bin/bash\nexec {sys.executable} first.py\n")
     record = line.wait_for("ended", 5)["record"]
     assert record["state"] == "finished"
     escaped = int((machine.folder(RUN) / "escaped").read_text())
+    assert [pid for pid, name in record["left_over"] if name.startswith("python")] == [escaped], record
     judge.wait_for(lambda: not Path(f"/proc/{escaped}").exists(), 1.0, "the daemon lives on")
 
 

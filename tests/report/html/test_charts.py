@@ -11,6 +11,7 @@ import pytest
 from orchestrator.analysis.published.foreign import published_files
 from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
+from orchestrator.results.account import RunAccount
 from orchestrator.results.grids import Grid
 from orchestrator.results.summary import Summary, summarize
 from tests.support.charts import words
@@ -23,7 +24,7 @@ def _drawing() -> object:
         yield
 
 
-def scaling(summary: Summary, quantity: str = "median_speed", against: bool = False) -> ET.Element:
+def scaling(summary: Summary, quantity: str = "speed", against: bool = False) -> ET.Element:
     near = reference_tables(summary, published_files(None).values())[0] if against else ()
     return ET.fromstring(charts.scaling(summary.rows, near, quantity, "x-"))
 
@@ -64,7 +65,7 @@ def test_sizes_far_apart_are_drawn_on_logarithmic_axes_where_the_ideal_line_is_s
     assert (x2 - x1) / (x3 - x1) == pytest.approx(3 / 5, abs=0.01) and (y1 - y2) / (y1 - y3) == pytest.approx(3 / 5, abs=0.01)
 
 
-@pytest.mark.parametrize("quantity", ["median_speed", "speedup"])
+@pytest.mark.parametrize("quantity", ["speed", "speedup"])
 def test_published_rows_are_drawn_where_they_are_asked_for(quantity: str) -> None:
     fp32 = {"dtype": "fp32"}
     summary = summarize([*runs("1n1g", [354.0] * 3, spec=fp32), *runs("1n8g", [2300.0] * 3, spec=fp32)])
@@ -87,7 +88,7 @@ def colours(picture: ET.Element) -> Sequence[str]:
 
 
 def test_every_colour_is_one_of_the_page_and_every_number_is_short() -> None:
-    text = charts.scaling(summarize(runs("1n1g", [100.0, 101.0, 102.0])).rows, (), "median_speed", "x-")
+    text = charts.scaling(summarize(runs("1n1g", [100.0, 101.0, 102.0])).rows, (), "speed", "x-")
     known = {"none", *(f"var(--{name})" for name in svg.COLOURS)}
     assert set(colours(ET.fromstring(text))) <= known
     assert not re.search(r'="[^"]*\d\.\d\d', text)
@@ -116,3 +117,14 @@ def test_bandwidths_stand_over_their_sizes_a_line_for_each_form() -> None:
     assert y2 - y3 == pytest.approx(2 * (y1 - y2), abs=0.4)
     assert paths(picture, "two") == []
     assert {"1 Ki", "1 Mi", "1 Gi"} & set(words(picture))
+
+
+@pytest.mark.parametrize(("bound_s", "is_cut"), [(0.0002, False), (0.1, True)])
+def test_the_axis_of_skews_belongs_to_the_skews_and_a_bound_far_beyond_is_written(bound_s: float, is_cut: bool) -> None:
+    account = RunAccount("r", {}, (), None, 0.001, bound_s)
+    turns = [charts.Turn(order, result, account) for order, result in enumerate(runs("2n1g", [1.0] * 3), start=1)]
+    picture = ET.fromstring(charts.skew(turns, "x-"))
+    written = " ".join(words(picture))
+    assert ("error bound up to 100 ms" in written) == is_cut
+    ticks = [float(word) for word in words(picture) if re.fullmatch(r"[0-9.]+", word)]
+    assert max(ticks) <= (3 if is_cut else 4)

@@ -52,7 +52,6 @@ FLAGGED = {
     ("pytorch_rn50_dali_j48", "1n8g"): ["superlinear"],
     ("vgg16_fp32_b32", "2n8g"): ["first hop"],
     ("vgg16_amp_b32", "1n8g"): ["superlinear"],
-    ("vgg16_amp_b32", "2n8g"): ["first hop"],
     **{(f"vgg16_{mode}_b256", case): ["batch"] for mode in ("amp", "auto") for case in ("1n1g", "1n8g", "2n8g", "4n8g")},
     **{
         (f"tp{row}", "1n8g"): ["arithmetic"]
@@ -68,7 +67,7 @@ FLAGGED = {
 def test_these_published_rows_raise_a_doubt_and_no_others() -> None:
     assert {place: kinds(found) for place, found in DOUBTS.items()} == FLAGGED
     assert Counter(kind for found in FLAGGED.values() for kind in found) == {
-        "arithmetic": 10, "batch": 9, "first hop": 5, "superlinear": 5, "slower": 1,
+        "arithmetic": 10, "batch": 9, "first hop": 4, "superlinear": 5, "slower": 1,
     }  # fmt: skip
 
 
@@ -275,8 +274,10 @@ def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() ->
     assert findings(two, [one, measured("4n8g", 4096 / 0.16)]) == ()
     (found,) = findings(two, [one, measured("4n8g", 4096 / 0.145)])
     assert found.text == (
-        "loses 40 ms per step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60; doubt this number first"
+        "loses 40 ms per step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60: "
+        "a cost per step that does not grow with nodes, or one of the three numbers is off"
     )
+    assert findings(two, [one, measured("4n8g", 4096 / 0.154)]) == ()  # 4 % less than 160 ms may be noise of three numbers
 
 
 speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=5).map(tuple)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,6 @@ from orchestrator.results.numbers.throughput import (
     spread,
     step_times,
     throughput,
-    trend,
-    variation,
 )
 
 TERMS = Terms(warmup_steps=2, steps=6, global_batch=32)
@@ -160,11 +157,6 @@ def test_step_times_are_per_step_whatever_the_distance_of_lines() -> None:
     assert step_times(CLOCK[::2], TERMS) == (0.25,) * 2
 
 
-def test_variation_is_sample_deviation_over_mean() -> None:
-    assert variation([0.4, 0.6]) == pytest.approx(math.sqrt(0.02) / 0.5)
-    assert variation([3.0]) == variation([2.0, 2.0]) == 0.0
-
-
 # Runs in their printed order and the average printed for them; each one tells two ways of summing or rounding apart.
 PUBLISHED = [
     ([353.77, 350.54, 354.28, 352.5, 351.55, 350.77], 352.23),
@@ -210,26 +202,6 @@ def test_the_examples_of_the_definitions_hold() -> None:
     page = Path(__file__).parents[3] / "docs" / "metrics.md"
     for results in (doctest.testmod(stats), doctest.testfile(str(page), module_relative=False)):
         assert results.attempted and not results.failed
-
-
-def test_a_steady_window_is_as_good_as_never_taken_for_a_drifting_one_and_a_drifting_one_is_found() -> None:
-    chance = random.Random(3)
-    said, found, windows = 0, 0, 2000
-    for _ in range(windows):
-        noise, times = 0.0, []
-        for _ in range(100):
-            noise = 0.5 * noise + chance.gauss(0, 0.02)
-            times.append(0.25 * math.exp(noise))
-        said += trend(times) is not None
-        drifting = [time * (1 + 0.15 * step / 100) for step, time in enumerate(times)]
-        found += (trend(drifting) or 0.0) > 0.02
-    assert said <= 0.01 * windows and found >= 0.95 * windows
-
-
-def test_few_steps_and_a_jump_have_no_trend_or_one() -> None:
-    assert trend([1.0] * 19) is None and trend([float(step) for step in range(1, 20)]) is None
-    assert trend([1.0] * 200) is None and trend([1.0] * 100 + [1.001] * 100) is None
-    assert trend([1.0] * 195 + [9.0] * 5) is None  # one slow moment is no drift
 
 
 @given(st.floats(0.01, 10), st.floats(0.5, 2), st.integers(1, 512))

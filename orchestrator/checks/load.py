@@ -1,0 +1,69 @@
+"""How much of a node's processors is used by anything but what was measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from orchestrator.checks.check import Check, ok, warning
+
+__all__ = ["WORTH", "Load", "busy_with_others", "load_checks"]
+
+WORTH = 0.1
+"""A smaller share of a node's processors is not reported: sshd, monitoring and this tool itself use some."""
+_LEAST_S = 0.2
+"""The kernel counts in hundredths of a second; a shorter look shows chance."""
+
+
+class Load(NamedTuple):
+    """A look at a node's processors: their number, its seconds, the processor seconds in use, and those of what was measured.
+
+    ``switches``: the machine's count of context switches at both ends. Nodes of a lab are one machine, and overlap in it.
+    """
+
+    processors: int
+    seconds: float
+    busy_s: float
+    own_s: float
+    switches: tuple[int, int]
+
+    def is_same_machine(self, other: Load) -> bool:
+        """Whether two looks at the same time were at one machine."""
+        return self.switches[0] <= other.switches[1] and other.switches[0] <= self.switches[1]
+
+
+def busy_with_others(loads: Mapping[str, Load]) -> dict[str, tuple[float, int]]:
+    """Return by host how many processors others used, and how many there are; hosts of a shorter look are left out.
+
+    >>> looks = {"a": Load(8, 10.0, 45.0, 20.0, (5, 9)), "b": Load(8, 10.0, 45.0, 20.0, (6, 10))}  # one machine
+    >>> busy_with_others(looks)
+    {'a': (0.5, 8), 'b': (0.5, 8)}
+    """
+    used = {}
+    for host, load in loads.items():
+        if load.seconds >= _LEAST_S:
+            own_s = sum(other.own_s for other in loads.values() if load.is_same_machine(other))
+            used[host] = (min(load.processors, max(0.0, load.busy_s - own_s) / load.seconds), load.processors)
+    return used
+
+
+def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """Return a check of each host that looked at its processors."""
+    loads = {host: load for host, values in facts.items() if (load := _load(values.get("load")))}
+    checks = []
+    for host, (used, count) in busy_with_others(loads).items():
+        if used >= WORTH * count:
+            found = f"other processes use {used:.1f} of {count} processors"
+            hint = "see top on the node; a number measured while other work runs means little"
+            checks.append(warning(host, "load", found, "idle processors", hint))
+        else:
+            checks.append(ok(host, "load", f"{count} processors, less than a tenth in use"))
+    return checks
+
+
+def _load(value: Any) -> Load | None:
+    try:
+        first, last = value["switches"]
+        return Load(value["count"], value["seconds"], value["busy_s"], value["own_s"], (first, last))
+    except (TypeError, KeyError, ValueError):  # an older node runner
+        return None

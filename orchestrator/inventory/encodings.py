@@ -1,0 +1,173 @@
+"""Text without what quoting, encoding and wrapping add to it, so that a value is recognised in any of these forms.
+
+White space, quotes, backslashes and plus signs are dropped, because every form adds or removes some; escapes are decoded;
+line ends are removed, with what a program or a launcher puts before the next line. `Reading` knows where each byte came from.
+
+>>> [reading.text for reading in map(Reading.of, [b"x\\\\u0041y", b"x\\\\u0041y"], [None, character])]
+[b'xu0041y', b'xAy']
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+__all__ = ["Decoder", "Reading", "character", "forms", "plain", "readings", "unfinished"]
+
+_DROPPED = bytes([*range(0x21), 0x7F, *b"\"'\\+"])
+_KEPT = re.compile(rb"[^\x00-\x20\x7f\"'\\+]+")
+# What comes between two parts of a wrapped value: a line end with what precedes the rest in the next line, such as the tag of a
+# launcher, an indent or a quote; and frames of tables (U+2500 to U+257F).
+_WRAP = re.compile(
+    rb"(?=[\r\n\xe2])(?:[\r\n]+(?:\[[^\[\]\s]{1,200}\](?:<std[a-z]{3,4}>)?:?)?(?:[ \t]|\xe2[\x94\x95][\x80-\xbf])*[\"']?"
+    rb"|(?:\xe2[\x94\x95][\x80-\xbf][ \t]*)+)"
+)
+# What encodes a character: escapes of shells, C, Python and JSON, whose backslash may be written as %5C; URL encoding, once or
+# more; HTML entities. It begins with a set of bytes, so that the search can skip to the next of them.
+_ESCAPE = re.compile(
+    rb"(?=[\\%&])(?:(?:\\|%(?:25)*5[Cc])+(?:"
+    rb"x(?P<x>[0-9A-Fa-f]{2})|u(?P<u>[0-9A-Fa-f]{4})(?:(?:\\|%(?:25)*5[Cc])+u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2}))?|"
+    rb"U(?P<long>[0-9A-Fa-f]{8})|(?P<octal>[0-3][0-7]{2})|(?P<control>[abefnrtvE]))"
+    rb"|%(?:25)*(?P<percent>[0-9A-Fa-f]{2})"
+    rb"|&(?:amp;)*(?:\#x(?P<hex>[0-9A-Fa-f]{1,6})|\#(?P<decimal>[0-9]{1,7})|(?P<entity>quot|apos|amp|lt|gt));)"
+)
+# A tag, and an escape or a character, of which only the beginning has arrived.
+_CUT_TAG = re.compile(rb"[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?\Z")
+_CUT_ESCAPE = re.compile(
+    rb"(?:(?:\\|%(?:25)*5[Cc])+(?:x[0-9A-Fa-f]?|u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7}|[0-3][0-7]?|"
+    rb"u[dD][89abAB][0-9A-Fa-f]{2}(?:(?:\\|%(?:25)*5[Cc])+(?:u[0-9A-Fa-f]{0,3})?|%(?:25)*[25]?)?)?|%(?:25)*(?:2|[0-9A-Fa-f])?|"
+    rb"&(?:amp;)*(?:[a-z]{0,4}|\#x?[0-9A-Fa-f]{0,7})|[\xc0-\xff][\x80-\xbf]{0,2})\Z"
+)
+_HIGH = re.compile(rb"(?:\\|%(?:25)*5[Cc])x[89A-Fa-f]")
+Decoder = Callable[[re.Match[bytes]], bytes]
+_MARKS = (b"\\", b"%", b"&", b"\n[", b"\r[", b"\xe2\x94", b"\xe2\x95")
+_PERCENT = re.compile(rb"%[0-9A-Fa-f]{2}")
+_ENTITIES = {b"quot": b'"', b"apos": b"'", b"amp": b"&", b"lt": b"<", b"gt": b">"}
+
+
+def plain(data: bytes) -> bytes:
+    """Return the data without the bytes that are dropped."""
+    return data.translate(None, _DROPPED)
+
+
+def forms(data: bytes) -> list[bytes]:
+    """Return the different texts that `readings` yields of data that hold these."""
+    whole = _WRAP.sub(b"", data)
+    return list(dict.fromkeys((plain(data), _decoded(whole, character), _decoded(whole, _point))))
+
+
+def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
+    """Yield the data as they are, and decoded in each way that may make a difference, with what decodes them: for `Reading.of`.
+    In all of them the dropped bytes are missing."""
+    yield plain(data), None
+    if any(mark in data for mark in _MARKS):
+        whole = _WRAP.sub(b"", data)
+        if b"\\" not in whole and b"&" not in whole and not _PERCENT.search(whole):  # much faster
+            yield plain(whole), character
+            return
+        yield _decoded(whole, character), character
+        if _HIGH.search(whole):
+            yield _decoded(whole, _point), _point
+
+
+def unfinished(data: bytes) -> Iterator[Reading]:
+    """Yield what can be read of data that go on later. A tag, an escape or a character at their end may not be complete."""
+    if tag := _CUT_TAG.search(data):
+        data = data[: tag.start()]
+    whole = Reading.unwrapped(data)
+    cut = _CUT_ESCAPE.search(whole.text)
+    before = data[: whole.raw(cut.start())[0]] if cut else data
+    for text, decoder in ((data, None), (before, None), (before, character), (before, _point)):
+        yield Reading.of(text, decoder)
+
+
+def _decoded(whole: bytes, decoder: Decoder) -> bytes:
+    """Return unwrapped data with their escapes decoded, without the bytes that are dropped."""
+    return plain(_ESCAPE.sub(decoder, whole))
+
+
+def character(match: re.Match[bytes]) -> bytes:
+    """Return what an escape stands for; nothing for a control character."""
+    kind, text = match.lastgroup or "", match[match.lastgroup or 0]
+    if kind == "control":
+        return b""
+    if kind == "entity":
+        return _ENTITIES[text]
+    if kind in ("x", "percent", "octal"):
+        return bytes([int(text, 8 if kind == "octal" else 16)])
+    if kind == "low":
+        number = 0x10000 + ((int(match["u"], 16) - 0xD800) << 10) + int(text, 16) - 0xDC00
+    else:
+        number = int(text, 10 if kind == "decimal" else 16)
+    return chr(number).encode("utf-8", "surrogatepass") if 0 <= number < 0x110000 else b""
+
+
+def _point(match: re.Match[bytes]) -> bytes:
+    """Return what an escape stands for in Python's ``repr`` of a text, where \\xe9 is U+00E9 and not a byte."""
+    return chr(int(match["x"], 16)).encode() if match["x"] else character(match)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text that was made from data, and where each of its pieces came from: offsets in the text, and in the data.
+
+    ``end`` is where the data end. ``within``: the data were made from others themselves, to which offsets refer in the end.
+    """
+
+    text: bytes
+    starts: Sequence[int]
+    places: Sequence[tuple[int, int]]
+    within: Reading | None = None
+    end: int = 0
+
+    @classmethod
+    def of(cls, data: bytes, decoder: Decoder | None) -> Reading:
+        """Return a decoded text as in `readings`; without a decoder, the data without the bytes that are dropped."""
+        if not decoder:
+            return replace(cls._joined((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data))
+        whole = cls.unwrapped(data)
+        return replace(cls._joined(_characters(whole.text, decoder)), within=whole, end=len(data))
+
+    @classmethod
+    def unwrapped(cls, data: bytes) -> Reading:
+        """Return the data without what wraps them."""
+        return cls._joined(_unwrapped(data))
+
+    @classmethod
+    def _joined(cls, pieces: Iterable[tuple[bytes, tuple[int, int]]]) -> Reading:
+        texts, places = [], []
+        for text, place in pieces:
+            texts.append(text)
+            places.append(place)
+        starts = [0, *accumulate(map(len, texts))]
+        return cls(b"".join(texts), starts, places)
+
+    def raw(self, offset: int) -> tuple[int, int]:
+        """Return where the byte at an offset of the text is in the data: its first byte, and the one after it."""
+        index = bisect_right(self.starts, offset) - 1
+        start, stop = self.places[index]
+        if self.starts[index + 1] - self.starts[index] == stop - start:  # not an escape
+            start += offset - self.starts[index]
+            stop = start + 1
+        return (self.within.raw(start)[0], self.within.raw(stop - 1)[1]) if self.within else (start, stop)
+
+
+def _unwrapped(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    position = 0
+    for match in _WRAP.finditer(data):
+        yield data[position : match.start()], (position, match.start())
+        position = match.end()
+    yield data[position:], (position, len(data))
+
+
+def _characters(data: bytes, decoder: Decoder) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    position = 0
+    for match in (*_ESCAPE.finditer(data), None):
+        for run in _KEPT.finditer(data, position, match.start() if match else len(data)):
+            yield run[0], run.span()
+        if match:
+            yield plain(decoder(match)), match.span()
+            position = match.end()

@@ -1,0 +1,91 @@
+"""What is left of runs on a node, as the node answers: processes that still run, and processes that may belong to a run.
+
+The second kind exists only where a run's supervisor was killed and no control group could be made for the run: a process that
+has left its parents and cleared its environment then has no mark of its run. Such a run is never reported as ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import RunError
+
+__all__ = ["Remains"]
+
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id, what may belong to that run
+    as (process id, name); it is empty for a run whose processes cannot be seen from where the node was asked. ``alive`` are
+    runs whose supervisor was ordered to stop and has not ended yet."""
+
+    left: tuple[tuple[int, str], ...] = ()
+    unverified: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+    alive: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], host: str) -> Remains:
+        """Return what a node's answer to stop, left or status says. Raises RunError result_invalid if it is malformed."""
+        try:
+            left = tuple((int(pid), str(run)) for pid, run in answer.get("left", ()))
+            doubtful = answer.get("unverified") or {}
+            rows_of = {str(run): tuple((int(pid), str(name)) for pid, name in rows) for run, rows in doubtful.items()}
+            return cls(left, rows_of, tuple(map(str, answer.get("alive", ()))))
+        except (TypeError, ValueError, AttributeError) as fault:
+            message = f"expected the processes that are left, got something malformed: {fault}"
+            raise RunError(message, kind="result_invalid", host=host) from fault
+
+    @property
+    def processes(self) -> tuple[tuple[int, str], ...]:
+        """The processes of all unverified runs; (0, "not visible") for a run whose processes cannot be seen."""
+        return tuple(row for rows in self.unverified.values() for row in rows or ((0, "not visible"),))
+
+    @property
+    def words(self) -> str:
+        """What is left, as a part of a sentence; empty if nothing is."""
+        parts = []
+        if self.left:
+            parts.append(f"processes {_named([str(pid) for pid, _ in self.left])} still run after SIGKILL")
+        for rows in self.unverified.values():
+            parts.append(f"not verified: {_doubt(rows)}")
+        parts += [f"the supervisor of {run} has not ended yet" for run in self.alive]
+        return "; ".join(parts)
+
+    def errors(self, host: str) -> list[RunError]:
+        """Return an error for each run of which something is left or may be left."""
+        errors = [
+            RunError(
+                f"processes {_named([str(pid) for pid, owner in self.left if owner == run])} still run after SIGKILL",
+                kind="rank_failed",
+                host=host,
+                run_id=run,
+            )
+            for run in dict.fromkeys(run for _, run in self.left)
+        ]
+        for run, rows in self.unverified.items():
+            why = "its supervisor was killed, and no control group could be made for it"
+            message = f"not verified: whether run {run} has ended; {why}; {_doubt(rows)}"
+            hint = f"look at them on the node (ps -fp {','.join(str(pid) for pid, _ in rows)}) and end those that are the run's"
+            errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""))
+        for run in self.alive:
+            message = f"the supervisor of run {run} has not ended yet; it may be hashing long logs, or waiting for its disk"
+            hint = "orch status shows when it has ended; orch collect fetches its logs then"
+            errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
+        return errors
+
+
+def _doubt(rows: tuple[tuple[int, str], ...]) -> str:
+    if not rows:
+        return "its processes cannot be seen from here, where process numbers are others"
+    plural = len(rows) > 1
+    named = _named([f"{pid} ({name})" for pid, name in rows])
+    return f"{'processes' if plural else 'process'} {named} may belong to it"
+
+
+def _named(names: list[str]) -> str:
+    rest = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

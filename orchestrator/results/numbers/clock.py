@@ -1,0 +1,117 @@
+"""Whether the times in a log agree with a clock that the program has no part in: when its lines arrived, and how long it ran.
+
+A log in milliseconds that is read as seconds, or steps per second that are the sum over all nodes, look like any other number.
+
+>>> log = [StepSample(step, step_time_s=250.0) for step in range(1, 41)]
+>>> arrivals = [(100.0 + second, 4 * second) for second in range(1, 10)]
+>>> terms = Terms(4, 40, 64)
+>>> verify_clock(log, throughput(log, terms), window_of(log, terms), Clock(arrivals), Sizes(1, 1))
+Traceback (most recent call last):
+orchestrator.errors.DataError: expected times that agree with the clock, got 8000.0 s for steps 5…36, whose lines came within \
+8.0 s. if step_time_s is in ms, write units: {step_time_s: ms} under log:
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from orchestrator.errors import DataError
+from orchestrator.logs import UNITS, StepSample
+from orchestrator.results.numbers.throughput import Stretch, Throughput
+
+__all__ = ["Clock", "Sizes", "verify_clock"]
+
+POLL_S = 1.1
+"""A node looks at its logs this often; a line arrived at most so long before it was seen."""
+_APART, _CONTRADICTION = 0.1, 1.5
+_LIKE = 1.3
+"""A factor that is off by less than this is one of the known mistakes."""
+_KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What a node's own clock says. ``arrivals``: (seconds, last step in the log then), in order, each less than `POLL_S` after
+    lines had come; ``life_s``: how long the program ran, start-up included."""
+
+    arrivals: Sequence[tuple[float, int]] = ()
+    life_s: float | None = None
+
+
+class Sizes(NamedTuple):
+    """Nodes and ranks of a run."""
+
+    nodes: int
+    ranks: int
+
+
+def verify_clock(
+    samples: Sequence[StepSample], measured: Throughput, intervals: Sequence[Stretch], clock: Clock, sizes: Sizes
+) -> list[str]:
+    """Return a note if the times of the window differ from the clock by a tenth or more, beyond what the clock can tell.
+
+    ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples.
+
+    Raises DataError (result_invalid) for a window that is longer than the run, and for times that are off by half or more, with
+    what to write in the log grammar if the factor is that of a known mistake.
+    """
+    window = [sample for sample in samples if measured.first_step <= sample.step <= measured.last_step]
+    notes = _arrived(window, measured, intervals, clock.arrivals, sizes)
+    whole_s = measured.seconds
+    if clock.life_s is not None and whole_s > (1 + _APART) * clock.life_s + POLL_S:
+        # The run is longer than its window by an unknown time: of the known mistakes the smallest that explains it.
+        least = whole_s / clock.life_s / (1 + _APART)
+        hint = next((words for factor, words in sorted(_mistakes(window, sizes)) if factor >= least), "")
+        raise _refusal(f"{whole_s:.1f} s for the window of a run of {clock.life_s:.1f} s", hint)
+    return notes
+
+
+def _arrived(
+    window: Sequence[StepSample],
+    measured: Throughput,
+    intervals: Sequence[Stretch],
+    arrivals: Sequence[tuple[float, int]],
+    sizes: Sizes,
+) -> list[str]:
+    inside = [(seconds, step) for seconds, step in arrivals if measured.first_step - 1 <= step <= measured.last_step]
+    if len(inside) < 2:
+        return []
+    (began, first), (ended, last) = inside[0], inside[-1]
+    seconds = ended - began
+    logged = math.fsum(part.seconds for part in intervals if first < part.last <= last)
+    steps = sum(part.steps for part in intervals if first < part.last <= last)
+    if seconds <= 0 or not steps:
+        return []
+    # The first and the last line may each have come a poll and a step before they were seen.
+    unknown_s = 2 * POLL_S + 2 * max(seconds, logged) / steps
+    if abs(logged - seconds) <= unknown_s + _APART * max(logged, seconds):
+        return []
+    words = f"{logged:.1f} s for steps {first + 1}…{last}, whose lines came within {seconds:.1f} s"
+    factor = logged / seconds
+    if 1 / _CONTRADICTION < factor < _CONTRADICTION:
+        return [f"the log disagrees with the clock: {words}"]
+    near, hint = min(_mistakes(window, sizes), key=lambda mistake: abs(math.log(mistake[0] / factor)))
+    raise _refusal(words, hint if 1 / _LIKE < near / factor < _LIKE else "")
+
+
+def _refusal(words: str, grammar: str) -> DataError:
+    hint = f"if {grammar} under log:" if grammar else "see units, scope and summed_over of the log grammar in docs/programs.md"
+    return DataError(f"expected times that agree with the clock, got {words}", kind="result_invalid", hint=hint)
+
+
+def _mistakes(window: Sequence[StepSample], sizes: Sizes) -> Iterator[tuple[float, str]]:
+    """Yield by what factor times become too long through a mistake about unit or scope of the value that they come from,
+    and how to correct it."""
+    value = next((name for name in _KINDS if all(getattr(line, name) is not None for line in window)), "step_time_s")
+    for unit, seconds in UNITS.items():
+        if seconds != 1:
+            words = f"{value} is per {unit}" if value.endswith("_per_s") else f"{value} is in {unit}"
+            yield 1 / seconds, f"{words}, write units: {{{value}: {unit}}}"
+    for group, size, scope in (("nodes", sizes.nodes, "node"), ("ranks", sizes.ranks, "process")):
+        if value.endswith("_per_s") and size > 1:
+            yield 1 / size, f"{value} is the sum over all {group}, write summed_over: {{{value}: {group}}}"
+        if value == "samples_per_s" and size > 1:
+            yield float(size), f"{value} is of one {scope}, write scope: {scope}"

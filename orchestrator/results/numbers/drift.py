@@ -1,0 +1,138 @@
+"""Typical speeds and speedups of a bench, each with an interval of the same estimate, without the drift of the machine.
+
+A machine that slows down over a bench makes every configuration slower alike. In the order that `orchestrator.plan.bench`
+plans, most of that falls out of a speedup by itself; the rest, and the scatter that a drift adds to the repeats, is taken out
+by a line: the logarithm of a speed is its configuration's, plus a slope times the place of the run in the bench, plus noise
+(analysis of covariance; R. A. Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, section 49.1). The slope
+is common to all configurations. It is used only if noise alone is unlikely to give one as large, because a line that is fitted
+to noise widens the intervals (T. A. Bancroft, "On biases in estimation due to the use of preliminary tests of significance",
+Annals of Mathematical Statistics 15, 1944).
+
+Speeds are those of the middle of the bench. Without drift they are geometric means, and the intervals are those of
+`orchestrator.results.numbers.intervals`.
+
+>>> slow = {n: Placed(place, 100.0 * 0.99**place) for n, place in enumerate((0, 3, 4))}
+>>> fast = {n: Placed(place, 200.0 * 0.99**place) for n, place in enumerate((1, 2, 5))}
+>>> drift = drift_of([list(slow.values()), list(fast.values())])
+>>> f"{drift.total:.1%} {typical_ratio(fast, slow, drift).value:.3f} {typical_speed(list(slow.values()), drift).value:.2f}"
+'-4.9% 2.000 97.52'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.results.numbers.intervals import Interval, around, student
+
+__all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_speed"]
+
+_UNLIKELY = 0.2
+"""A slope is used if noise alone gives one at least as large with this probability or less."""
+_CERTAIN = 0.01
+"""The same of a drift that is reported."""
+_LEAST_FREEDOM = 3
+"""Fewest degrees of freedom of a slope's own uncertainty: two configurations with three repeats each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The speed of a run, above 0, and its ``place`` in the order of its bench; None for a run of another bench."""
+
+    place: float | None
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The ``slope`` of the logarithm of speed per run, 0 for a steady bench.
+
+    ``middle`` is the place in the middle of the bench, ``runs`` the distance from its first to its last place, ``squares`` the
+    sum of squares of places about the mean of each configuration, on which the uncertainty of the slope depends.
+    ``is_certain``: noise alone gives one as large in one of a hundred benches.
+    """
+
+    slope: float = 0.0
+    middle: float = 0.0
+    runs: float = 0.0
+    squares: float = math.inf
+    is_certain: bool = False
+
+    @property
+    def total(self) -> float:
+        """By how much faster the last run was than the first because of the drift, as a fraction; below 0 if slower."""
+        return math.exp(self.slope * self.runs) - 1
+
+    def offset(self, run: Placed) -> float:
+        """Return the distance of a run from the middle of the bench, in runs; 0 if it ran in another bench."""
+        return 0.0 if run.place is None or not self.slope else run.place - self.middle
+
+    def removed(self, run: Placed) -> float:
+        """Return the logarithm of a run's speed without the drift."""
+        return math.log(run.speed) - self.slope * self.offset(run)
+
+
+STEADY = Drift()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A typical value and the interval around it, None with too few repeats."""
+
+    value: float
+    interval: Interval | None
+
+
+def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
+    """Return the drift that all configurations of a bench share, each given by its runs; `STEADY` if noise explains it."""
+    groups = [[(run.place, math.log(run.speed)) for run in runs if run.place is not None] for runs in cells]
+    groups = [group for group in groups if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in groups) - 1
+    if freedom < _LEAST_FREEDOM:
+        return STEADY
+    apart = [
+        (place - _mean([p for p, _ in group]), log - _mean([y for _, y in group])) for group in groups for place, log in group
+    ]
+    squares = math.fsum(place * place for place, _ in apart)
+    slope = math.fsum(place * log for place, log in apart) / squares if squares else 0.0
+    noise = math.fsum((log - slope * place) ** 2 for place, log in apart) / freedom
+    error = math.sqrt(noise / squares) if squares else 0.0
+    if abs(slope) <= student(freedom, 1 - _UNLIKELY / 2) * error:
+        return STEADY
+    places = [run.place for runs in cells for run in runs if run.place is not None]
+    is_certain = abs(slope) > student(freedom, 1 - _CERTAIN / 2) * error
+    return Drift(slope, (min(places) + max(places)) / 2, max(places) - min(places), squares, is_certain)
+
+
+def typical_speed(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
+    """Return the speed of one or more runs of a configuration in the middle of the bench."""
+    return _estimate([drift.removed(run) for run in runs], [drift.offset(run) for run in runs], drift.squares)
+
+
+def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY) -> Estimate | None:
+    """Return the ratio of two configurations from the repeats that both have, None if they share fewer than two.
+
+    Runs of one repeat are close to each other in time, so that what is common to both, drift or not, falls out of their ratio.
+    """
+    pairs = [(run, others[repeat]) for repeat, run in runs.items() if repeat in others]
+    if len(pairs) < 2:
+        return None
+    logs = [drift.removed(run) - drift.removed(other) for run, other in pairs]
+    # The noise of a difference has twice the variance of the noise that the slope's uncertainty comes from.
+    return _estimate(logs, [drift.offset(run) - drift.offset(other) for run, other in pairs], 2 * drift.squares)
+
+
+def _estimate(logs: Sequence[float], offsets: Sequence[float], squares: float) -> Estimate:
+    """Return the estimate from logarithms without drift.
+
+    The slope was fitted to these as well: it took the share ``fitted`` of a degree of freedom from them. If they lie to one
+    side of the middle, the uncertainty of the slope is added.
+    """
+    centre = _mean(offsets)
+    fitted = math.fsum((offset - centre) ** 2 for offset in offsets) / squares
+    return Estimate(math.exp(_mean(logs)), around(logs, fitted=fitted, added=centre * centre / squares))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,62 @@
+"""Whether the steps of a window trained: a speed of steps that changed nothing, or that computed with NaN, is no number.
+
+>>> log = [StepSample(step, step_time_s=0.5, loss=2.0 / step, skipped=float(step == 3)) for step in range(1, 9)]
+>>> verify_training(log, Terms(warmup_steps=2, steps=8, global_batch=64))
+['the optimizer skipped 1 of 6 steps of the window after an overflow; a lower loss scale or more --warmup-steps may help']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from orchestrator.errors import DataError
+from orchestrator.logs import StepSample
+from orchestrator.results.numbers.throughput import Terms
+
+__all__ = ["verify_training"]
+
+_LEAST_LINES = 4
+"""Fewer lines with the same loss may agree because the program rounds it."""
+
+
+def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[str]:
+    """Return a note for each sign in the lines of the window that the steps did not train. A log without losses has none.
+
+    Raises DataError (result_invalid) if it is certain: the loss is not finite in the last step, which no later step repairs, or
+    the optimizer skipped every step.
+    """
+    window = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
+    return [*_skipped(window, terms.steps - terms.warmup_steps), *_losses(window)]
+
+
+def _losses(window: Sequence[StepSample]) -> list[str]:
+    lines = [(sample.step, sample.loss) for sample in window if sample.loss is not None]
+    finite = [step for step, loss in lines if math.isfinite(loss)]
+    if lines and not math.isfinite(lines[-1][1]):
+        since = next(step for step, _ in lines if not finite or step > finite[-1])
+        spoilt = "in every step of the window" if not finite else f"from step {since} on"
+        raise DataError(
+            f"expected a finite loss, got {lines[-1][1]:g} {spoilt}: the program computed without training",
+            kind="result_invalid",
+            hint="lower the learning rate, or use a wider dtype; arithmetic with NaN may be faster or slower",
+        )
+    if len(finite) < len(lines):
+        return [f"the loss is not finite in {len(lines) - len(finite)} of {len(lines)} lines of the window"]
+    if len(lines) >= _LEAST_LINES and len({loss for _, loss in lines}) == 1:
+        return [f"the loss is {lines[0][1]:g} in all {len(lines)} lines of the window: the program may not train"]
+    return []
+
+
+def _skipped(window: Sequence[StepSample], steps: int) -> list[str]:
+    skipped = math.fsum(sample.skipped for sample in window if sample.skipped)
+    if skipped >= steps:
+        raise DataError(
+            f"expected steps that train, the optimizer skipped all {steps} steps of the window after an overflow",
+            kind="result_invalid",
+            hint="lower the initial loss scale, or let more --warmup-steps find the right one",
+        )
+    if not skipped:
+        return []
+    words = f"the optimizer skipped {skipped:g} of {steps} steps of the window after an overflow"
+    return [f"{words}; a lower loss scale or more --warmup-steps may help"]

@@ -1,0 +1,119 @@
+"""Which of the planned runs of a bench have a number: every output shows what is missing next to what was measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.record import BenchDir, holder
+from orchestrator.record.manifest import read_manifest
+from orchestrator.results.run import NEVER_RUN, RESUME, RETRY, RUNNING, RunResult
+
+__all__ = ["Counts", "Planned", "counted", "planned_runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The number of planned runs, and how many of them have a number (``measured``), have ``failed``, were ``interrupted``
+    before their end, are ``running``, or were never started (``never_run``)."""
+
+    planned: int
+    measured: int
+    failed: int
+    interrupted: int
+    running: int
+    never_run: int
+
+    def words(self) -> list[str]:
+        """Return the counts of runs without a number, each with its name; zeros are left out."""
+        names = ("failed", "interrupted", "running", "never_run")
+        return [f"{count} {name.replace('_', ' ')}" for name in names if (count := getattr(self, name))]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planned runs of a bench: a result for each, their counts, and what is missing (``note``), empty if nothing is.
+
+    Runs that were never started are in the counts, but have no result if no run of their framework shows what it measures.
+    """
+
+    results: tuple[RunResult, ...]
+    counts: Counts
+    note: str
+
+
+def counted(results: Sequence[RunResult]) -> Counts:
+    """Return the counts of these runs."""
+    states = [result.state for result in results]
+    return Counts(
+        planned=len(results),
+        measured=sum(result.is_good for result in results),
+        failed=sum(result.has_failed for result in results),
+        interrupted=sum(result.is_interrupted for result in results),
+        running=states.count(RUNNING),
+        never_run=states.count(NEVER_RUN),
+    )
+
+
+def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
+    """Return the planned runs of a bench in execution order; ``results`` are those of its runs that have files.
+
+    A run without an outcome is running while a controller holds the bench.
+    """
+    record, by_id = bench.record(), {result.run_id: result for result in results}
+    is_held = holder(bench) is not None
+    planned, unknown = [], 0
+    for run_id in record.runs:
+        if (result := by_id.get(run_id)) is not None:
+            planned.append(_running(result) if is_held and not _is_over(bench, result) else result)
+            continue
+        entry = (record.plan or {}).get(run_id)
+        spec = record.cells[entry.cell] if entry else None
+        alike = [result for result in results if result.spec and spec and result.spec.framework == spec.framework]
+        if entry is None or not alike:
+            unknown += 1
+            continue
+        pattern = next((result for result in alike if result.spec == spec), alike[0])
+        run = RunResult(run_id, entry.repeat, spec, pattern.simulated, NEVER_RUN, measure=pattern.measure)
+        planned.append(replace(run, repeated_by=RESUME))
+    counts = counted(planned)
+    counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
+    return Planned(tuple(planned), counts, _note(record.bench_id, planned, counts, is_held))
+
+
+def _is_over(bench: BenchDir, result: RunResult) -> bool:
+    try:
+        return read_manifest(bench.run(result.run_id)).outcome is not None
+    except DataError:
+        return True
+
+
+def _running(result: RunResult) -> RunResult:
+    """Return a run that is under way without what its evidence gives so far: that is no number, and its gaps are no fault."""
+    empty: dict[str, Any] = {"throughput": None, "readings": (), "error": None, "tempo": None, "by_rank": {}}
+    return replace(result, state=RUNNING, repeated_by="", qualifications=(), step_times=None, unsteady=(), digests=(), **empty)
+
+
+def _note(bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> str:
+    if counts.measured == counts.planned:
+        return ""
+    words = [f"{counts.measured} of {counts.planned} planned runs measured", *counts.words()]
+    state = "in progress" if is_held else "incomplete"
+    return "; ".join([f"{state}: {', '.join(words)}", *_commands(shlex.quote(bench_id), results, counts, is_held)])
+
+
+def _commands(bench: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> Iterator[str]:
+    """Yield what adds the missing runs."""
+    if is_held:
+        yield f"orch attach {bench} follows it"
+        return
+    again = {result.repeated_by for result in results if not result.is_good}
+    if RESUME in again or counts.never_run:
+        yield f"{RESUME} {bench} continues it"
+    if RETRY in again:
+        yield f"{RETRY} {bench} repeats what failed by itself"
+    if "" in again:
+        yield "only a new orch bench measures again what finished without a valid number"

@@ -1,0 +1,51 @@
+"""Doubts about the repeats of a configuration that follow from comparing them with each other, or with another dtype's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.results.cells import Cell
+from orchestrator.results.numbers.physics import SLACK
+from orchestrator.results.numbers.throughput import published
+from orchestrator.results.run import RunResult
+
+__all__ = ["slower_than_wider", "equal_repeats"]
+
+_BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16}
+_DIGESTS = (
+    "the logs of {} are equal byte for byte",
+    "the step times of {} are equal to the microsecond",
+)
+
+
+def equal_repeats(runs: Sequence[RunResult]) -> list[str]:
+    """Return a text for each group of repeats with the same log, or with the same step times: they are one measurement."""
+    texts = []
+    seen: set[tuple[int, ...]] = set()
+    for place, words in enumerate(_DIGESTS):
+        groups: dict[str, list[int]] = {}
+        for run in runs:
+            if len(run.digests) > place and not run.simulated:
+                groups.setdefault(run.digests[place], []).append(run.repeat)
+        for repeats in groups.values():
+            if len(repeats) > 1 and tuple(repeats) not in seen:
+                seen.add(tuple(repeats))
+                texts.append(f"{words.format('repeats ' + ', '.join(map(str, repeats)))}: one measurement, not {len(repeats)}")
+    return texts
+
+
+def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
+    """Return a text if a configuration is slower than the same one in a wider dtype, as if the narrow type had not been used.
+
+    The fastest repeat counts against the slowest of the wider type. Wait times of a simulated program are no reason for doubt.
+    """
+    bits = _BITS.get(cell.spec.dtype, 0)
+    rivals = [
+        other
+        for other in cells
+        if _BITS.get(other.spec.dtype, 0) > bits > 0 and other.speeds and other.key("dtype") == cell.key("dtype")
+    ]
+    fastest = max(rivals, key=lambda other: min(other.speeds), default=None)
+    if cell.simulated or not cell.speeds or not fastest or min(fastest.speeds) <= (1 + SLACK) * max(cell.speeds):
+        return []
+    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({published(fastest.median or 0.0):.2f} samples/s)"]

@@ -1,0 +1,49 @@
+"""What a node answers of processes that are left, as errors of a command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RunError
+from orchestrator.nodes.remains import Remains
+
+
+def test_nothing_left_is_nothing_to_say() -> None:
+    remains = Remains.of({"left": [], "stopped": ["r1"]}, "a")
+    assert (remains.words, remains.errors("a"), remains.processes) == ("", [], ())
+
+
+def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
+    answer = {
+        "left": [[7, "r1"], [8, "r1"], [9, "r2"]],
+        "unverified": {"r3": [[11, "sleep"], [12, "python3"]], "r4": []},
+        "alive": ["r5"],
+    }
+    remains = Remains.of(answer, "a")
+    errors = remains.errors("a")
+    assert [(error.host, error.run_id, error.kind, error.exit_code) for error in errors] == [
+        ("a", "r1", "rank_failed", 1),
+        ("a", "r2", "rank_failed", 1),
+        ("a", "r3", "not_verified", 1),
+        ("a", "r4", "not_verified", 1),
+        ("a", "r5", "not_verified", 1),
+    ]
+    assert errors[0].message == "processes 7, 8 still run after SIGKILL"
+    assert "processes 11 (sleep), 12 (python3) may belong to it" in errors[2].message and "ps -fp 11,12" in errors[2].hint
+    assert "cannot be seen from here" in errors[3].message and errors[3].hint == ""
+    assert remains.processes == ((11, "sleep"), (12, "python3"), (0, "not visible"))
+    assert all(words in remains.words for words in ("7, 8, 9 still run", "not verified: processes 11", "supervisor of r5"))
+
+
+def test_a_crowd_is_counted_and_not_listed() -> None:
+    (error,) = Remains(left=tuple((pid, "r1") for pid in range(100, 130))).errors("a")
+    assert error.message.endswith("118, 119 and 10 more still run after SIGKILL")
+
+
+@pytest.mark.parametrize("answer", [{"left": 7}, {"left": [[1]]}, {"unverified": {"r": [["x", "y"]]}}, {"unverified": [1]}])
+def test_an_answer_that_is_none_is_named_as_such(answer: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match="malformed") as caught:
+        Remains.of(answer, "a")
+    assert (caught.value.kind, caught.value.host) == ("result_invalid", "a")
