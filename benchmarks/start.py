@@ -17,15 +17,18 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TRAINER, PLAIN = HERE.parent / "remote" / "train_pytorch.py", HERE / "plain_ddp.py"
 FIRST_STEP = re.compile(r"^orch step=1 .*?step_time_s=([0-9.]+)", re.M)
+NEW_DIRECTORY = "trainer, a new directory"
 CONDITIONS: dict[str, tuple[Path, list[str], dict[str, str]]] = {
     "plain script": (PLAIN, [], {}),
     "trainer": (TRAINER, [], {}),
+    NEW_DIRECTORY: (TRAINER, [], {}),
     "trainer, cuDNN's first choice": (TRAINER, ["--cudnn-benchmark", "false"], {}),
     "trainer, no compute cache": (TRAINER, [], {"CUDA_CACHE_DISABLE": "1"}),
     "trainer, one thread": (TRAINER, [], {"OMP_NUM_THREADS": "1"}),
@@ -62,7 +65,9 @@ def run(name: str, options: argparse.Namespace) -> tuple[float, float, float]:
         argv += [f"--{option.replace('_', '-')}", getattr(options, option)]
     argv += ["--steps", "8", "--warmup-steps", "4", *words]
     began, busy_before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ | variables)
+    with tempfile.TemporaryDirectory() as new:
+        cwd = new if name == NEW_DIRECTORY else None
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | variables)
     wall, busy = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{name}: exit status {done.returncode}\n{done.stderr[-2000:]}")

@@ -54,6 +54,7 @@ from torch_steps import (
     DeviceClock,
     Replayed,
     averaging,
+    from_root,
     learner,
     reduction,
     scale_of,
@@ -209,7 +210,8 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     for number in range(1, args.steps + 1):
         images, labels = next(data)
         clock.begin()
-        loss, output = take(images, labels)
+        with from_root() if number == 1 else nullcontext():
+            loss, output = take(images, labels)
         input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
     input_wait_s += tell(clock.rest())
 

@@ -484,6 +484,25 @@ def test_a_step_of_the_module_alone_trains_and_reduces_nothing(trainer: ModuleTy
     assert len(set(found)) == 6
 
 
+def test_only_the_first_step_works_from_the_root_directory(
+    trainer: ModuleType, alone: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch
+
+    directories: list[str] = []
+    take = trainer.taken
+
+    def recorded(*arguments: Any) -> Any:
+        directories.append(os.getcwd())
+        return take(*arguments)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trainer, "taken", recorded)
+    asked = argparse.Namespace(**vars(alone) | {"steps": 3, "solo_steps": 0})
+    trainer.train(asked, trainer.Identity(0, 0, 1, 0), torch.device("cpu"))
+    assert directories == ["/", str(tmp_path), str(tmp_path)]
+
+
 @pytest.mark.parametrize(("option", "values"), [("static_graph", ["on", "off"]), ("bucket_view", ["true", "false"]),
                                                 ("optimizer", ["fused", "foreach", "plain"])])  # fmt: skip
 def test_options_of_speed_leave_the_losses_as_they_are(
