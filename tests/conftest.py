@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests that run in the background of a shell script inherit an ignored Ctrl-C, and so would the commands they interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # No deadline for an example: machines are shared, and what takes long shows in --durations.
     if config.getoption("--unit"):
         examples.share = 0.2
