@@ -164,6 +164,16 @@ def example(image, label):
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 
+def image_path(args, index):
+    """Return the relative path of an image."""
+    return "train/class%04d/%06d.jpg" % (index % args.classes, index)
+
+
+def record_path(number):
+    """Return the relative path of a file of records."""
+    return "tfrecord/train-%05d-of-%05d" % (number, RECORD_FILES)
+
+
 def files(args):
     """Yield (relative path, bytes) of every file of the data set, image files first."""
     records = [[] for _ in range(RECORD_FILES)]
@@ -174,14 +184,27 @@ def files(args):
         longer = int(args.size * (1 + shape / 2))
         width, height = (longer, args.size) if index % 2 else (args.size, longer)
         image = jpeg(width, height, "%d image %d" % (args.seed, index))
-        yield "train/class%04d/%06d.jpg" % (label, index), image
+        yield image_path(args, index), image
         records[index % RECORD_FILES].append(record(example(image, label)))
     for number, entries in enumerate(records):
-        yield "tfrecord/train-%05d-of-%05d" % (number, RECORD_FILES), b"".join(entries)
+        yield record_path(number), b"".join(entries)
+
+
+def files_on_disk(args):
+    """Yield (relative path, bytes) of the same files as they are on disk. Raises OSError if one cannot be read."""
+    for path in [image_path(args, index) for index in range(args.images)] + list(map(record_path, range(RECORD_FILES))):
+        with open(os.path.join(args.dir, path), "rb") as file:
+            yield path, file.read()
+
+
+def line_of(path, data):
+    """Return what the data set's digest counts of a file."""
+    return ("%s\0%s\n" % (path, hashlib.sha256(data).hexdigest())).encode()
 
 
 def made_before(args, made_from):
-    """Return the description of an existing data set if it was made from the same arguments; refuse any other content."""
+    """Return the description of an existing data set if it was made from the same arguments and is undamaged; refuse any other
+    content."""
     try:
         with open(os.path.join(args.dir, "dataset.json")) as file:
             description = json.load(file)
@@ -192,6 +215,18 @@ def made_before(args, made_from):
     made = description.get("made_from") if isinstance(description, dict) else None
     if made != made_from:
         raise SystemExit("%s: expected no data set or one made from %s, it has one of %s" % (args.dir, made_from, made))
+    digest = hashlib.sha256()
+    try:
+        for path, data in files_on_disk(args):
+            digest.update(line_of(path, data))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SystemExit(
+            "%s: expected the data set of dataset.json, found none; remove %s to make it anew" % (error.filename, args.dir)
+        )
+    if digest.hexdigest() != description.get("sha256"):
+        raise SystemExit(
+            "%s: expected the data set of dataset.json, its files differ from it; remove it to make it anew" % args.dir
+        )
     return description
 
 
@@ -212,7 +247,7 @@ def make(args):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "wb") as file:
                 file.write(data)
-            digest.update(("%s\0%s\n" % (path, hashlib.sha256(data).hexdigest())).encode())
+            digest.update(line_of(path, data))
             total += len(data)
         description = {"made_from": made_from, "sha256": digest.hexdigest(), "bytes": total, "images": args.images}
         with open(os.path.join(partial, "dataset.json"), "w") as file:
