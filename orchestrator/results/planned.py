@@ -114,6 +114,6 @@ def _commands(bench: str, results: Sequence[RunResult], counts: Counts, is_held:
     if RESUME in again or counts.never_run:
         yield f"{RESUME} {bench} continues it"
     if RETRY in again:
-        yield f"{RETRY} {bench} repeats what failed by itself"
+        yield f"{RETRY} {bench} repeats failed runs"
     if "" in again:
-        yield "only a new orch bench measures again what finished without a valid number"
+        yield "runs that finished without a valid number are measured again only by a new orch bench"

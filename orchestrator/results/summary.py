@@ -188,7 +188,7 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
     rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
     again = sorted({run.repeated_by for run in tried if run.repeated_by})
-    retry = f"{' or '.join(again)} makes them" if again else "a new orch bench measures new ones"
+    retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
         return f"{series}: no speedup yet, because no 1n1g run is over"
     return f"{series}: no speedup, because there is no good 1n1g run; {retry if tried else rerun}"

@@ -60,7 +60,7 @@ def test_a_run_that_failed_by_itself_needs_the_option(tmp_path: Path) -> None:
     rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
     planned = conducted(rig)
     assert planned.counts == Counts(planned=2, measured=0, failed=2, interrupted=0, running=0, never_run=0)
-    assert planned.note.endswith("2 failed; orch resume --retry-failed bench-1 repeats what failed by itself")
+    assert planned.note.endswith("2 failed; orch resume --retry-failed bench-1 repeats failed runs")
 
 
 def test_a_run_under_way_is_running_and_has_no_error(tmp_path: Path) -> None:

@@ -143,9 +143,9 @@ def test_without_a_baseline_there_is_a_note_with_what_gives_one_to_this_table() 
 
 def test_a_failed_1n1g_is_no_baseline() -> None:
     for command, words in (
-        ("orch resume --retry-failed", "orch resume --retry-failed makes them"),
-        ("orch resume", "orch resume makes them"),
-        ("", "a new orch bench measures new ones"),
+        ("orch resume --retry-failed", "orch resume --retry-failed repeats it"),
+        ("orch resume", "orch resume repeats it"),
+        ("", "a new orch bench measures a new one"),
     ):
         summary = summarize([replace(failed("1n1g", 1), repeated_by=command), *cell("1n2g", [10.0] * 3)])
         assert [row.speedup for row in summary.rows] == [None, None]
