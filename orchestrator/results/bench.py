@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 
-from orchestrator.errors import DataError, recorded_error
+from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
+from orchestrator.record.refused import errors_before_runs
 from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
@@ -63,11 +64,9 @@ def notes_of(bench: BenchDir) -> list[str]:
 
 def _refusals(bench: BenchDir) -> list[str]:
     """Return why a bench that is over has no run: one text for all hosts with the same reason."""
-    over = [entry for entry in bench.events() if entry.event == Event.OVER] if not bench.runs() else []
     hosts: dict[str, list[str]] = {}
-    for error in over[-1].errors if over else ():
-        recorded = recorded_error(error, "")
-        hosts.setdefault(str(recorded), []).append(recorded.host)
+    for error in errors_before_runs(bench):
+        hosts.setdefault(str(error), []).append(error.host)
     return [f"nothing was run: {fold(filter(None, names))}{': ' if any(names) else ''}{text}" for text, names in hosts.items()]
 
 

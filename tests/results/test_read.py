@@ -44,6 +44,7 @@ def bench(tmp_path: Path) -> BenchDir:
 
 def test_a_bench_that_ended_before_its_first_run_says_why_once_for_all_hosts(bench: BenchDir) -> None:
     errors = [{"kind": "node_unfit", "message": "no torch", "hint": "install it", "host": host} for host in ("n1", "n2")]
+    bench.event("begun")
     bench.event("over", code=1, errors=[*errors, {"kind": "interrupted", "message": "stopped by a signal"}])
     assert notes_of(bench) == ["nothing was run: n[1-2]: no torch. install it", "nothing was run: stopped by a signal"]
     build(bench, "r1")
