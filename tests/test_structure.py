@@ -55,7 +55,7 @@ DOORS = {
     "inventory": "secrets values versions",
     "logs": "failure_table failures nccl parse steps",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
-    "plan": "bench folders framework measures placement render request spec words",
+    "plan": "bench environment folders framework measures placement render request spec words",
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
         "state_file"

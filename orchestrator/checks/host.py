@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.inventory import Host
+from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.inventory.versions import number
 from orchestrator.plan import Framework
 
@@ -26,6 +26,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
         ok(host.name, "runner", f"python {facts['runner_python']}, kernel {facts['kernel']}"),
         _held(host, facts),
         _framework(host, facts, framework),
+        _references(host),
         _disk(host, facts),
         _limits(host, facts),
         _shared_memory(host, facts),
@@ -63,6 +64,15 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
         return failed(host.name, framework.name, str(versions["error"]), f"{framework.name} importable", hint)
     found = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
     return ok(host.name, framework.name, found if facts.get("imported", True) else f"{found}, not started")
+
+
+def _references(host: Host) -> Check | None:
+    """Warn of variables whose value looks like a reference and is passed on as it is written; the values may be secrets."""
+    names = [name for name, value in host.env.items() if REFERENCE.search(value) and not takes_references(name)]
+    if not names:
+        return None
+    hint = "only variables whose name ends in PATH refer to others; export this one in vars.setup if the node is to expand it"
+    return warning(host.name, "env", f"$ in {', '.join(names)} is passed on as it is written", "literal values", hint)
 
 
 def _disk(host: Host, facts: Mapping[str, Any]) -> Check:

@@ -76,6 +76,10 @@ def _is_jump(value: Any) -> bool:
     return all(hop and _USER.fullmatch(hop[1] or "me") and 0 < int(hop[3] or 22) < 65536 for hop in hops)
 
 
+def _is_lines(value: Any) -> bool:
+    return all(map(_is_text, value)) if isinstance(value, list) else _is_text(value)
+
+
 def _is_value(value: Any) -> bool:
     """Return True if templates can use a value: it is not None, and no text in it contains NUL."""
     if isinstance(value, list | dict):
@@ -132,6 +136,7 @@ class _Vars(_Strict):
     python: _Path = ""
     data_dir: Annotated[str, _takes("an absolute path", is_whole, WHOLE)] = ""
     workdir: _Path = ""
+    setup: Annotated[Any, _takes("a line of bash, or a list of lines", _is_lines, "for example [module load cuda]")] = ""
 
 
 _Least = Annotated[float | int, _takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]

@@ -15,6 +15,7 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import owner_words
 from orchestrator.nodes.fanout import each
 from orchestrator.plan import Framework
+from orchestrator.plan.environment import env_file
 
 __all__ = ["capture"]
 
@@ -44,6 +45,7 @@ def capture(
             "facts",
             timeout_s=150,
             python=list(node.host.python),
+            environment=env_file(framework, node.host, {}),
             probe=probe,
             probe_timeout_s=120,
             ports=list(ports),

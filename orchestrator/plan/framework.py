@@ -103,6 +103,7 @@ class Framework:
     ``dtype_reasons`` explains for each device why its table of types is short, ``caveats`` what qualifies every number that
     the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the parameters of `orch tune`,
     the most influential first. ``payload`` names the files, and folders such as ``models/``, that are sent to nodes as one set.
+    ``setup`` are lines of bash that run on every node before anything else of a run, in the same shell.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Framework:
     published: Mapping[str, Any] = field(default_factory=dict)
     measures: str = TRAINING
     tunes: tuple[Knob, ...] = ()
+    setup: tuple[str, ...] = ()
 
     @property
     def measure(self) -> Measure:

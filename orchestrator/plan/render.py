@@ -6,14 +6,14 @@ Templates see only the values listed in `_context`; `orchestrator.plan.sandbox` 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import REFERENCE, Host, Redaction, takes_references
+from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.values import RESERVED
+from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.sandbox import HostVariables, command, rendered
@@ -21,8 +21,6 @@ from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
-# Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
-_BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _VARIABLES = "env.sh"
 # An assignment, or a removal by unset, env -u or export -n. `-x ORCH_RUN_ID`, which passes the variable on, is neither.
 _CHANGES_IDENTITY = re.compile(
@@ -107,6 +105,8 @@ def render(
         host = hosts[slot.host]
         _check_requirements(framework, host)
         context = _context(framework, spec, placement, slot, host, run_id, payload)
+        setup = "\n".join(setup_lines(framework, host))
+        _check_identity(setup, setup, f"setup of {framework.name} and host {host.name}")
         files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
@@ -120,35 +120,6 @@ def render(
         ports = framework.ports_of(slot.node_rank, slot.nproc, placement.master_port)
         nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh"), ports))
     return Plan(run_id, repeat, spec, placement, dict(payload), tuple(nodes), launch)
-
-
-def env_file(framework: Framework, host: Host, chosen: Mapping[str, str]) -> str:
-    """Return the shell file with the run's variables: orch's own, the framework's, the host's, the spec's. The last wins.
-
-    A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
-    """
-    variables = _environment(framework, host, chosen).items()
-    return "".join(
-        f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
-        for name, value in variables
-    )
-
-
-def _with_references(value: str) -> str:
-    """Return a shell word whose references are expanded; a variable that is not set on the node is empty."""
-    words, end = [], 0
-    for match in REFERENCE.finditer(value):
-        if text := value[end : match.start()]:
-            words.append(shlex.quote(text))
-        words.append(f'"${{{match[1] or match[2]}-}}"')
-        end = match.end()
-    if text := value[end:]:
-        words.append(shlex.quote(text))
-    return "".join(words) or "''"
-
-
-def _environment(framework: Framework, host: Host, chosen: Mapping[str, str]) -> dict[str, str]:
-    return _BASE_ENV | dict(framework.env) | dict(host.env) | dict(chosen)
 
 
 def _check_requirements(framework: Framework, host: Host) -> None:
@@ -192,7 +163,7 @@ def _context(
     run_id: str,
     payload: Mapping[str, str],
 ) -> dict[str, Any]:
-    variables = HostVariables(host.name, host.vars)
+    host_vars = HostVariables(host.name, host.vars)
     payload_set = payload_digest(payload)
     return {
         "run_id": run_id,
@@ -207,10 +178,10 @@ def _context(
         "master_port": placement.master_port,
         "addresses": [other.address for other in placement.slots],
         "python": command(host.python),
-        "runner_python": variables.get("runner_python", "python3"),
-        "host_vars": variables,
+        "runner_python": host_vars.get("runner_python", "python3"),
+        "host_vars": host_vars,
         # The variables that a launcher must pass to the processes it starts on other nodes.
-        "env_names": [*_environment(framework, host, spec.env), "ORCH_RUN_ID"],
+        "env_names": [*variables(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
         # Relative to the run's directory, because the path of the work directory differs between nodes.
         "payload": {name: _from_run(payload_path(name, payload_set)) for name in payload},

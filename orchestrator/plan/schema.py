@@ -119,6 +119,7 @@ class _Framework(_Strict):
     device_defaults: dict[Device, dict[str, Scalar]] = {}
     options: dict[str, _Option] = {}
     env: dict[str, str] = {}
+    setup: list[str] = []
     files: list[_File]
     payload: list[Annotated[str, AfterValidator(_payload_name)]] = []
     requires: dict[str, str] = {}
@@ -188,6 +189,7 @@ def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str
         published=model.published.model_dump() if model.published else {},
         measures=model.measures,
         tunes=tuple(knobs),
+        setup=tuple(model.setup),
     )
 
 

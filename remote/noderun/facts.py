@@ -57,8 +57,9 @@ def op_facts(request):
         "time": time.time(),
         "ports_busy": [],
     }
-    versions, paths = installed(request["python"], request["distributions"]) if "distributions" in request else ({}, [])
-    facts["framework"] = versions or framework_facts(request["python"], request["probe"], request["probe_timeout_s"])
+    python, environment = request["python"], request["environment"]
+    versions, paths = installed(python, request["distributions"], environment) if "distributions" in request else ({}, [])
+    facts["framework"] = versions or framework_facts(python, request["probe"], request["probe_timeout_s"], environment)
     facts["imported"] = not versions
     for port in request["ports"]:
         try:

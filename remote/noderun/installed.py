@@ -4,19 +4,21 @@ import hashlib
 import itertools
 import json
 import os
+import re
+import signal
 import stat
 
 from noderun.files import digest_of, names_in, why
 from noderun.logs import MAX_FILES
 
 
-def installed(python, names):
+def installed(python, names, environment):
     """Return ({name: version}, paths searched) of the distributions that an interpreter would find; see `framework_facts`.
 
     None of them is imported, which takes seconds for a framework: pip creates a folder ``name-version`` for each.
     """
     code = "import json,sys;print(json.dumps([sys.executable]+sys.path))"
-    answer = framework_facts(python, code, 60)
+    answer = framework_facts(python, code, 60, environment)
     if isinstance(answer, dict):
         return {}, []
     paths = [os.path.realpath(answer[0])] + [path for path in answer[1:] if os.path.isdir(path)]
@@ -30,32 +32,62 @@ def installed(python, names):
     return {name: version for name, version in versions.items() if version}, paths
 
 
-def framework_facts(python, probe, timeout_s):
+def framework_facts(python, probe, timeout_s, environment):
     """Return the versions that the framework's own interpreter reports, or {"error": …} with what failed.
 
-    ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt", "python"]``.
+    ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt", "python"]``, and
+    ``environment`` the shell text that a run executes first: modules and variables decide which interpreter that is.
     """
-    import subprocess
-
     words = [os.path.expanduser(word) for word in python]
     python = " ".join(words)
     try:
-        done = subprocess.run(
-            words + ["-c", probe],
+        out, err = in_environment(environment, words + ["-c", probe], timeout_s)
+    except TimeoutError:
+        return {"error": "%s did not answer within %g s" % (python, timeout_s)}
+    except OSError as error:
+        return {"error": "/bin/bash: %s" % error.strerror}
+    try:
+        return json.loads(out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = re.sub(r"^/dev/fd/\d+: line \d+: (exec: )?", "", (err.strip().splitlines() or ["it printed nothing"])[-1])[:400]
+        return {"error": last if last.startswith((words[0] + ": ", "setup: ")) else "%s: %s" % (python, last)}
+
+
+def in_environment(environment, argv, timeout_s):
+    """Return (standard output, standard error) of a program that bash starts after a shell text.
+
+    The text may hold secrets, so it goes through a pipe: arguments can be read by every user of the machine, and standard input
+    by the commands of the text. Raises OSError without bash, TimeoutError.
+    """
+    import subprocess
+
+    script, end = os.pipe()
+    try:
+        process = subprocess.Popen(
+            ["/bin/bash", "/dev/fd/%d" % script] + argv,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
+            pass_fds=[script],
+            start_new_session=True,
         )
-    except OSError as error:
-        return {"error": "%s: %s" % (python, error.strerror)}
-    except subprocess.TimeoutExpired:
-        return {"error": "%s did not answer within %g s" % (python, timeout_s)}
+    except OSError:
+        os.close(end)
+        raise
+    finally:
+        os.close(script)
     try:
-        return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
-        return {"error": "%s: %s" % (python, last[0][:400])}
+        with os.fdopen(end, "wb") as pipe:
+            pipe.write(environment.encode() + b'exec "$@"\n')
+    except BrokenPipeError:  # a line of the text has ended the shell
+        pass
+    try:
+        streams = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise TimeoutError
+    return tuple(stream.decode("utf-8", "replace") for stream in streams)
 
 
 def program_digest(path):

@@ -36,6 +36,7 @@ FACTS = {
     "python": [sys.executable],
     "probe": "print('{}')",
     "probe_timeout_s": 20,
+    "environment": "",
     "ports": [],
     "programs": [],
     "capture": "c1",

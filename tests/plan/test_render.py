@@ -21,10 +21,11 @@ from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.plan import folders as library
 from orchestrator.plan import framework as framework_module
 from orchestrator.plan import sandbox
+from orchestrator.plan.environment import env_file
 from orchestrator.plan.folders import FrameworkFolder, frameworks, open_framework
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
-from orchestrator.plan.render import NodePlan, Plan, RenderedFile, env_file, folded, render, without_secrets
+from orchestrator.plan.render import NodePlan, Plan, RenderedFile, folded, render, without_secrets
 from orchestrator.plan.sandbox import command
 from orchestrator.plan.spec import RunSpec
 from tests.support.examples import examples
@@ -76,6 +77,39 @@ def test_references_in_search_paths_are_expanded_on_the_node_and_in_nothing_else
     assert done.stdout.split("\0")[:-1] == [
         "/x:/bin", "/b  b/lib it's:/$(id):`id`:/b  b:$1:$", "/m:", "pa$BASE", "/b  b/b  b",
     ], done.stderr  # fmt: skip
+
+
+def environment_of(script: str, name: str) -> subprocess.CompletedProcess[str]:
+    """Execute a script as launch.sh does, then print a variable and the options of the shell."""
+    text = f'set -euo pipefail\n{script}printf \'%s|%s\' "${name}" "$-"'
+    variables = {"PATH": "/bin:/usr/bin"}
+    return subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictness() -> None:
+    lines = ["export LD_LIBRARY_PATH=/m$UNSET", "f() { false; true; }; f", "NCCL_ALGO=Tree\nexport NCCL_ALGO\n"]
+    host = Host("n", "10.0.0.1", env={"LD_LIBRARY_PATH": "/x:$LD_LIBRARY_PATH", "NCCL_ALGO": "Ring"}, vars={"setup": lines})
+    script = env_file(replace(FRAMEWORK, setup=("export LATER=$NCCL_ALGO",)), host, {})
+    done = {name: environment_of(script, name).stdout for name in ("LD_LIBRARY_PATH", "NCCL_ALGO", "LATER")}
+    assert {name: value.split("|")[0] for name, value in done.items()} == {
+        "LD_LIBRARY_PATH": "/x:/m", "NCCL_ALGO": "Ring", "LATER": "Tree",
+    }  # fmt: skip
+    assert all({"e", "u"} <= set(value.split("|")[1]) for value in done.values())
+
+
+def test_a_setup_line_that_fails_ends_the_run_with_its_words() -> None:
+    host = Host("n", "10.0.0.1", vars={"setup": ["true", "cd '/no such'  # it's", "echo after"]})
+    done = environment_of(env_file(FRAMEWORK, host, {}), "HOME")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines()[-1] == "setup: line 2 (cd '/no such' # it's) ended with exit code 1"
+
+
+def test_setup_lines_cannot_change_the_identity_of_a_run() -> None:
+    host = Host("n", "10.0.0.1", gpus=1, vars={"setup": "unset ORCH_RUN_ID"})
+    spec = RunSpec("echo", "resnet50", 1, 1, "cuda", 128, "fp32", "synthetic", 20, 5, 60.0, {})
+    with pytest.raises(ConfigError) as caught:
+        render(FRAMEWORK, {}, spec, place(spec, [host], 20000), {"n": host}, run_id="r", repeat=1, payload={})
+    assert "ORCH_RUN_ID" in caught.value.message and "host n" in caught.value.where
 
 
 def test_a_secret_with_a_reference_is_not_shown_in_part() -> None:

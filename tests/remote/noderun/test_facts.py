@@ -21,6 +21,9 @@ from noderun.files import root_directory
 from noderun.installed import program_digest
 from noderun.network import infiniband_ports
 from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
+from orchestrator.inventory import Host
+from orchestrator.plan.environment import env_file
+from tests.support import judge
 from tests.support.machine import (
     NEEDS_ROOT,
     Machine,
@@ -67,8 +70,15 @@ def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_p
 
 def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts of this machine, and what others told it."""
-    request = {"python": sys.executable, "probe": "print('{}')", "probe_timeout_s": 20, "ports": [], "capture": "c1"}
-    answer = machine.ask("facts", **request, **more)
+    request = {
+        "python": [sys.executable],
+        "probe": "print('{}')",
+        "probe_timeout_s": 20,
+        "environment": "",
+        "ports": [],
+        "capture": "c1",
+    }
+    answer = machine.ask("facts", **request | more)
     return answer["facts"], unpacked(answer["told"])
 
 
@@ -193,3 +203,40 @@ def test_a_work_directory_that_cannot_be_written_is_told_among_the_facts(machine
         assert "kernel_log" in told
     finally:
         subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=10)
+
+
+def test_the_interpreter_is_asked_in_the_environment_of_a_run(machine: Machine, tmp_path: Path) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    probe = "import json, os, shutil; print('noise'); print(json.dumps([shutil.which('python'), os.environ['B']]))"
+
+    def framework(*setup: str) -> Any:
+        host = Host("n", "10.0.0.1", env={"PATH": f"{python.parent}:$PATH"}, vars={"setup": list(setup)})
+        environment = "set -eu\n" + env_file(None, host, {})
+        return asked_for_facts(machine, python=["python"], probe=probe, environment=environment)[0]["framework"]
+
+    assert framework("read line || true", "export B=$UNSET") == [str(python), ""]
+    # Nothing can be read, least of all the shell text itself.
+    assert framework("read line") == {"error": "setup: line 1 (read line) ended with exit code 1"}
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("/no/such/python", "No such file or directory"),
+        ("no-such-python", "not found"),
+        ("/etc/passwd", "Permission denied"),
+    ],
+)
+def test_an_interpreter_that_does_not_start_is_named_once(machine: Machine, python: str, said: str) -> None:
+    error = asked_for_facts(machine, python=[python])[0]["framework"]["error"]
+    assert error.startswith(f"{python}: ") and error.endswith(said) and error.count(python) == 1
+
+
+def test_a_probe_that_does_not_end_is_killed_with_its_children(machine: Machine, tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    setup = f"sleep 300 & echo $! > {child}\nwait\n"
+    facts, _ = asked_for_facts(machine, environment=setup, probe_timeout_s=0.5)
+    assert facts["framework"]["error"].endswith("did not answer within 0.5 s")
+    judge.wait_for(lambda: not Path(f"/proc/{child.read_text().strip()}").exists(), 5, "the child lives")

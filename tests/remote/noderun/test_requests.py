@@ -36,7 +36,7 @@ def test_the_runner_works_under_every_python_of_this_machine(python: str, tmp_pa
     assert machine.put(("a/b.txt", b"text", 0o640)) == {"done": True}
     facts = machine.ask(
         "facts", python=[python], probe="import json; print(json.dumps({'x': 1}))", probe_timeout_s=20, ports=[],
-        interface="lo", data_dir=str(tmp_path), capture="c1",
+        environment="", interface="lo", data_dir=str(tmp_path), capture="c1",
     )["facts"]  # fmt: skip
     asked = [python, "-c", "import platform; print(platform.python_version())"]
     expected = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)

@@ -110,7 +110,7 @@ def test_altered_bytes_never_replace_a_good_file(machine: Machine) -> None:
 
 
 def test_nodes_that_share_a_directory_name_the_same_node_as_the_first(pair: tuple[Machine, Machine], machine: Machine) -> None:
-    request = {"python": machine.python, "probe": "print('{}')", "probe_timeout_s": 20, "ports": []}
+    request = {"python": [machine.python], "probe": "print('{}')", "probe_timeout_s": 20, "environment": "", "ports": []}
     one, other = pair
     firsts = [node.ask("facts", capture="c1", **request)["facts"]["workdir_first"] for node in (one, other, machine)]
     assert firsts == ["node1 in c1", "node1 in c1", "node1 in c1"]

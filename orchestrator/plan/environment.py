@@ -1,0 +1,78 @@
+"""The shell text that gives a run its environment: setup lines first, then the variables of orch, framework, host and spec."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import REFERENCE, Host, takes_references
+from orchestrator.plan.framework import Framework
+
+__all__ = ["env_file", "setup_lines", "variables"]
+
+# Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
+_BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+# Modules and conda use variables that are not set, and commands that fail, so -e and -u are off for these lines.
+_SETUP = """\
+orch_shell_options=$-
+set +eu
+{lines}
+case $orch_shell_options in *e*) set -e ;; esac
+case $orch_shell_options in *u*) set -u ;; esac
+unset orch_shell_options
+"""
+
+
+def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str]) -> str:
+    """Return the shell file: the setup lines of the host and of the framework, then the variables, so that these win.
+
+    A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
+    A setup line that fails ends the shell with a message. Raises ConfigError if ``vars.setup`` is no text.
+    """
+    return _setup(setup_lines(framework, host)) + "".join(
+        f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
+        for name, value in variables(framework, host, chosen).items()
+    )
+
+
+def variables(framework: Framework | None, host: Host, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return a run's variables on a host: orch's own, the framework's, the host's, the spec's. The last wins."""
+    return _BASE_ENV | dict(framework.env if framework else {}) | dict(host.env) | dict(chosen)
+
+
+def setup_lines(framework: Framework | None, host: Host) -> list[str]:
+    """Return the texts that run first, each of one or more lines of bash: ``vars.setup`` of the host, then the framework's.
+
+    Raises ConfigError if ``vars.setup`` is no text.
+    """
+    value = host.vars.get("setup") or []
+    lines = [value] if isinstance(value, str) else value
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        hint = "for example setup: [source /etc/profile, module load cuda]"
+        raise ConfigError("expected a line of bash, or a list of lines", where=f"vars.setup of host {host.name}", hint=hint)
+    return [line for line in (*lines, *(framework.setup if framework else ())) if line.strip()]
+
+
+def _setup(lines: Sequence[str]) -> str:
+    """Return the shell text that executes the lines in the current shell."""
+    if not lines:
+        return ""
+    executed = []
+    for number, line in enumerate(lines, 1):
+        what = shlex.quote(f"setup: line {number} ({' '.join(line.split())}) ended with exit code ")
+        executed.append(f'eval {shlex.quote(line)} || {{ echo {what}"$?" >&2; exit 1; }}')
+    return _SETUP.format(lines="\n".join(executed))
+
+
+def _with_references(value: str) -> str:
+    """Return a shell word whose references are expanded; a variable that is not set on the node is empty."""
+    words, end = [], 0
+    for match in REFERENCE.finditer(value):
+        if text := value[end : match.start()]:
+            words.append(shlex.quote(text))
+        words.append(f'"${{{match[1] or match[2]}-}}"')
+        end = match.end()
+    if text := value[end:]:
+        words.append(shlex.quote(text))
+    return "".join(words) or "''"
