@@ -67,8 +67,11 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
             by_run.setdefault(run, []).append(host)
     for run, names in by_run.items():
         typer.echo(f"running  {one_line(run)}  on {fold(names)}")
-    if not by_run and not doubtful:
-        typer.echo(f"no orch processes on {fold(answers)}" if answers else "no node answers")
+    idle = [host for host, answer in answers.items() if not answer["owner"]]  # who holds a node has a process there
+    if not answers:
+        typer.echo("no node answers")
+    elif idle and not by_run and not doubtful:
+        typer.echo(f"no orch processes on {fold(idle)}")
     for host, answer in answers.items():
         if answer["owner"]:
             typer.echo(f"held     {host}  by {one_line(owner_words(answer['owner']))}")
@@ -76,7 +79,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         if bench_id in refused:
             continue
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
-        if not rest and {"open", "planned"} & set(counts):
+        if not rest and {"open", "planned", "interrupted"} & set(counts):
             rest = f"; to continue: orch resume {bench_id}"
         typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
     if refused:

@@ -21,10 +21,17 @@ _DROPPED = bytes([*range(0x21), 0x7F, *b"\"'\\+"])
 _KEPT = re.compile(rb"[^\x00-\x20\x7f\"'\\+]+")
 # What comes between two parts of a wrapped value: a line end with what precedes the rest in the next line, such as the tag of a
 # launcher, an indent or a quote; and frames of tables (U+2500 to U+257F).
-_WRAP = re.compile(
-    rb"(?=[\r\n\xe2])(?:[\r\n]+(?:\[[^\[\]\s]{1,200}\](?:<std[a-z]{3,4}>)?:?)?(?:[ \t]|\xe2[\x94\x95][\x80-\xbf])*[\"']?"
-    rb"|(?:\xe2[\x94\x95][\x80-\xbf][ \t]*)+)"
-)
+_TAG = rb"\[[^\[\]\s]{1,200}\](?:<std[a-z]{3,4}>)?:?"
+_FRAME = rb"\xe2[\x94\x95][\x80-\xbf]"
+_WRAPPED = rb"[\r\n]+(?:%s)?(?:[ \t]|%s)*" % (_TAG, _FRAME)
+_FRAMED = rb"(?:%s[ \t]*)+" % _FRAME
+_WRAP = re.compile(rb"(?=[\r\n\xe2])(?:%s[\"']?|%s)" % (_WRAPPED, _FRAMED))
+# The same in data that hold a literal such as b'…' in several lines: what comes between two of its parts is more.
+_GAP = rb"(?:\s|%s|%s)*" % (_TAG, _FRAME)
+_BETWEEN = rb"[\"']%s[bu][\"']" % _GAP
+_WRAP_OF_LITERALS = re.compile(rb"%s|%s(?!%s)[\"']?|%s" % (_BETWEEN, _WRAPPED, _BETWEEN, _FRAMED))
+_BEGINS_OF_LITERALS = (b" b'", b' b"', b" u'", b' u"')
+_LITERAL = re.compile(rb"[\"']%s[\r\n]%s[bu][\"']" % (_GAP, _GAP))
 # What encodes a character: escapes of shells, C, Python and JSON, whose backslash may be written as %5C; URL encoding, once or
 # more; HTML entities. It begins with a set of bytes, so that the search can skip to the next of them.
 _ESCAPE = re.compile(
@@ -34,8 +41,10 @@ _ESCAPE = re.compile(
     rb"|%(?:25)*(?P<percent>[0-9A-Fa-f]{2})"
     rb"|&(?:amp;)*(?:\#x(?P<hex>[0-9A-Fa-f]{1,6})|\#(?P<decimal>[0-9]{1,7})|(?P<entity>quot|apos|amp|lt|gt));)"
 )
-# A tag, and an escape or a character, of which only the beginning has arrived.
-_CUT_TAG = re.compile(rb"[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?\Z")
+# A tag, what is between two parts of a literal, and an escape or a character, of which only the beginning has arrived.
+_CUT_WRAP = re.compile(
+    rb"(?:[\"']%s(?:[bu](?:[\"']%s)?)?)?(?:[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?)?\Z" % (_GAP, _GAP)
+)
 _CUT_ESCAPE = re.compile(
     rb"(?:(?:\\|%(?:25)*5[Cc])+(?:x[0-9A-Fa-f]?|u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7}|[0-3][0-7]?|"
     rb"u[dD][89abAB][0-9A-Fa-f]{2}(?:(?:\\|%(?:25)*5[Cc])+(?:u[0-9A-Fa-f]{0,3})?|%(?:25)*[25]?)?)?|%(?:25)*(?:2|[0-9A-Fa-f])?|"
@@ -48,6 +57,12 @@ _PERCENT = re.compile(rb"%[0-9A-Fa-f]{2}")
 _ENTITIES = {b"quot": b'"', b"apos": b"'", b"amp": b"&", b"lt": b"<", b"gt": b">"}
 
 
+def _wrap(data: bytes) -> re.Pattern[bytes]:
+    """Return what matches whatever wraps these data."""
+    may_hold = any(begin in data for begin in _BEGINS_OF_LITERALS)  # much faster
+    return _WRAP_OF_LITERALS if may_hold and _LITERAL.search(data) else _WRAP
+
+
 def plain(data: bytes) -> bytes:
     """Return the data without the bytes that are dropped."""
     return data.translate(None, _DROPPED)
@@ -55,7 +70,7 @@ def plain(data: bytes) -> bytes:
 
 def forms(data: bytes) -> list[bytes]:
     """Return the different texts that `readings` yields of data that hold these."""
-    whole = _WRAP.sub(b"", data)
+    whole = _wrap(data).sub(b"", data)
     return list(dict.fromkeys((plain(data), _decoded(whole, character), _decoded(whole, _point))))
 
 
@@ -63,8 +78,9 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
     """Yield the data as they are, and decoded in each way that may make a difference, with what decodes them: for `Reading.of`.
     In all of them the dropped bytes are missing."""
     yield plain(data), None
-    if any(mark in data for mark in _MARKS):
-        whole = _WRAP.sub(b"", data)
+    wrap = _wrap(data)
+    if wrap is not _WRAP or any(mark in data for mark in _MARKS):
+        whole = wrap.sub(b"", data)
         if b"\\" not in whole and b"&" not in whole and not _PERCENT.search(whole):  # much faster
             yield plain(whole), character
             return
@@ -75,8 +91,8 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
 
 def unfinished(data: bytes) -> Iterator[Reading]:
     """Yield what can be read of data that go on later. A tag, an escape or a character at their end may not be complete."""
-    if tag := _CUT_TAG.search(data):
-        data = data[: tag.start()]
+    if wrap := _CUT_WRAP.search(data):
+        data = data[: wrap.start()]
     whole = Reading.unwrapped(data)
     cut = _CUT_ESCAPE.search(whole.text)
     before = data[: whole.raw(cut.start())[0]] if cut else data
@@ -157,7 +173,7 @@ class Reading:
 
 def _unwrapped(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
     position = 0
-    for match in _WRAP.finditer(data):
+    for match in _wrap(data).finditer(data):
         yield data[position : match.start()], (position, match.start())
         position = match.end()
     yield data[position:], (position, len(data))

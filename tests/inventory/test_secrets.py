@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import doctest
 import json
+import pprint
 import re
 import subprocess
 from urllib.parse import quote
@@ -77,6 +78,18 @@ def test_no_part_of_eight_characters_is_left(text: str, name: str, width: int, i
     form = FORMS[name](secret)
     cleaned = redaction([secret]).text(wrapped(f"x {form} y", width, indent))
     assert SHOWN in cleaned and not remaining(cleaned, secret, indent), cleaned
+
+
+@pytest.mark.parametrize("indent", ["", "[1,0]<stdout>:"])
+@pytest.mark.parametrize("secret", ["hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789", "back\\nslash\\x41\\101u b", "b" * 30])
+@pytest.mark.parametrize("width", [1, 20, 80])
+def test_a_literal_in_parts_is_found_whole_and_in_a_stream(secret: str, width: int, indent: str) -> None:
+    clean = redaction([secret])
+    text = pprint.pformat({b"environment": {b"a": secret.encode() * 3, "b": [secret.encode()]}}, width=width)
+    data = text.replace("\n", "\n" + indent).encode()
+    assert not remaining(clean.data(data).decode(), secret, indent) and clean.data(data).startswith(b"{b'environment'")
+    for size in (1, 2, 7, 64):
+        assert b"".join(clean.stream(data[at : at + size] for at in range(0, len(data), size))) == clean.data(data)
 
 
 @given(secret_values, st.sampled_from(sorted(FORMS)), st.lists(st.integers(1, 30), max_size=20), st.integers(1, 60))
