@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
@@ -17,6 +18,11 @@ _LEAST_DISK = 256 << 20
 _LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
+_READ = (
+    *("python", "runner_python", "interface", "data_dir", "workdir", "setup", "cuda_visible_devices"),
+    *("gpus", "slots", "env", "expect", "ssh", "address"),
+)
+"""Names of variables that orch reads itself, and keys of a host that could be taken for one."""
 _LEAST_OF = {"nofile": 4096, "nproc": 4096}
 
 
@@ -27,6 +33,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
         _held(host, facts),
         _framework(host, facts, framework),
         _references(host),
+        _misspelt(host),
         _disk(host, facts),
         _limits(host, facts),
         _shared_memory(host, facts),
@@ -61,6 +68,8 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
     versions = facts["framework"]
     if "error" in versions:
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
+        if len(host.python) > 1 and host.python[0].startswith(("/", "~")):
+            hint += "; a path with a space needs quotes of its own"
         return failed(host.name, framework.name, str(versions["error"]), f"{framework.name} importable", hint)
     found = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
     return ok(host.name, framework.name, found if facts.get("imported", True) else f"{found}, not started")
@@ -73,6 +82,21 @@ def _references(host: Host) -> Check | None:
         return None
     hint = "only variables whose name ends in PATH refer to others; export this one in vars.setup if the node is to expand it"
     return warning(host.name, "env", f"$ in {', '.join(names)} is passed on as it is written", "literal values", hint)
+
+
+def _misspelt(host: Host) -> Check | None:
+    """Warn of variables that nothing reads and whose name is almost one that orch reads."""
+    meant = {
+        name: known[0]
+        for name in host.vars
+        if name not in _READ and not name.endswith("_dir") and (known := get_close_matches(name, _READ, 1, 0.8))
+    }
+    if not meant:
+        return None
+    hint = ", ".join(f"did you mean {known} instead of {name}?" for name, known in meant.items())
+    return warning(
+        host.name, "vars", f"{', '.join(meant)}, which orch does not read", "names that orch or a template reads", hint
+    )
 
 
 def _disk(host: Host, facts: Mapping[str, Any]) -> Check:

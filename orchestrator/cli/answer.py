@@ -40,7 +40,7 @@ def show(bench: BenchDir, as_json: bool) -> None:
         typer.echo(line)
     typer.echo(f"\n{answer(result)}")
     if files:
-        typer.echo(f"\nto use it: {shlex.join(_command(result, files))}")
+        typer.echo(f"\nto use it: {shlex.join(_command(result, files, bench.record().templates))}")
     elif result.verdict == "unfinished":
         option = " --retry-failed" if _pilot_failed(bench) else ""
         typer.echo(f"to continue: orch resume {shlex.quote(bench.path.name)}{option}")
@@ -88,13 +88,14 @@ def options_path(target: Path) -> Path:
     return target.with_name(f"{target.stem}.options.yaml")
 
 
-def _command(result: Tuned, files: list[Path]) -> list[str]:
+def _command(result: Tuned, files: list[Path], templates: Path | None) -> list[str]:
     """Return the `orch bench` command that uses the result."""
     from orchestrator.plan.spec import as_written
 
     spec = result.spec
     words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
     words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
+    words += ["--templates", os.path.relpath(templates)] if templates else []
     words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
     for path in files:
         words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]

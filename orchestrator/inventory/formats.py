@@ -165,7 +165,7 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
     for word in words:
         name, count = _counted(word) or (word, slots)
         valid = bool(_COUNT.fullmatch(count or "")) and int(count or 0) <= _MOST_SLOTS
-        if count == "22" and slots is None:
+        if slots is None and (count == "22" or (count or "").isdigit() and not valid and count != "0"):
             hint = "a number after the colon counts slots; the ssh port goes into a YAML inventory as ssh: {port: 22}"
             faults.append(ConfigError(f"expected a host, or host:slots, got {word[:60]!r}", where=place, hint=hint))
         elif count is not None and not valid:

@@ -75,12 +75,20 @@ class Host:
 
         Raises ConfigError for a quote without its counterpart.
         """
+        return self._command("python")
+
+    @property
+    def runner_python(self) -> tuple[str, ...]:
+        """The command that starts the interpreter of the node runner, in the same way: ``vars.runner_python``."""
+        return self._command("runner_python")
+
+    def _command(self, name: str) -> tuple[str, ...]:
         try:
-            return tuple(shlex.split(str(self.vars.get("python") or "python3"))) or ("python3",)
+            return tuple(shlex.split(str(self.vars.get(name) or "python3"))) or ("python3",)
         except ValueError as error:
-            hint = "write a path with a space in quotes: python: \"'/opt/my env/bin/python'\""
+            hint = f"write a path with a space in quotes: {name}: \"'/opt/my env/bin/python'\""
             message = f"expected an interpreter or a command, got {str(error).lower()}"
-            raise ConfigError(message, where=f"vars.python of host {self.name}", hint=hint) from None
+            raise ConfigError(message, where=f"vars.{name} of host {self.name}", hint=hint) from None
 
     @property
     def device(self) -> str:

@@ -140,8 +140,9 @@ def check_alias(name: str, where: str) -> None:
         got = f"{len(name.encode(errors='replace'))} bytes: {name[:20]!r}…"
         raise ConfigError(f"expected a host name of at most {_MAX_ALIAS_BYTES} bytes, got {got}", where=where)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) or name.endswith("."):
+        assigned = re.match(r"\w+[=:]", name)  # a line of another kind of file, with what may be a secret
         raise ConfigError(
-            f"expected a host name of letters, digits, '.', '_' and '-', got {name!r}",
+            f"expected a host name of letters, digits, '.', '_' and '-', got {assigned[0] + '…' if assigned else name!r}",
             where=where,
             hint="it begins with a letter, digit or '_' and does not end with '.'; write the real name into address:",
         )

@@ -83,7 +83,7 @@ def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, st
         "known_hosts": str(lab.directory / "known_hosts"),
         "config": str(lab.ssh_config),
     }
-    variables = {"interface": interface, "python": shlex.quote(lab.python), "runner_python": lab.python}
+    variables = {"interface": interface, "python": shlex.quote(lab.python), "runner_python": shlex.quote(lab.python)}
     if lab.kind == "namespaces":
         variables["lab_private"] = " ".join(PRIVATE)
     return "".join(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 import threading
 import time
 import zlib
@@ -89,7 +90,6 @@ class Node:
         self.redaction = redaction
         self.host: Host = transport.host
         self.root = str(self.host.vars.get("workdir", "~/.orch-node"))
-        self.runner_python = str(self.host.vars.get("runner_python", "python3"))
         self._runner = runner
         self.login_s = 0.0
         """Seconds that the last start of the login shell and the runner on the node took."""
@@ -205,9 +205,10 @@ class Node:
             else:
                 return idle
         began = time.monotonic()
-        argv = [self.runner_python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
+        python = self.host.runner_python
+        argv = [*python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
         channel = self.transport.popen(argv, timeout_s=timeout_s)
-        call = Call(channel, self.host, timeout_s, self.runner_python, self.redaction)
+        call = Call(channel, self.host, timeout_s, shlex.join(python), self.redaction)
         try:
             call.begin(_LEADER + self._runner + header, mark, timeout_s)
         except BaseException:

@@ -178,7 +178,7 @@ def _context(
         "master_port": placement.master_port,
         "addresses": [other.address for other in placement.slots],
         "python": command(host.python),
-        "runner_python": host_vars.get("runner_python", "python3"),
+        "runner_python": command(host.runner_python),
         "host_vars": host_vars,
         # The variables that a launcher must pass to the processes it starts on other nodes.
         "env_names": [*variables(framework, host, spec.env), "ORCH_RUN_ID"],

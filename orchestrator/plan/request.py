@@ -215,7 +215,8 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     until_ci, max_repeats = request.until_ci, request.max_repeats
     repeats = request.repeats or request.run_file.get("repeats")
     if repeats is None:
-        repeats = LEAST if until_ci else max(framework.default("repeats", device)[0] for framework in frameworks)
+        least = min(LEAST, max_repeats or LEAST)
+        repeats = least if until_ci else max(framework.default("repeats", device)[0] for framework in frameworks)
     if request.order not in ORDERS:
         raise ConfigError(f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}", where="--order")
     if max_repeats is not None and not until_ci:

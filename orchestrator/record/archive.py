@@ -297,7 +297,10 @@ def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
     with failures(target, needed, is_input=True):
         if os.path.lexists(target):
             raise FileExistsError
-        handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        try:
+            handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        except OSError as error:  # whose name is that of a file which nobody has asked for
+            raise OSError(error.errno, error.strerror, str(target)) from None
         try:
             with os.fdopen(handle, "wb") as out:
                 yield out

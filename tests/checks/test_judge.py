@@ -490,3 +490,11 @@ def test_a_reference_that_stays_literal_is_named_without_its_value() -> None:
     warned = judged(healthy(), replace(HOST, env=env))["env"]
     assert warned.verdict == "warning" and warned.found == "$ in CACHE, TOKEN is passed on as it is written"
     assert "env" not in judged(healthy(), replace(HOST, env={"PATH": "$PATH"}))
+
+
+def test_a_variable_whose_name_is_almost_one_that_orch_reads_is_named() -> None:
+    variables = {"inteface": "eth0", "pyhton": "/x", "slot": 2, "models_dir": "/m", "color": "red", "data_dir": "/d"}
+    warned = judged(healthy(), replace(HOST, vars=variables))["vars"]
+    assert warned.found == "inteface, pyhton, slot, which orch does not read"
+    assert "did you mean interface instead of inteface?" in warned.hint
+    assert "vars" not in judged(healthy(), replace(HOST, vars={"models_dir": "/m", "interface": "eth0", "data_dir": "/d"}))

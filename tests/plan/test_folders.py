@@ -152,8 +152,8 @@ def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
     recorder = home / "py thon"
     recorder.write_text(RECORDER)
     recorder.chmod(0o700)
-    variables = {key: str(recorder) for key in ("runner_python", "mpirun")}
-    variables["python"] = shlex.quote(str(recorder))  # a command of several words would be possible too
+    variables = {key: shlex.quote(str(recorder)) for key in ("python", "runner_python")}  # may be a command of several words
+    variables["mpirun"] = str(recorder)
     for key, held in FOLDERS[name].framework.requires.items():
         variables[key] = str(home / key)
         (home / key / held).parent.mkdir(parents=True)

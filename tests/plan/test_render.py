@@ -133,10 +133,11 @@ def test_an_interpreter_may_be_a_command_of_several_words(python: str, words: st
     assert sandbox.rendered("t", {"t": "{{ python }}"}, "sh", context, folder="f") == words
 
 
-def test_an_interpreter_with_an_open_quote_is_refused() -> None:
+@pytest.mark.parametrize("name", ["python", "runner_python"])
+def test_an_interpreter_with_an_open_quote_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        assert Host("n", "10.0.0.1", vars={"python": "'/opt/my env/python"}).python
-    assert "vars.python of host n" in caught.value.where and "no closing quotation" in caught.value.message
+        getattr(Host("n", "10.0.0.1", vars={name: "'/opt/my env/python"}), name)
+    assert f"vars.{name} of host n" in caught.value.where and "no closing quotation" in caught.value.message
 
 
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,9}\Z"), TEXTS, max_size=4))

@@ -195,6 +195,11 @@ def test_the_cap_of_repeats_is_at_least_what_a_bench_begins_with(repeats: int, m
     assert bench_of(request_of("resnet50", repeats=repeats, until_ci="1%")).schedule.max_repeats == most
 
 
+def test_a_bench_begins_with_no_more_repeats_than_its_cap() -> None:
+    schedule = bench_of(request_of("resnet50", until_ci="20%", max_repeats=5)).schedule
+    assert (schedule.repeats, schedule.max_repeats) == (5, 5)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -119,6 +119,13 @@ def test_a_full_disk_is_named_with_the_size_of_the_whole_archive(bench: BenchDir
         subprocess.run(["umount", str(place)], check=True)
 
 
+def test_a_folder_that_cannot_be_written_is_named_by_the_archive(bench: BenchDir, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as caught:
+        seal(bench, tmp_path / "file/a.tar", tables)
+    assert caught.value.where == str(tmp_path / "file/a.tar")
+
+
 def test_other_programs_read_it_and_find_the_same_seal(archive: Path, unpacked: Path) -> None:
     subprocess.run(["sha256sum", "--quiet", "--strict", "--check", SUMS], cwd=unpacked, check=True)
     done = subprocess.run(["sha256sum", SUMS], cwd=unpacked, check=True, capture_output=True, text=True)
