@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Bench, Json, find_bench, print_json
+from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Json, find_bench, known_secrets, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
 def collect(
     bench: Bench = "",
     accept_new: AcceptNew = False,
+    changed_secrets: ChangedSecrets = False,
     prune: Annotated[bool, typer.Option("--prune", help="Then remove completely collected runs from the nodes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,6 +51,8 @@ def collect(
     report, limits = [], record.limits or Limits()
     if to_contact:
         inventory = open_inventory(record.inventory)
+        if not changed_secrets:
+            known_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
         trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
         with Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster, transfer("logs") as moved:
             errors += cluster.open_what_answers().values()

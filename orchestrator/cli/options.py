@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project
+    from orchestrator.record.benchfile import BenchRecord
     from orchestrator.transport.ssh import Trust
 
 # Timers on a node overflow above this, and accept no infinity.
@@ -65,6 +66,21 @@ StallTimeout = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold, instead of refusing the bench.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
+
+
+ChangedSecrets = Annotated[
+    bool, typer.Option("--changed-secrets", help="Although secrets have other values now: the former ones are not hidden.")
+]
+
+
+def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> None:
+    """Raise ConfigError if secrets have changed since a bench was planned: former values could not be hidden in its logs."""
+    from orchestrator.errors import ConfigError
+
+    if changed := record.planned_with.changed_secrets(hosts) if record.planned_with else []:
+        message = f"expected the secrets that the bench was planned with, got other values of {', '.join(changed)}"
+        hint = f"the former values cannot be recognised in logs: put them back until the logs are collected, or {remedy}"
+        raise ConfigError(message, where=record.inventory, hint=hint)
 
 
 def waiting_s(wait: bool, limit: str) -> float:

@@ -134,7 +134,7 @@ class _View:
                 return [f"taking over {run.run_id}"]
             case TakenOver(hosts):
                 self.states = dict.fromkeys(hosts, "running")
-                return [f"  still running on {fold(hosts)}, continuing"]
+                return [f"  continuing on {fold(hosts)}"]
             case LogGrew(data):
                 self._read(data)
             case Stopping(reason):

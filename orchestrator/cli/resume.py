@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Bench, Detach, Json, find_bench
+from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Detach, Json, find_bench, known_secrets
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def resume(
     bench: Bench = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed by themselves.")] = False,
     detach: Detach = False,
+    changed_secrets: ChangedSecrets = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
@@ -28,8 +29,14 @@ def resume(
     exit status is that of the whole bench.
     """
     from orchestrator.cli.controller import go_on
+    from orchestrator.inventory import open_inventory
 
-    go_on(find_bench(bench), accept_new=accept_new, as_json=as_json, detach=detach, retry_failed=retry_failed)
+    directory = find_bench(bench)
+    record = directory.record()
+    if record.planned_with and not changed_secrets:
+        hosts = [host for host in open_inventory(record.inventory).hosts if host.name in record.planned_with.hosts]
+        known_secrets(record, hosts, "add --changed-secrets")
+    go_on(directory, accept_new=accept_new, as_json=as_json, detach=detach, retry_failed=retry_failed)
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:

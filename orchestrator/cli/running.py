@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, print_json, select
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, known_secrets, print_json, select
 
 _CONTROLLER_STOPS_S = 60.0
 
@@ -174,6 +174,8 @@ def logs(
         )
         return
     inventory = open_inventory(directory.record().inventory)
+    if not raw:
+        known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
     trust = Trust(store=Project.here(os.environ).known_hosts)
     with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
         show(

@@ -13,6 +13,7 @@ are ignored, and escapes are decoded. `Redaction.spans` says where a value was f
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,19 @@ from typing import Any
 
 from orchestrator.inventory.encodings import Reading, forms, plain, readings, unfinished
 
-__all__ = ["LEAST", "NO_SECRETS", "SHOWN", "Redaction", "Spans", "is_switch", "merged", "redaction", "significant", "spliced"]
+__all__ = [
+    "LEAST",
+    "NO_SECRETS",
+    "SHOWN",
+    "Redaction",
+    "Spans",
+    "hidden",
+    "is_switch",
+    "merged",
+    "redaction",
+    "significant",
+    "spliced",
+]
 
 SHOWN = "(not shown)"
 LEAST = 4
@@ -150,6 +163,18 @@ def is_switch(value: str) -> bool:
     (True, True, False)
     """
     return not value.strip() or bool(_SWITCH.fullmatch(value.strip()))
+
+
+def hidden(name: str, value: str) -> str:
+    """Return what stands for the value of a variable in records: `SHOWN` with 16 bits of a hash of name and value.
+
+    They are enough to see that a value has changed, and too few to recognise one.
+
+    >>> hidden("HF_TOKEN", "hunter2"), hidden("HF_TOKEN", "hunter3")
+    ('(not shown) 1bbc', '(not shown) c12d')
+    """
+    digest = hashlib.sha256(_bytes(f"{name}\0{value}")).hexdigest()
+    return f"{SHOWN} {digest[:4]}"
 
 
 def significant(value: str) -> bytes:

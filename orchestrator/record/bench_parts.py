@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.inventory import Host
-from orchestrator.inventory.secrets import SHOWN
+from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import Knob, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record.recorded_spec import spec_of
@@ -76,9 +76,22 @@ class PlannedWith:
 
         def shown(host: Mapping[str, Any]) -> Mapping[str, Any]:
             env = host.get("env", {})
-            return {**host, "env": {name: SHOWN if name in secrets else value for name, value in env.items()}} if env else host
+            public = {
+                name: hidden(name, value) if name in secrets and not value.startswith(SHOWN) else value
+                for name, value in env.items()
+            }
+            return {**host, "env": public} if env else host
 
         return PlannedWith({name: shown(host) for name, host in self.hosts.items()}, self.frameworks)
+
+    def changed_secrets(self, hosts: Sequence[Host]) -> list[str]:
+        """Return the variables, each as ``NAME of HOST``, that were secret and do not have the same value any more."""
+        return [
+            f"{name} of {host.name}"
+            for host in hosts
+            for name, value in self.hosts.get(host.name, {}).get("env", {}).items()
+            if value.startswith(f"{SHOWN} ") and value != hidden(name, host.env.get(name, ""))
+        ]
 
 
 @dataclass(frozen=True, slots=True)

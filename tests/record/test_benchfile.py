@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import DataError
+from orchestrator.cli.options import known_secrets
+from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
@@ -60,6 +61,18 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})
     assert content["course"]["until_ci"] == 0.02 and content["cells"][1]["origins"]["dtype"] == "command line"
     assert content["planned_with"]["hosts"]["a"]["env"]["LC_ALL"] == "C" and "hush" not in json.dumps(content)
+
+
+def test_a_secret_that_has_changed_is_known_without_its_value() -> None:
+    planned = BenchRecord.of(written(record().as_dict()), "b1/bench.json").planned_with
+    assert planned and planned.changed_secrets(HOSTS) == [] and "hush" not in json.dumps(planned.hosts)
+    changed = replace(HOSTS[0], env={"TOKEN": "other", "LC_ALL": "D"})
+    assert planned.changed_secrets([changed, HOSTS[1]]) == ["TOKEN of a"]
+    assert planned.changed_secrets([replace(HOSTS[0], env={})]) == ["TOKEN of a"]
+    with pytest.raises(ConfigError) as caught:
+        known_secrets(record(), [changed], "add --raw")
+    assert "other values of TOKEN of a" in caught.value.message and "other" not in caught.value.hint
+    known_secrets(record(), HOSTS, "")
 
 
 def test_an_earlier_version_wrote_less() -> None:
