@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 __all__ = ["NAMES", "Check", "failed", "folded", "ok", "warning"]
 
 NAMES = (
-    "runner", "held", "framework", "disk", "shared", "limits", "shm", "login", "clock", "port", "data", "program", "slots",
+    "runner", "held", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login", "clock", "port", "data", "program", "slots",
     "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface", "route", "hostname",
     "infiniband", "gdr", "expect", "load", "alike",
 )  # fmt: skip
