@@ -90,7 +90,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
                     if terms:
                         rhythm[name] = quantiles(step_times(log.samples, terms))
                 if isinstance(log.said, RankAggregate):
-                    aggregate.merge(log.said)
+                    aggregate.merge(log.said, f"{host}/{name}")
             files[name] = (
                 log
                 if is_sample and not isinstance(log.said, RankAggregate)

@@ -40,6 +40,7 @@ from orchestrator.results.numbers.throughput import (
 )
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RESUME, RETRY, RunResult
+from orchestrator.results.silent_ranks import verify_ranks_logged
 
 __all__ = ["read_run"]
 
@@ -114,6 +115,8 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for log in sampled for line in log.readings], observed))
+    files = {node.host: len(logs[node.host].sampled) for node in holders}
+    verify_ranks_logged(aggregate, grammar, terms, planned.slots, files)
     measured = throughput(samples, terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
