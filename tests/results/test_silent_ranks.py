@@ -126,3 +126,38 @@ def test_a_line_that_is_printed_twice_in_the_window_takes_the_number(tmp_path: P
         and result.error.message.endswith("got 2 for 1 of them, first for step 6")
         and result.error.hint == "a step was printed again"
     )
+
+
+def test_rates_of_all_nodes_count_where_those_of_every_node_are_read(tmp_path: Path) -> None:
+    """Two nodes at 400 and 100 samples/s take as long for their share as two at 160."""
+    log = {"scope": "node", "patterns": [RATE]}
+    result = read(tmp_path, lambda rank: {0: rates(400.0), 2: rates(100.0)}.get(rank, ""), **log)
+    assert result.throughput and result.throughput.samples_per_s == pytest.approx(320.0)
+
+
+@pytest.mark.parametrize(
+    ("of_second", "told"),
+    [
+        ("", "node2: expected step lines of every node (nodes: every), this one has none"),
+        (
+            rates(100.0, range(1, 6)),
+            "node2: expected a line for each of the 10 steps from 3 to 12 that ranks printed, got none",
+        ),
+        (
+            rates(100.0, range(1, 13, 2)),
+            "node2: expected a line for each of the 10 steps from 3 to 12 that ranks printed, got none",
+        ),
+    ],
+    ids=["silent", "stops", "every other step"],
+)
+def test_a_node_that_lacks_lines_takes_the_number(tmp_path: Path, of_second: str, told: str) -> None:
+    log = {"scope": "node", "patterns": [RATE]}
+    result = read(tmp_path, lambda rank: {0: rates(400.0), 2: of_second}.get(rank, ""), **log)
+    assert result.error and told in f"{result.error.host}: {result.error.message}"
+
+
+def test_a_global_rate_counts_once_whether_all_nodes_print_it_or_one(tmp_path: Path) -> None:
+    log = {"scope": "global", "patterns": [RATE]}
+    for printing in ({0, 1, 2, 3}, {2}):
+        result = read(tmp_path / str(len(printing)), lambda rank, some=printing: rates(400.0) if rank in some else "", **log)
+        assert result.throughput and result.throughput.samples_per_s == pytest.approx(400.0)
