@@ -9,7 +9,7 @@ from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.planned import Counts
 from orchestrator.results.summary import Row, Summary
 
@@ -147,8 +147,8 @@ def repeats(good: int, failed: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with two decimals, a dash for None."""
-    return NOTHING if value is None else f"{published(value):.2f}"
+    """Return a number with two decimals, below 1 with three significant digits, a dash for None."""
+    return NOTHING if value is None else written(value)
 
 
 def reach(interval: Interval | None) -> str:

@@ -29,12 +29,12 @@ from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.node_logs import read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.tempo import StepTimes, tempo
 from orchestrator.results.numbers.throughput import (
     Terms,
     disagreement,
-    published,
     throughput,
     window_of,
 )
@@ -276,7 +276,7 @@ def _disagreement(other_measure: tuple[str, float] | None, speed: float) -> list
     if not other_measure:
         return []
     name, other = other_measure
-    speeds = f"{published(other):.2f} samples/s by its {name}, {published(speed):.2f} by the elapsed time"
+    speeds = f"{written(other)} samples/s by its {name}, {written(speed)} by the elapsed time"
     return [f"the log disagrees with itself: {speeds}"]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from orchestrator.results.cells import Cell
 from orchestrator.results.numbers.intervals import outliers
 from orchestrator.results.numbers.physics import SLACK
-from orchestrator.results.numbers.throughput import median, published
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
 __all__ = ["equal_repeats", "repeats_apart", "slower_than_wider"]
@@ -49,7 +50,7 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     fastest = max(rivals, key=lambda other: min(other.speeds), default=None)
     if cell.simulated or not cell.speeds or not fastest or min(fastest.speeds) <= (1 + SLACK) * max(cell.speeds):
         return []
-    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({published(fastest.median or 0.0):.2f} samples/s)"]
+    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} samples/s)"]
 
 
 def repeats_apart(cell: Cell) -> list[str]:

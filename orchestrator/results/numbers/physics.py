@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
-from orchestrator.results.numbers.throughput import median, published
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import median
 
 __all__ = ["SLACK", "Finding", "Measured", "findings"]
 
@@ -110,7 +111,7 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = f"more GPUs but slower than {fastest.shape} ({published(fastest.speed):.2f} samples/s)"
+    text = f"more GPUs but slower than {fastest.shape} ({written(fastest.speed)} samples/s)"
     return Finding("slower", fastest.speed / cell.speed, text)
 
 
@@ -122,7 +123,7 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     beyond = min(fastest.speeds) / max(cell.speeds)
     if beyond <= 1 + SLACK:
         return None
-    text = f"a larger batch but slower than b{fastest.batch_size} ({published(fastest.speed):.2f} samples/s)"
+    text = f"a larger batch but slower than b{fastest.batch_size} ({written(fastest.speed)} samples/s)"
     return Finding("batch", beyond, text)
 
 

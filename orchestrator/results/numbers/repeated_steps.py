@@ -1,8 +1,9 @@
 """Steps that a log has twice: the time of neither line is that of the step.
 
->>> verify_once([StepSample(1, step_time_s=0.5), StepSample(2, step_time_s=0.7), StepSample(2, step_time_s=0.5)], 0, 2)
+>>> log = [StepSample(1, step_time_s=0.5), StepSample(2, step_time_s=0.7), StepSample(2, step_time_s=0.5)]
+>>> verify_once(log, warmup_steps=0, steps=2)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
-orchestrator.errors.DataError: expected one line for step 2, got one with step_time_s 0.7 and one with step_time_s 0.5. ...
+orchestrator.errors.DataError: expected one line for step 2, got one with step_time_s 0.7 and one with step_time_s 0.5...
 """
 
 from __future__ import annotations

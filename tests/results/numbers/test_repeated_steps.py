@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
 from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import parse
+from orchestrator.results.numbers import repeated_steps
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.numbers.throughput import Terms, throughput
 
@@ -52,3 +55,8 @@ def test_a_line_that_is_printed_again_as_it_is_or_before_the_window_takes_nothin
     assert throughput(samples, TERMS).samples_per_s == pytest.approx(20.0)
     speeds = tempo(samples, TERMS)
     assert speeds and all(speed == pytest.approx(20.0) for _, speed in speeds.points[-6:])
+
+
+def test_the_example_holds() -> None:
+    results = doctest.testmod(repeated_steps)
+    assert results.attempted and not results.failed
