@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.results.numbers.intervals import change_interval
 from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
@@ -103,8 +104,12 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
 
 
 def _room_for_chance(cell: Measured, peer: Measured) -> float:
-    """Return the tolerance: 0 if both sides of a speedup have repeats, which show the noise by themselves, else the slack."""
-    return 0.0 if peer.ranks == 1 and min(len(cell.speeds), len(peer.speeds)) > 1 else SLACK
+    """Return the tolerance: 0 if the repeats of both sides of a speedup leave no room for chance (Welch's interval), else the
+    slack. All repeats of one being faster is not enough: of two each, that happens by chance in one case of six."""
+    if peer.ranks > 1:
+        return SLACK
+    found = change_interval([speed / peer.ranks for speed in peer.speeds], [speed / cell.ranks for speed in cell.speeds])
+    return 0.0 if found and found.low > 1 else SLACK
 
 
 def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
