@@ -45,8 +45,9 @@ Values = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class World:
     """What a campaign meets: the total ``drift`` of the logarithm of a step's time; the share of runs that are slower, and by
-    how much; the share of steps that take ``times`` as long; run noise that all runs of a block have in common; and whether
-    the noise of a run has the tails of Student's t with 3 degrees of freedom."""
+    how much; the share of steps that take ``times`` as long; run noise that all runs of a block have in common; whether the
+    noise of a run has the tails of Student's t with 3 degrees of freedom; the amplitude of a ``wave``, which is one period of a
+    sine over the campaign; and the share of the noise of a run that is ``carried`` over from the run before."""
 
     drift: float = 0.0
     slow_runs: float = 0.0
@@ -55,6 +56,8 @@ class World:
     times: float = 1.0
     block_noise: float = 0.0
     heavy: bool = False
+    wave: float = 0.0
+    carried: float = 0.0
 
 
 WORLDS = {
@@ -68,6 +71,9 @@ WORLDS = {
     "single steps ten times as long": World(slow_runs=0.05, slower=0.08, slow_steps=0.005, times=10),
     "one run in three 3 % slower": World(slow_runs=1 / 3, slower=0.03),
     "1 % noise per block": World(block_noise=0.01),
+    "wave of ±1 %": World(wave=0.01),
+    "wave of ±3 %": World(wave=0.03),
+    "0.6 of the noise carried to the next run": World(carried=0.6),
 }
 
 
@@ -87,11 +93,23 @@ def times_of(step_s: Values, places: Values, blocks: Values, world: World, chanc
     ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of its block in standard deviations."""
     shape = step_s.shape
     noise = chance.standard_t(3, shape) if world.heavy else chance.normal(0, 1, shape)
+    if world.carried and noise.ndim > 1:
+        noise = carried_over(noise, places, world.carried)
     slow = world.slower * (chance.random(shape) < world.slow_runs)
-    logs = np.log(step_s) + world.drift * places + RUN_NOISE * noise + world.block_noise * blocks + slow
+    slowly = world.drift * places + world.wave * np.sin(2 * np.pi * places)
+    logs = np.log(step_s) + slowly + RUN_NOISE * noise + world.block_noise * blocks + slow
     steps = lfilter([1.0], [1.0, -CARRIED], chance.normal(0, STEP_NOISE, (*shape, STEPS)))
     hiccup = 1 + (world.times - 1) * (chance.random((*shape, STEPS)) < world.slow_steps)
     return np.asarray(np.exp(logs[..., None] + steps) * hiccup)
+
+
+def carried_over(noise: Values, places: Values, share: float) -> Values:
+    """Return noise of runs (campaign, configuration, repeat) of which a share comes from the run before; its scatter stays."""
+    order = np.argsort(places[0].ravel())
+    fresh = noise.reshape(len(noise), -1)[:, order]
+    fresh[:, 1:] *= np.sqrt(1 - share**2)
+    in_order = lfilter([1.0], [1.0, -share], fresh)
+    return np.asarray(in_order[:, np.argsort(order)].reshape(noise.shape))
 
 
 def speeds_of(times: Values) -> Values:

@@ -63,7 +63,7 @@ DOORS = {
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
         "account bench entries grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
-        "numbers/throughput planned read summary tally"
+        "numbers/rounding numbers/throughput planned read summary tally"
     ),
 }
 # Packages that have no effects, and the modules in them that open files.

@@ -41,7 +41,7 @@ _NO_STEP = "values without a step of their own were left out"  # the line with t
 class Parsed:
     """The content of one file.
 
-    ``said``: samples in order of step, without duplicates, or the aggregate over ranks if each line is about one process.
+    ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
     ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
     each line that matches the grammar's ``readings``, as text.
     """
@@ -287,7 +287,8 @@ class _Collector:
             first = min(with_steps, key=lambda tag: (tag is not None, tag or 0))
             steps, values = self._complete(with_steps[first], slack=0)[-1]
             by_row = rows(steps, values)
-            samples = tuple(by_row if in_order(steps) else {sample.step: sample for sample in by_row}.values())
+            # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
+            samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
         return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:

@@ -71,27 +71,45 @@ class RankAggregate:
     """The aggregate over the ranks of a synchronous run: times averaged, rates averaged by time.
 
     Values are kept as sums over ranks that printed the same steps, so that thousands of ranks need the memory of one. Only
-    the steps that the most common number of ranks printed count, so that steps with missing ranks are left out.
+    the steps that the most common number of ranks printed count, so that steps with missing ranks are left out; `lines` is what
+    a run is verified with.
     """
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
 
-    def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> None:
-        """Add a rank: its steps, and a column for each kind of value that it printed, None for steps without one."""
+    def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]], log: str = "") -> None:
+        """Add a rank that printed to ``log``: its steps, and a column for each kind of value, None for steps without one."""
         # Only None and 0 are false: `all` is much faster than a search, which only a column with one of them needs.
         partly = [name for name, column in values.items() if not all(column) and None in column]
         present = {name: column for name, column in values.items() if name not in partly or column.count(None) < len(column)}
         if any(name in present for name in partly):
             for names, places in _by_names(present).items():
-                self._join(_Part([steps[i] for i in places], {name: [present[name][i] for i in places] for name in names}))
+                self._join(_Part([steps[i] for i in places], {name: [present[name][i] for i in places] for name in names}, log))
         elif steps:
-            self._join(_Part(list(steps), {name: list(column) for name, column in present.items()}))
+            self._join(_Part(list(steps), {name: list(column) for name, column in present.items()}, log))
 
-    def merge(self, other: RankAggregate) -> None:
-        """Add all ranks of another aggregate."""
+    def merge(self, other: RankAggregate, log: str = "") -> None:
+        """Add all ranks of another aggregate; with ``log``, all of them printed there."""
         for part in other._parts:
+            if log:
+                part.logs = Counter({log: part.count})
             self._join(part)
+
+    def lines(self) -> dict[str, Counter[int]]:
+        """Return how many lines each log has for each step. Logs with the same lines share a counter."""
+        of_part = [Counter(part.steps) for part in self._parts]
+        parts_of: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for number, part in enumerate(self._parts):
+            for log, ranks in part.logs.items():
+                parts_of[log].append((number, ranks))
+        shared: dict[tuple[tuple[int, int], ...], Counter[int]] = {}
+        for parts in map(tuple, parts_of.values()):
+            if parts not in shared:
+                shared[parts] = Counter()
+                for number, ranks in parts:
+                    shared[parts].update({step: lines * ranks for step, lines in of_part[number].items()})
+        return {log: shared[tuple(parts)] for log, parts in parts_of.items()}
 
     def samples(self) -> tuple[StepSample, ...]:
         """Return the steps in order, without duplicates."""
@@ -124,9 +142,10 @@ class _Part:
     Differences, because sums of clocks would lose the digits that matter. Rates are summed as times, their inverses.
     """
 
-    def __init__(self, steps: list[int], values: Mapping[str, list[Any]]) -> None:
+    def __init__(self, steps: list[int], values: Mapping[str, list[Any]], log: str) -> None:
         self.steps = steps
         self.count = 1
+        self.logs = Counter({log: 1})
         self.printed = values
         self.differences: dict[str, list[float]] = {}
         self.invalid: dict[str, set[int]] = defaultdict(set)  # rows with a rank at rest, or different numbers of samples
@@ -147,6 +166,7 @@ class _Part:
                 self.differences[name] = list(apart) if sums is None else list(map(add, sums, apart))
             self.invalid[name] |= other.invalid[name]
         self.count += other.count
+        self.logs.update(other.logs)
 
     def mean(self, name: str) -> list[Any]:
         """Return the average of each row; of a single rank, the printed values."""

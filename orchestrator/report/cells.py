@@ -9,7 +9,7 @@ from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.planned import Counts
 from orchestrator.results.summary import Row, Summary
 
@@ -52,7 +52,7 @@ class Table:
 
 def tables(summary: Summary) -> tuple[Table, ...]:
     """Return one table per series, in the summary's order."""
-    return tuple(_table(series, rows, summary.baseline.get(series)) for series, rows in summary.by_series().items())
+    return tuple(_table(series, rows, _baseline_line(summary, series)) for series, rows in summary.by_series().items())
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
@@ -89,14 +89,14 @@ def _shown(value: str | int | float | None) -> str:
     return one_line(str(value))
 
 
-def _table(series: str, rows: Sequence[Row], baseline: Row | None) -> Table:
+def _table(series: str, rows: Sequence[Row], baseline_line: str) -> Table:
     footnotes: dict[str, int] = {}
     marks = []
     for row in rows:
         texts = [one_line(text) for text in (*row.qualifications, *row.failures)]
         marks.append(" ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts))
     lines = tuple((*cells(row), mark) for row, mark in zip(rows, marks, strict=True))
-    head = (_baseline_line(baseline), *_hardware_lines(rows))
+    head = (baseline_line, *_hardware_lines(rows))
     return Table(title(series, rows[0].simulated), head, lines, tuple(footnotes), any(row.simulated for row in rows))
 
 
@@ -147,8 +147,8 @@ def repeats(good: int, failed: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number with two decimals, a dash for None."""
-    return NOTHING if value is None else f"{published(value):.2f}"
+    """Return a number with two decimals, below 1 with three significant digits, a dash for None."""
+    return NOTHING if value is None else written(value)
 
 
 def reach(interval: Interval | None) -> str:
@@ -156,10 +156,12 @@ def reach(interval: Interval | None) -> str:
     return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
 
 
-def _baseline_line(row: Row | None) -> str:
-    if row is None or row.speed is None:
+def _baseline_line(summary: Summary, series: str) -> str:
+    row, divisor = summary.baseline.get(series), summary.divisor(series)
+    if row is None or divisor is None:
         return "no baseline: no speedup"
-    return f"baseline {row.shape}: {number(row.speed)} samples/s, n={row.n}"
+    statistic = " (median)" if summary.of_medians else ""
+    return f"baseline {row.shape}: {number(divisor)} samples/s{statistic}, n={row.n}"
 
 
 def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

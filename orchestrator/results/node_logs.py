@@ -1,7 +1,7 @@
 """All logs of a run, verified and parsed, node by node; in several processes if they are large.
 
 Only what the analysis needs is kept of each node: the step samples of the files that hold them, and the ranks that were logged.
-Where each line describes a single process, samples are aggregated over ranks in constant memory.
+Where each line describes a single process, or one node of several, samples are aggregated in constant memory.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from mmap import mmap
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.logs import LogGrammar, RankAggregate
+from orchestrator.logs import LogGrammar, RankAggregate, StepSample
 from orchestrator.logs.parse import Parsed, parse
+from orchestrator.logs.steps import VALUES
 from orchestrator.pool import shared_out
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import deadline, verified
@@ -55,7 +57,8 @@ def read_logs(
     terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
     """Verify every log of every host against the ``files`` of its exit record. Return the parsed logs by host, and the
-    aggregate over ranks if each line describes a single process; the files then hold no samples of their own.
+    aggregate over ranks if each line describes a single process, whose files then hold no samples of their own, or over nodes
+    if each line describes one node and those of ``every`` node are read.
 
     ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
     computed too, which takes longer. Raises DataError result_invalid for the first host in order that has an error.
@@ -75,11 +78,13 @@ def read_logs(
 
 def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
     logs, aggregate = {}, RankAggregate()
+    aggregated: set[str] = set()
     for path, host, entries, grammar, holds, terms, growth in jobs:
         files: dict[str, Parsed] = {}
         arrivals: tuple[tuple[float, int], ...] = ()
         rhythm: dict[str, tuple[float, float, float]] = {}
         sampled = []
+        of_node = grammar.nodes == "every" and grammar.scope == "node"
         for name, data, log in _parsed(RunDir(path), host, entries, grammar):
             is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
             if is_sample:
@@ -90,7 +95,10 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
                     if terms:
                         rhythm[name] = quantiles(step_times(log.samples, terms))
                 if isinstance(log.said, RankAggregate):
-                    aggregate.merge(log.said)
+                    aggregate.merge(log.said, f"{host}/{name}")
+                elif of_node and log.said and host not in aggregated:
+                    aggregate.add([sample.step for sample in log.said], _columns(log.said), f"{host}/{name}")
+                    aggregated.add(host)
             files[name] = (
                 log
                 if is_sample and not isinstance(log.said, RankAggregate)
@@ -98,6 +106,12 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
             )
         logs[host] = NodeLogs(files, tuple(sampled), rhythm, arrivals)
     return logs, aggregate
+
+
+def _columns(samples: Sequence[StepSample]) -> dict[str, list[Any]]:
+    """Return the values of samples by name, without names that none of them has."""
+    columns = {name: [getattr(sample, name) for sample in samples] for name in VALUES}
+    return {name: column for name, column in columns.items() if column.count(None) < len(column)}
 
 
 def _arrivals(data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: LogGrammar) -> tuple[tuple[float, int], ...]:

@@ -29,17 +29,18 @@ from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.node_logs import read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.tempo import StepTimes, tempo
 from orchestrator.results.numbers.throughput import (
     Terms,
     disagreement,
-    published,
     throughput,
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RESUME, RETRY, RunResult
+from orchestrator.results.silent_ranks import verify_ranks_logged
 
 __all__ = ["read_run"]
 
@@ -114,6 +115,8 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     )
     if not planned.measure.has_speed:
         return replace(result, readings=_readings(planned, [line for log in sampled for line in log.readings], observed))
+    files = {node.host: len(logs[node.host].sampled) for node in holders}
+    verify_ranks_logged(aggregate, grammar, terms, planned.slots, files)
     measured = throughput(samples, terms)
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
@@ -273,7 +276,7 @@ def _disagreement(other_measure: tuple[str, float] | None, speed: float) -> list
     if not other_measure:
         return []
     name, other = other_measure
-    speeds = f"{published(other):.2f} samples/s by its {name}, {published(speed):.2f} by the elapsed time"
+    speeds = f"{written(other)} samples/s by its {name}, {written(speed)} by the elapsed time"
     return [f"the log disagrees with itself: {speeds}"]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.results.cells import Cell
+from orchestrator.results.numbers.intervals import outliers
 from orchestrator.results.numbers.physics import SLACK
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
-__all__ = ["slower_than_wider", "equal_repeats"]
+__all__ = ["equal_repeats", "repeats_apart", "slower_than_wider"]
 
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16}
 _DIGESTS = (
@@ -48,4 +50,14 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     fastest = max(rivals, key=lambda other: min(other.speeds), default=None)
     if cell.simulated or not cell.speeds or not fastest or min(fastest.speeds) <= (1 + SLACK) * max(cell.speeds):
         return []
-    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({published(fastest.median or 0.0):.2f} samples/s)"]
+    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} samples/s)"]
+
+
+def repeats_apart(cell: Cell) -> list[str]:
+    """Return a note for each repeat that is an outlier among the others. An outlier still counts."""
+    notes = []
+    for place in outliers(cell.speeds):
+        apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
+        words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
+        notes.append(f"repeat {cell.good[place].repeat} is {words}, more than chance explains; it still counts")
+    return notes

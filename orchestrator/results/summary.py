@@ -27,11 +27,11 @@ from orchestrator.results.hardware import (
     unsteady_in,
 )
 from orchestrator.results.numbers.drift import Drift, Estimate, drift_of, typical_ratio, typical_speed
-from orchestrator.results.numbers.intervals import Interval, outliers
+from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.physics import Measured, findings
-from orchestrator.results.numbers.throughput import WORTH, deviation, mean, median, scaling_efficiency, speedup, spread
+from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup, spread
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.repeats import equal_repeats, slower_than_wider
+from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
 from orchestrator.results.run import NEVER_RUN, RUNNING, RunResult
 from orchestrator.results.sheets import content_of
 
@@ -72,7 +72,7 @@ class Summary:
     """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
     ``drift`` is by how much faster the last run would be than the first because of the drift that was taken out of the typical
-    speeds, as a fraction."""
+    speeds, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -80,6 +80,13 @@ class Summary:
     sheets: tuple[Sheet, ...] = ()
     runs: Counts | None = None
     drift: float = 0.0
+    of_medians: bool = False
+
+    def divisor(self, series: str) -> float | None:
+        """Return the speed of the baseline of a series that its speedups are divided by, in samples/s; None without one."""
+        if (base := self.baseline.get(series)) is None:
+            return None
+        return base.median_speed if self.of_medians else base.speed
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
@@ -134,8 +141,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     without_baseline = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    own_notes += _drift_note(drift)
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), drift=drift.total)
+    own_notes += _drift_note(drift, of_medians)
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, drift.total, of_medians)
 
 
 def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -251,11 +258,13 @@ def _row(
     )
 
 
-def _drift_note(drift: Drift) -> list[str]:
+def _drift_note(drift: Drift, of_medians: bool) -> list[str]:
     """Return a note on a drift that was taken out of the speeds, if it is large enough to be noticed."""
     if not drift.is_certain or abs(drift.total) < WORTH:
         return []
     words = f"all configurations became {abs(drift.total):.1%} {'faster' if drift.slope > 0 else 'slower'} during the bench"
+    if of_medians:
+        return [f"{words}; speed and its interval are those of its middle, without this drift; medians and speedups contain it"]
     return [f"{words}; speed, speedup and their intervals are those of its middle, without this drift"]
 
 
@@ -312,7 +321,7 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     if speeds:
         if spread(speeds) > WIDE_SPREAD:
             notes.append(f"repeats spread over {spread(speeds):.1%} of the median")
-        notes += [*_outliers(cell), *equal_repeats(cell.good)]
+        notes += [*repeats_apart(cell), *equal_repeats(cell.good)]
     notes += doubts
     if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
         notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
@@ -338,13 +347,3 @@ def _measured(cell: Cell) -> Measured:
     if not usual or spec.device == "cpu" or cell.simulated or len(hardware_texts) != 1:
         return measured
     return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
-
-
-def _outliers(cell: Cell) -> list[str]:
-    """Return a note for each repeat that is an outlier among the others. An outlier still counts."""
-    notes = []
-    for place in outliers(cell.speeds):
-        apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
-        words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
-        notes.append(f"repeat {cell.good[place].repeat} is {words}, more than chance explains; it still counts")
-    return notes

@@ -171,6 +171,14 @@ def test_markdown_is_a_table_with_footnotes(summary: Summary) -> None:
     )
 
 
+def test_a_slow_program_has_its_digits_in_every_table() -> None:
+    slow = summarize([*runs("1n1g", [0.0119, 0.0121, 0.0120]), *runs("1n2g", [0.0117, 0.0116, 0.0118])])
+    assert "baseline 1n1g: 0.0120 samples/s, n=3" in shown(slow, 156)
+    for text in (shown(slow, 156), markdown.render(slow), delimited.render(slow)):
+        assert "0.0119" in text and "0.0116" in text and "0.01 to 0.01" not in text
+        assert "0.0118 to 0.0123" in text and "0.975" in text
+
+
 def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(summary: Summary) -> None:
     lines = list(csv.DictReader(io.StringIO(delimited.render(summary))))
     assert [(line["nodes"], line["gpus"], line["median_speed"]) for line in lines] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
+from orchestrator.report.cells import tables
+from orchestrator.report.formats import json as jsonout
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary, summarize
@@ -74,6 +77,32 @@ def test_uneven_repeats_are_said_where_they_differ() -> None:
         "repeats spread over 6.6% of the median",
     )
     assert found["1n1g"].qualifications == ()
+
+
+def drifting() -> list[RunResult]:
+    """Return five repeats of two shapes, each of whose runs is 2 % slower than the one before it, in alternating order."""
+    orders = {"1n1g": (0, 3, 4, 7, 8), "1n2g": (1, 2, 5, 6, 9)}
+    return [
+        replace(run, place=place)
+        for shape, truth in (("1n1g", 100.0), ("1n2g", 190.0))
+        for run, place in zip(cell(shape, [truth * 0.98**place for place in orders[shape]]), orders[shape], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("of_medians", [False, True])
+def test_the_note_on_drift_the_baseline_and_the_speedups_belong_to_each_other(of_medians: bool) -> None:
+    summary = summarize(drifting(), of_medians=of_medians)
+    (series,) = summary.baseline
+    base, row = summary.rows
+    divisor = summary.divisor(series)
+    assert divisor == pytest.approx(100 * 0.98**4 if of_medians else 100 * 0.98**4.5)
+    measured = row.median_speed if of_medians else row.speed
+    assert divisor and measured and row.speedup == pytest.approx(measured / divisor)
+    assert row.speedup == pytest.approx(1.9 * 0.98 if of_medians else 1.9)
+    (note,) = summary.notes
+    assert ("medians and speedups contain it" in note, "speed, speedup and their" in note) == (of_medians, not of_medians)
+    assert tables(summary)[0].head[0] == f"baseline 1n1g: {divisor:.2f} samples/s{' (median)' if of_medians else ''}, n=5"
+    assert json.loads(jsonout.render(summary))["baselines"][series]["speed"] == divisor
 
 
 shapes = st.sampled_from(["1n1g", "1n2g", "2n8g", "4n8g"])
@@ -222,7 +251,7 @@ def test_simulated_and_real_runs_are_never_pooled() -> None:
         (cell("1n1g", [100.0]), "1n1g", "1 good repeat: interval unreliable below n=3"),
         (cell("1n1g", [95.0, 100.0, 100.1]), "1n1g", "repeats spread over 5.1% of the median"),
         (cell("1n1g", [100.0] * 3, device="cpu"), "1n1g", "cpu: measured on CPUs"),
-        ([*cell("1n1g", [99.0, 100.0, 101.0]), *cell("1n2g", [202.5] * 3)], "1n2g", "superlinear"),
+        ([*cell("1n1g", [99.0, 100.0, 101.0]), *cell("1n2g", [206.0] * 3)], "1n2g", "superlinear"),
         (
             [*cell("1n4g", [1079.19] * 3), *cell("1n8g", [1070.37] * 3)],
             "1n8g",
@@ -240,9 +269,10 @@ def test_what_qualifies_a_number_stands_beside_it(results: list[RunResult], shap
     [
         (cell("1n1g", [97.5, 100.0, 102.5]), "1n1g"),
         ([*cell("1n1g", [99.0, 100.0, 101.0]), *cell("1n2g", [201.9, 203.0, 204.0])], "1n2g"),
+        ([*cell("1n1g", [99.0, 100.0, 101.0]), *cell("1n2g", [202.3, 203.0, 204.0])], "1n2g"),
         ([*cell("1n1g", [100.0] * 3), *cell("1n2g", [100.0] * 3)], "1n2g"),
     ],
-    ids=["spread of 5%", "superlinear within the spread", "not slower"],
+    ids=["spread of 5%", "superlinear within the spread", "superlinear by chance", "not slower"],
 )
 def test_a_number_without_a_doubt_has_no_qualification(results: list[RunResult], shape: str) -> None:
     assert rows(summarize(results))[shape].qualifications == ()

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from orchestrator.analysis.published.lines import before, last_attempt, lines_in, refused, steps_said, whole_attempt
 from orchestrator.results import mean
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import APART, published
 
 __all__ = ["RULES", "Case", "Rule", "RunSpeed", "check_epoch_length"]
 
@@ -40,6 +40,8 @@ _ONEFLOW = re.compile(
 )
 _ONEFLOW_HEADER = re.compile(rb"(?:^|[\r\n])(num_nodes|gpu_num_per_node|batch_size_per_device) = (\d{1,9})\s")
 _HEADER_BYTES = 1 << 20
+_TOO_FAR_APART = 2.0
+"""Two measures of one window that differ by this factor give no number."""
 _PYTORCH = re.compile(
     rb"Epoch: \[(?P<epoch>\d{1,9})\]\[ *(?P<step>\d{1,9})/(?P<of>\d{1,9})\][ \t]*Time +(?P<time>\d+\.\d+) +\("
 )
@@ -112,6 +114,8 @@ def tf_timehistory_clock(log: bytes, case: Case) -> RunSpeed:
     lines, warnings = _time_history(log)
     start, end = (_seconds_of_day(before(line, _TIME_HISTORY_CLOCK)) for line in (lines[0], lines[5]))
     seconds = end - start + (86400 if end < start - 43200 else 0)
+    by_rates = math.fsum(100 * case.global_batch / (float(line["speed"]) or math.nan) for line in lines[1:6])
+    warnings += _contradiction(500 * case.global_batch, seconds, by_rates, "rates")
     return RunSpeed(_per_second(case.global_batch, 500, seconds), warnings)
 
 
@@ -128,6 +132,8 @@ def paddle_lines_20_119(log: bytes, case: Case) -> RunSpeed:
         warnings += ("the lines have no timestamp: the elapse of batches 21-119 was summed instead",)
     else:
         seconds = (end - start).total_seconds()
+        elapsed = [float(line["elapse"]) for batch, line in lines.items() if 20 < batch < 120]
+        warnings += _contradiction(99 * case.global_batch, seconds, 99 * mean(elapsed), "elapse")
     return RunSpeed(_per_second(case.global_batch, 99, seconds), warnings)
 
 
@@ -291,6 +297,23 @@ def _per_second(batch: int, steps: int, seconds: float, places: int | None = 2) 
         raise refused("expected a time above 0 s in the window", f"found {seconds:g} s")
     speed = batch / (seconds / steps)
     return speed if places is None else round(speed, places)
+
+
+def _contradiction(samples: int, by_clock_s: float, otherwise_s: float, name: str) -> tuple[str, ...]:
+    """Return a warning if the clock of a log and its other times, called ``name``, differ over the ``samples`` of the window.
+
+    Raise DataError (result_invalid) if one is twice the other: a clock was set, or lines of different runs are in the log.
+    """
+    if not by_clock_s > 0 or 1 / (1 + APART) < otherwise_s / by_clock_s < 1 + APART or math.isnan(otherwise_s):
+        return ()
+    if not 1 / _TOO_FAR_APART < otherwise_s / by_clock_s < _TOO_FAR_APART:
+        raise refused(
+            f"expected a clock that agrees with the {name} of the same lines",
+            f"found {by_clock_s:g} s by the clock, {otherwise_s:g} s by the {name}",
+            hint="the clock of the machine was set in the window, or the log holds lines of several runs",
+        )
+    speeds = f"{samples / otherwise_s:.2f} samples/s by its {name}, {samples / by_clock_s:.2f} by its clock"
+    return (f"the log disagrees with itself: {speeds}",)
 
 
 def _seconds_of_day(clock: bytes | None) -> float:

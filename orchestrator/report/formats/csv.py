@@ -13,6 +13,7 @@ from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary
 
@@ -70,15 +71,19 @@ def _field(row: Entry, name: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{published(value, 4):.4f}" if name == "efficiency" else f"{published(value):.2f}"
+        return _share(value) if name == "efficiency" else written(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Interval):
-        places = 4 if name.startswith("efficiency") else 2
-        return f"{published(value.low, places):.{places}f} to {published(value.high, places):.{places}f}"
+        shown = _share if name.startswith("efficiency") else written
+        return f"{shown(value.low)} to {shown(value.high)}"
     if name == "options":
         value = tuple(f"{key}={option}" for key, option in row.options.items())
     return _text("; ".join(value) if isinstance(value, tuple) else str(value))
+
+
+def _share(value: float) -> str:
+    return f"{published(value, 4):.4f}"
 
 
 def _text(text: str) -> str:

@@ -18,12 +18,13 @@ SCHEMA = 4
 
 
 def render(summary: Summary) -> str:
-    """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is compared with."""
+    """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is compared with, and the
+    speed that its speedups are divided by."""
     document = {
         "schema": SCHEMA,
         "unit": "samples/s",
         "baselines": {
-            series: {"shape": row.shape, "speed": row.speed, "n": row.n, "run_ids": list(row.run_ids)}
+            series: {"shape": row.shape, "speed": summary.divisor(series), "n": row.n, "run_ids": list(row.run_ids)}
             for series, row in summary.baseline.items()
         },
         "drift": summary.drift,

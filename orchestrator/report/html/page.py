@@ -29,7 +29,7 @@ from orchestrator.report.html.svg import drawing
 from orchestrator.report.text import one_line, visible
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
-from orchestrator.results.numbers.throughput import published as rounded
+from orchestrator.results.numbers.rounding import written
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
@@ -134,7 +134,7 @@ def _environment() -> Environment:
         "line": one_line,
         "text": visible,
         "fold": fold,
-        "number": lambda value: "–" if value is None else f"{rounded(value):,.2f}",
+        "number": lambda value: "–" if value is None else written(value, ","),
         "command": lambda words: one_line(shlex.join(words)),
     }
     return environment

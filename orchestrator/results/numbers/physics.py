@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.results.numbers.intervals import change_interval
 from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
-from orchestrator.results.numbers.throughput import median, published
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import median
 
 __all__ = ["SLACK", "Finding", "Measured", "findings"]
 
@@ -102,15 +104,19 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
 
 
 def _room_for_chance(cell: Measured, peer: Measured) -> float:
-    """Return the tolerance: 0 if both sides of a speedup have repeats, which show the noise by themselves, else the slack."""
-    return 0.0 if peer.ranks == 1 and min(len(cell.speeds), len(peer.speeds)) > 1 else SLACK
+    """Return the tolerance: 0 if the repeats of both sides of a speedup leave no room for chance (Welch's interval), else the
+    slack. All repeats of one being faster is not enough: of two each, that happens by chance in one case of six."""
+    if peer.ranks > 1:
+        return SLACK
+    found = change_interval([speed / peer.ranks for speed in peer.speeds], [speed / cell.ranks for speed in cell.speeds])
+    return 0.0 if found and found.low > 1 else SLACK
 
 
 def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = f"more GPUs but slower than {fastest.shape} ({published(fastest.speed):.2f} samples/s)"
+    text = f"more GPUs but slower than {fastest.shape} ({written(fastest.speed)} samples/s)"
     return Finding("slower", fastest.speed / cell.speed, text)
 
 
@@ -122,7 +128,7 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     beyond = min(fastest.speeds) / max(cell.speeds)
     if beyond <= 1 + SLACK:
         return None
-    text = f"a larger batch but slower than b{fastest.batch_size} ({published(fastest.speed):.2f} samples/s)"
+    text = f"a larger batch but slower than b{fastest.batch_size} ({written(fastest.speed)} samples/s)"
     return Finding("batch", beyond, text)
 
 

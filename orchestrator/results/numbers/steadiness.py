@@ -29,6 +29,8 @@ _POINTS = 200
 """A longer series is averaged to at most this many points before it is searched for a stretch."""
 _SHORTEST = 5
 """Points of the shortest stretch, and of the shortest rest."""
+_ROUNDS = 5
+"""How often the bounds of a stretch and the levels on both sides of them are fitted to each other."""
 _BEYOND_CHANCE = 6.0
 """Smallest statistic of a stretch. Steady windows exceed it in at most 1 of 200 cases while step times are correlated by 0.5
 or less from step to step; docs/metrics.md has the measured shares."""
@@ -84,10 +86,13 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     the series is made independent by its correlation from step to step, which is estimated from differences, in which a shift
     occurs once only (S. Chakar et al., "A robust approach for estimating change-points in the mean of an AR(1) process",
     Bernoulli 23, 2017). Values far from their neighbours are clipped. A difference of the medians below `WORTH` is ignored.
+    The stretch that is tested has at least 5 points, the bounds that are returned are those that fit best and may hold fewer.
     None for fewer than 20 values.
 
     >>> stretch_apart([0.50, 0.51] * 35 + [0.60, 0.61] * 15)
     (70, 100)
+    >>> stretch_apart([0.50, 0.51] * 48 + [0.62, 0.63] * 2)
+    (0, 96)
     """
     if len(step_times) < _FEWEST_FOR_STRETCH:
         return None
@@ -102,7 +107,7 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     # The first point has no predecessor and therefore no white value; a stretch from the second on begins with it.
     first, last = (start + 1) * width if start else 0, min(len(step_times), (stop + 1) * width)
     inside, outside = step_times[first:last], [*step_times[:first], *step_times[last:]]
-    return (first, last) if abs(median(inside) / median(outside) - 1) >= WORTH else None
+    return _refined(step_times, first, last) if abs(median(inside) / median(outside) - 1) >= WORTH else None
 
 
 def trend(step_times: Sequence[float]) -> float | None:
@@ -228,6 +233,37 @@ def _clipped(values: Sequence[float], noise: float) -> list[float]:
             near.pop(bisect_left(near, padded[place]))
             insort(near, padded[place + 2 * _NEAR + 1])
     return clipped
+
+
+def _refined(step_times: Sequence[float], first: int, last: int) -> tuple[int, int]:
+    """Return the bounds that divide values best between the levels inside and outside of a stretch, which may be shorter.
+
+    That is the stretch with the largest sum of what its values are beyond the middle between the levels, each counted with at
+    most half the difference, so that one value far away does not draw the bounds to it.
+    """
+    for number in range(_ROUNDS):
+        # The median of a stretch of which less than half is apart is the level of the rest; its mean is between the two.
+        level = median if number else mean
+        inside, outside = math.log(level(step_times[first:last])), math.log(level([*step_times[:first], *step_times[last:]]))
+        middle, half = (inside + outside) / 2, abs(inside - outside) / 2
+        sign = 1 if inside > outside else -1
+        beyond = [min(half, max(-half, sign * (math.log(time) - middle))) for time in step_times]
+        before, (first, last) = (first, last), _largest_sum(beyond)
+        if (first, last) in (before, (0, len(step_times))):
+            return before
+    return first, last
+
+
+def _largest_sum(values: Sequence[float]) -> tuple[int, int]:
+    """Return the bounds of the consecutive values with the largest sum (J. B. Kadane's algorithm)."""
+    best, bounds, running, start = -math.inf, (0, len(values)), 0.0, 0
+    for place, value in enumerate(values):
+        if running <= 0:
+            running, start = 0.0, place
+        running += value
+        if running > best:
+            best, bounds = running, (start, place + 1)
+    return bounds
 
 
 def _furthest(values: Sequence[float]) -> tuple[float, int, int]:

@@ -63,7 +63,7 @@ class StepTimes:
 
 def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
     """Return how fast the run was from line to line; None if the lines before the window do not show it."""
-    lines = [sample for sample in samples if sample.step <= terms.steps]
+    lines = list({sample.step: sample for sample in samples if sample.step <= terms.steps}.values())  # warm-up may repeat
     intervals: list[Stretch] = []
     for start in dict.fromkeys([0, *(line.step for line in lines[:1])]):
         with suppress(DataError):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.logs.steps import ABSURD, rows
+from orchestrator.results.numbers.repeated_steps import verify_once
 
 if TYPE_CHECKING:
     from orchestrator.logs import LogGrammar
@@ -158,7 +159,7 @@ def _window(samples: Sequence[StepSample], terms: Terms) -> list[StepSample]:
     warmup_steps, steps = terms.warmup_steps, terms.steps
     numbers = [sample.step for sample in samples]
     if any(later <= earlier for earlier, later in zip(numbers, numbers[1:], strict=False)):
-        raise DataError("expected each step once and in order, got steps that go back or repeat", kind="result_invalid")
+        verify_once(samples, warmup_steps, steps)
     window = [sample for sample in samples if warmup_steps < sample.step <= steps]
     span = f"steps {warmup_steps + 1}…{steps}"
     if not window:

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,49 @@ def test_a_clock_of_paddle_needs_two_lines_and_its_elapse_all() -> None:
     bare = systemlogs.paddle(2617.84, C8, "nothing").splitlines(keepends=True)
     clockless = b"".join(line for line in bare if b"train batch 57]" not in line)
     assert "found 99 of 100, without 57" in refused("paddle_models", clockless)
+
+
+def moved(log: bytes, seconds: float, since: int) -> bytes:
+    """Return a log of Paddle whose clock is set by so many seconds before the line of a batch. Its window has 38.725 s."""
+
+    def later(match: re.Match[bytes]) -> bytes:
+        moment = datetime.strptime(match[1].decode(), "%Y-%m-%d %H:%M:%S,%f") + timedelta(seconds=seconds)
+        return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}".encode() + match[2]
+
+    begin = log.rfind(b"\n", 0, log.index(b"[Pass 0, train batch %d]" % since)) + 1
+    return log[:begin] + re.sub(rb"(\S+ \S+,\d{3})(-INFO)", later, log[begin:])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (3600, "expected a clock that agrees with the elapse of the same lines, found 3638.72 s by the clock, 38.72"),
+        (-30, "expected a clock that agrees with the elapse of the same lines, found 8.72"),
+        (-50, "expected a time above 0 s in the window"),
+    ],
+)
+def test_a_clock_that_was_set_within_the_window_of_paddle_gives_no_speed(seconds: float, told: str) -> None:
+    assert told in refused("paddle_models", moved(written("paddle_models"), seconds, since=60))
+    before = moved(written("paddle_models"), seconds, since=15)
+    assert rule("paddle_models")(before, C8) == 2617.84
+
+
+@pytest.mark.parametrize(
+    ("seconds", "warnings"),
+    [
+        (1.9, ()),
+        (4, ("the log disagrees with itself: 2617.84 samples/s by its elapse, 2372.76 by its clock",)),
+        (-4, ("the log disagrees with itself: 2617.84 samples/s by its elapse, 2919.40 by its clock",)),
+    ],
+)
+def test_a_clock_of_paddle_that_was_corrected_a_little_is_told(seconds: float, warnings: tuple[str, ...]) -> None:
+    assert RULES["paddle_lines_20_119"].speed(moved(written("paddle_models"), seconds, since=60), C8).warnings == warnings
+
+
+def test_the_clock_of_timehistory_is_compared_with_its_rates() -> None:
+    log = systemlogs.tensorflow(2458.74, C8)
+    with pytest.raises(DataError, match="expected a clock that agrees with the rates of the same lines"):
+        RULES["tf_timehistory_clock"].speed(re.sub(rb"[0-9.]+ examples/second", b"999.5 examples/second", log), C8)
 
 
 @pytest.mark.parametrize("prefix", ["module", "nothing"])

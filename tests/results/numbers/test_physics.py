@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from dataclasses import replace
@@ -264,8 +265,20 @@ def test_a_baseline_that_is_too_slow_is_told_at_every_size() -> None:
 def test_superlinear_is_judged_by_the_repeats_least_in_favour_of_it() -> None:
     one = measured("1n1g", 98, 100, 104)
     assert findings(measured("1n2g", 207, 230, 240), [one]) == ()
-    (found,) = findings(measured("1n2g", 209, 230, 240), [one])
+    assert findings(measured("1n2g", 209, 230, 240), [one]) == ()  # beyond all of the baseline, but the repeats are far apart
+    (found,) = findings(measured("1n2g", 213, 230, 240), [one])
     assert found.text == "superlinear: 2.30 times as fast as 1n1g on 2 times its GPUs; doubt 1n1g first"
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+def test_perfect_scaling_is_rarely_called_superlinear_and_five_percent_more_nearly_always(repeats: int) -> None:
+    chance, told = random.Random(4), {1.0: 0, 1.05: 0}
+    for times in told:
+        for _ in range(1000):
+            one, two = ([100 * math.exp(chance.gauss(0, 0.01)) for _ in range(repeats)] for _ in range(2))
+            cell = measured("1n2g", *(2 * times * speed for speed in two))
+            told[times] += kinds(findings(cell, [measured("1n1g", *one)])) == ["superlinear"]
+    assert told[1.0] <= 30 and told[1.05] >= 880
 
 
 def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() -> None:

@@ -85,6 +85,36 @@ def test_the_steps_and_their_cost_are_named() -> None:
     assert ten == "10 of 100 steps took 10 times as long as the median: steps 41-50; that is 45 s, 47.4% of the window"
 
 
+@pytest.mark.parametrize(
+    ("places", "by", "named"),
+    [
+        (range(96, 100), 1.24, "steps 117-120 took "),
+        (range(97, 100), 1.24, "steps 118-120 took "),
+        (range(4), 1.24, "steps 21-24 took "),
+        (range(40, 44), 1.24, "steps 61-64 took "),
+        (range(90, 100), 1.24, "steps 111-120 took "),
+        (range(4, 100), 1.24, "steps 25-120 took "),
+        (range(96), 1.24, "steps 21-116 took "),
+    ],
+)
+def test_exactly_the_slow_steps_are_named_with_their_own_share(places: range, by: float, named: str) -> None:
+    """A stretch of 3 or 4 steps is shorter than the shortest that is tested, and no other steps are added to it."""
+    chance, found = random.Random(5), []
+    for _ in range(200):
+        times = [0.5 * math.exp(chance.gauss(0, 0.005)) for _ in range(100)]
+        found += unsteady(lines(slower(times, places, by)))
+    assert len(found) >= 5 and all(text.startswith(named) for text in found)
+    shares = [float(text.split(" took ")[1].partition("%")[0]) for text in found]
+    assert all(share == pytest.approx(100 * (by - 1), abs=1.5) for share in shares)
+
+
+def test_a_single_slow_step_does_not_draw_a_stretch_to_it() -> None:
+    times = slower([0.5 + 0.001 * (place % 3) for place in range(100)], range(30, 60), 1.2)
+    times[65] *= 1.9
+    (text,) = unsteady(lines(times))
+    assert text.startswith("steps 51-80 took 20.0% longer")
+
+
 def test_what_costs_less_than_two_percent_is_not_reported() -> None:
     times = [0.5] * 100
     assert unsteady(lines(times)) == () and unsteady(lines(slower(times, range(50, 100), 1.015))) == ()

@@ -90,8 +90,8 @@ def test_lines_outside_the_window_change_nothing() -> None:
         ([CLOCK[2], CLOCK[5]], "found 1, the last for step 5"),
         ([CLOCK[2], CLOCK[3], CLOCK[6]], "the first missing is step 4"),
         ([StepSample(s) for s in range(7)], "expected a time or a rate"),
-        (CLOCK[:4] + CLOCK[3:], "go back or repeat"),
-        (CLOCK[::-1], "go back or repeat"),
+        (CLOCK[:4] + CLOCK[3:], "expected one line for step 3, got one with timestamp"),
+        (CLOCK[::-1], "expected each step once and in order, got steps that go back"),
     ],
 )
 def test_what_is_missing_is_an_error_that_counts(samples: list[StepSample], text: str) -> None:
