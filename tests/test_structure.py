@@ -55,7 +55,7 @@ DOORS = {
     "inventory": "secrets values versions",
     "logs": "failure_table failures nccl parse steps",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
-    "plan": "bench folders framework measures placement render request spec words",
+    "plan": "bench folders framework measures payload placement render request spec words",
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
         "state_file"
@@ -68,7 +68,7 @@ DOORS = {
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
-READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py"}
+READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
 
@@ -81,7 +81,13 @@ HOMES = {
     "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
     "pydantic_core": ["inventory/values.py"],
-    "pydantic": ["inventory/schema.py", "inventory/values.py", "plan/schema.py", "analysis/published/schema.py"],
+    "pydantic": [
+        "inventory/schema.py",
+        "inventory/values.py",
+        "plan/schema.py",
+        "plan/declaration.py",
+        "analysis/published/schema.py",
+    ],
     "jinja2": ["plan/sandbox.py", "report/html"],
     "numpy": ["results/numbers/throughput.py"],
     "scipy": ["results/numbers/intervals.py"],
