@@ -52,10 +52,13 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "secrets values versions",
-    "logs": "failure_table failures nccl parse steps",
+    "inventory": "json_schema secrets values versions",
+    "logs": "failure_table failures matches nccl parse steps",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
-    "plan": "bench folders framework measures payload placement render request spec words",
+    "plan": (
+        "bench command_line folders framework measures payload placement render request run_schema "
+        "scaffold schema spec trial words"
+    ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
         "state_file"
@@ -84,6 +87,7 @@ HOMES = {
     "pydantic": [
         "inventory/schema.py",
         "inventory/values.py",
+        "inventory/json_schema.py",
         "plan/schema.py",
         "plan/declaration.py",
         "analysis/published/schema.py",

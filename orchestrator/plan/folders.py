@@ -84,7 +84,7 @@ def open_framework(name: str, bases: Sequence[Path] = ()) -> FrameworkFolder:
         raise ConfigError(
             f"no framework {name!r}",
             where="--framework",
-            hint=f"available: {', '.join(folders)}{nearest(name, folders)}. {_looked_in(bases)}",
+            hint=f"available: {', '.join(folders)}{nearest(name, folders)}; {_looked_in(bases)}",
         )
     return read_folder(folders[name])
 
@@ -122,7 +122,7 @@ def framework_for(model: str, bases: Sequence[Path] = ()) -> str:
     raise ConfigError(
         f"no framework has a model {model!r}",
         where="model",
-        hint=f"available: {', '.join(available)}{nearest(model, available)}. {_looked_in(bases)}",
+        hint=f"available: {', '.join(available)}{nearest(model, available)}; {_looked_in(bases)}",
     )
 
 

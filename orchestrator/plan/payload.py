@@ -6,6 +6,7 @@ next to it in a source tree.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.bundle import bundle
 
-__all__ = ["SKIPPED", "is_payload_name", "payload_bytes", "payload_files", "rank_source", "runner_source", "shipped"]
+__all__ = [
+    "SKIPPED",
+    "imported_files",
+    "is_payload_name",
+    "payload_bytes",
+    "payload_files",
+    "rank_source",
+    "runner_source",
+    "shipped",
+]
 
 SKIPPED = "__pycache__"
 """The folders of Python's bytecode, which is neither sent nor part of a folder's digest."""
@@ -108,6 +118,33 @@ def _refuse_link(path: Path) -> None:
     if path.is_symlink():
         hint = "links are not sent: put the file itself into the folder"
         raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
+
+
+def imported_files(script: Path) -> list[str]:
+    """Return the payload entries of a Python script: itself, and the modules and packages next to it that it imports.
+
+    A file that is no Python imports nothing.
+    """
+    entries = [script.name]
+    for entry in entries:
+        path = script.parent / entry
+        try:
+            tree = ast.parse(path.read_bytes()) if path.suffix == ".py" else ast.Module([], [])
+        except (SyntaxError, ValueError):
+            continue
+        for name in _imports(tree):
+            found = f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
+            if found not in entries and (script.parent / found).exists():
+                entries.append(found)
+    return entries
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
 
 
 @cache

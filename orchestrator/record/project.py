@@ -75,9 +75,15 @@ class Project:
         ``ORCH_TEMPLATES`` is a list of paths like ``PATH``. Raises ConfigError for one that is no folder.
         """
         listed = [Path(path).expanduser() for path in environment.get("ORCH_TEMPLATES", "").split(os.pathsep) if path]
-        for sources, path in [("--templates", path) for path in given] + [("ORCH_TEMPLATES", path) for path in listed]:
+        for path in given:
             if not path.is_dir():
-                raise ConfigError(f"expected a folder of framework folders, found none at {path}", where=sources)
+                raise ConfigError("expected a folder of framework folders, found none", where=str(path))
+        for path in listed:
+            if not path.is_dir():
+                message = f"expected folders of framework folders, found none at {path}"
+                raise ConfigError(
+                    message, where="ORCH_TEMPLATES", hint="it is a list of paths, with a colon between two of them"
+                )
         own = [self.templates] if self.templates.is_dir() else []
         return tuple(dict.fromkeys([*given, *listed, *own]))
 
