@@ -17,7 +17,7 @@ from orchestrator.report.text import one_line, visible
 __all__ = ["Checked", "checked", "lines"]
 
 _SAMPLE = "sample.log"
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 64 << 20
 _BASH_S = 30
 _SHOWN = 110
 
@@ -156,8 +156,11 @@ def lines(result: Checked) -> Iterator[str]:
 
 
 def _faults(result: Checked) -> str:
-    count = len(result.faults)
-    return "no fault" if not count else "1 fault" if count == 1 else f"{count} faults"
+    return _count(len(result.faults), "fault", "faults") if result.faults else "no fault"
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
@@ -172,27 +175,27 @@ def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
     found = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
     if log.parsed.readings:
         found = f"{len(log.parsed.readings)} results"
-    yield f"  {path}: {log.lines} lines; {found}"
+    yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {found}"
     for pattern in log.patterns:
         yield from _pattern_lines(pattern)
     if log.unmatched:
         more = f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
-        yield f"    no pattern matches {log.unmatched_count} lines{more}:"
+        yield f"    no pattern matches {_count(log.unmatched_count, 'line', 'lines')}{more}:"
         yield from (f"      {number}: {_short(line)}" for number, line in log.unmatched)
 
 
 def _pattern_lines(pattern: PatternMatches) -> Iterator[str]:
-    yield f"    {pattern.key}: {pattern.count} matches   {_short(pattern.pattern)}"
+    yield f"    {pattern.key}: {_count(pattern.count, 'match', 'matches')}   {_short(pattern.pattern)}"
     if pattern.values is not None:
         yield f"      first in line {pattern.first}: {_short(pattern.line)}"
         yield f"      it reads {', '.join(f'{name}={_short(value)}' for name, value in pattern.values.items())}"
     for number, name, text in pattern.not_numbers[:3]:
         yield f"      line {number}: {name} is no number: {_short(text)}"
     if miss := pattern.near_miss:
-        came = _short(miss.line[miss.column - 1 :]) or "the end of the line"
+        came = _short(miss.line[miss.column - 1 :])
         yield f"      nearly matches line {miss.number}: {_short(miss.line)}"
         yield f"        up to {_short(miss.matched)}"
-        yield f"        then the pattern has {_short(miss.rest)}, the line {came}"
+        yield f"        then the pattern has '{_short(miss.rest)}' where the line has '{came}'"
 
 
 def _short(text: str) -> str:

@@ -28,4 +28,8 @@ class _InventoryFile(BaseModel):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of an inventory."""
-    return _InventoryFile.model_json_schema(by_alias=True)
+    schema = _InventoryFile.model_json_schema(by_alias=True)
+    for model in (schema, *schema["$defs"].values()):
+        for field in model.get("properties", {}).values():
+            field.pop("default", None)  # of the models: they stand for keys that are not set
+    return schema

@@ -110,18 +110,22 @@ class _Strict(BaseModel):
 
 
 class _Ssh(_Strict):
-    user: Annotated[str, takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = ""
-    port: Annotated[int, _whole(1, 65535)] = 22
-    key: _Path = ""
-    jump: Annotated[str, takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = ""
-    config: _Path = ""
-    known_hosts: _Path = ""
+    user: Annotated[str, takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = Field(
+        default="", description="the user to log in as"
+    )
+    port: Annotated[int, _whole(1, 65535)] = Field(default=22, description="the port of the ssh server")
+    key: _Path = Field(default="", description="the file of a private key")
+    jump: Annotated[str, takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = Field(
+        default="", description="jump hosts, separated by commas"
+    )
+    config: _Path = Field(default="", description="another ssh configuration file")
+    known_hosts: _Path = Field(default="", description="the file of known host keys")
     host_keys: Annotated[
         str, takes("strict or accept-new", lambda value: value in ("strict", "accept-new"), "checking cannot be turned off")
-    ] = "strict"
+    ] = Field(default="strict", description="strict, or accept-new to accept a key that is seen for the first time")
     connect_timeout_s: Annotated[
         float | int, takes("seconds above 0, at most 3600", lambda value: type(value) in (int, float) and 0 < value <= 3600)
-    ] = 10
+    ] = Field(default=10, description="seconds to wait for a connection")
 
 
 class _Vars(_Strict):
@@ -131,10 +135,12 @@ class _Vars(_Strict):
     interface: Annotated[
         str,
         takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
-    ] = ""
-    python: _Path = ""
-    data_dir: Annotated[str, takes("an absolute path", is_whole, WHOLE)] = ""
-    workdir: _Path = ""
+    ] = Field(default="", description="the network device of training traffic")
+    python: _Path = Field(default="", description="the interpreter that has the framework")
+    data_dir: Annotated[str, takes("an absolute path", is_whole, WHOLE)] = Field(
+        default="", description="the data set: absolute, or from ~/ on"
+    )
+    workdir: _Path = Field(default="", description="where payload and runs are stored on the node")
 
 
 _Least = Annotated[float | int, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]
@@ -208,18 +214,24 @@ class GroupValues(_Strict):
 class MachineValues(_Strict):
     """The keys of ``defaults:``."""
 
-    gpus: Annotated[int, _whole(0, 1024)] = 0
-    slots: Annotated[int, _whole(1, 1024)] = 1
-    ssh: _Ssh = _Ssh()
-    env: dict[_EnvName, _EnvText] = {}
-    vars: _Vars = _Vars()
-    expect: _Expect = _Expect()
+    gpus: Annotated[int, _whole(0, 1024)] = Field(
+        default=0, description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked"
+    )
+    slots: Annotated[int, _whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
+    ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
+    env: dict[_EnvName, _EnvText] = Field(default={}, description="environment variables of every run on it")
+    vars: _Vars = Field(
+        default=_Vars(), description="facts that launch templates read: interface, python, data_dir, and any others"
+    )
+    expect: _Expect = Field(default=_Expect(), description="what preflight must find on it")
 
 
 class HostValues(MachineValues):
     """The keys of one host."""
 
-    address: Annotated[str, takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = ""
+    address: Annotated[str, takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = Field(
+        default="", description="name or address to connect to; by default the host's name"
+    )
 
 
 def checked(model: type[BaseModel], value: Any, where: Where, faults: list[ConfigError]) -> dict[str, Any]:

@@ -66,13 +66,16 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = cleaned(whole).split("\n")[:-1]
     readers = _readers(grammar)
-    found = {key: _of_pattern(key, reader, lines) for key, reader in readers.items()}
     left = [
         (number, line)
         for number, line in enumerate(lines, start=1)
         if line.strip() and not any(reader.pattern.search(piece) for piece in _pieces(line) for reader in readers.values())
     ]
-    return LogMatches(len(lines), tuple(found.values()), tuple(left[:_MOST_SHOWN]), len(left), parse(data, grammar))
+    # Only what no pattern matches may be a line that one of them should match.
+    unmatched = dict(left)
+    rest = "\n".join(_pieces(unmatched.get(number, ""))[-1] for number in range(1, len(lines) + 1))
+    found = [_of_pattern(key, reader, lines, rest) for key, reader in readers.items()]
+    return LogMatches(len(lines), tuple(found), tuple(left[:_MOST_SHOWN]), len(left), parse(data, grammar))
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
@@ -91,7 +94,7 @@ def _pieces(line: str) -> list[str]:
     return [piece for _, piece in tagged(line)] if TAG_END in line else [line]
 
 
-def _of_pattern(key: str, reader: Reader, lines: list[str]) -> PatternMatches:
+def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str) -> PatternMatches:
     hits = [
         (number, line, match)
         for number, line in enumerate(lines, start=1)
@@ -100,7 +103,7 @@ def _of_pattern(key: str, reader: Reader, lines: list[str]) -> PatternMatches:
         for match in reader.pattern.finditer(piece)
     ]
     pattern = reader.pattern.pattern
-    nearest = near_miss(pattern, "\n".join(piece for line in lines for piece in _pieces(line)[:1]))
+    nearest = near_miss(pattern, rest)
     if not hits:
         return PatternMatches(key, pattern, 0, near_miss=nearest)
     invalid = [

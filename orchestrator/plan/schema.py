@@ -241,4 +241,8 @@ class FrameworkFile(_Strict):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``framework.yaml``."""
-    return FrameworkFile.model_json_schema()
+    schema = FrameworkFile.model_json_schema()
+    for model in (Defaults, ModelEntry):  # theirs only stand for keys that are not set
+        for field in schema["$defs"][model.__name__]["properties"].values():
+            field.pop("default", None)
+    return schema

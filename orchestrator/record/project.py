@@ -78,6 +78,9 @@ class Project:
         for path in given:
             if not path.is_dir():
                 raise ConfigError("expected a folder of framework folders, found none", where=str(path))
+            if (path / "framework.yaml").is_file():
+                hint = f"give the folder that it is in: --templates {path.parent}"
+                raise ConfigError("expected a folder of framework folders, got one framework", where=str(path), hint=hint)
         for path in listed:
             if not path.is_dir():
                 message = f"expected folders of framework folders, found none at {path}"

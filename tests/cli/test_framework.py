@@ -71,7 +71,7 @@ def test_the_patterns_are_tried_on_a_given_log(project: Project) -> None:
     done = project.orch("framework", "check", "mlp", "--log", log)
     assert done.returncode == 0, done
     assert "own.log: 4 lines; steps 1 to 2, 2 of them" in done.stdout
-    assert "no pattern matches 1 lines:\n      4: bye" in done.stdout
+    assert "no pattern matches 1 line:\n      4: bye" in done.stdout
 
 
 def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(project: Project) -> None:
@@ -79,7 +79,7 @@ def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(pro
     assert (done.returncode, done.stderr) == (4, "orch: own.log: expected lines that give a number, found none\n")
     assert "log.patterns.0: 0 matches" in done.stdout
     assert "nearly matches line 2: step  1  loss 0.9  0.5 s/it" in done.stdout
-    assert "then the pattern has step, the line it" in done.stdout
+    assert "then the pattern has 'step' where the line has 'it'" in done.stdout
     read = json.loads(project.orch("framework", "check", "mlp", "--log", "own.log", "--json").stdout)
     assert read["log"]["has_number"] is False and read["log"]["patterns"][0]["near_miss"]["number"] == 2
 

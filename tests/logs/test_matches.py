@@ -33,6 +33,18 @@ def test_a_value_that_is_no_number_is_named_with_its_line() -> None:
     assert log.patterns[0].count == 2 and log.has_number
 
 
+def test_a_line_that_another_pattern_matches_is_no_near_miss() -> None:
+    grammar = LogGrammar((), (STEP,), rank="^step (?P<rank>[0-9]+) of$")
+    log = matches(b"step 1 tps: 7\nstep 1 of\n", grammar)
+    assert [pattern.near_miss for pattern in log.patterns] == [None, None]
+
+
+def test_a_near_miss_keeps_the_number_of_its_line() -> None:
+    log = matches(b"step 1 tps: 7\n\n[1,0]<stdout>:step 2 tps; 7\n", LogGrammar((), (STEP,)))
+    assert log.patterns[0].count == 1 and log.patterns[0].near_miss
+    assert (log.patterns[0].near_miss.number, log.patterns[0].near_miss.line) == (3, "step 2 tps; 7")
+
+
 def test_a_log_of_other_lines_gives_no_number_and_says_where_the_pattern_stops() -> None:
     log = matches(b"hello\nstep 1 took 5 s\n", LogGrammar((), (STEP,)))
     (pattern,) = log.patterns

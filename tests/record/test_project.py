@@ -35,10 +35,20 @@ def test_the_templates_of_a_project_elsewhere_are_named_whole(tmp_path: Path) ->
     ("given", "listed", "said"),
     [
         ("gone", "", "gone: expected a folder of framework folders, found none"),
+        (
+            "one",
+            "",
+            "one: expected a folder of framework folders, got one framework. give the folder that it is in: --templates .",
+        ),
         ("", "/gone/a", "ORCH_TEMPLATES: expected folders of framework folders, found none at /gone/a"),
     ],
 )
-def test_a_folder_that_is_none_is_refused_with_where_it_was_named(tmp_path: Path, given: str, listed: str, said: str) -> None:
+def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, listed: str, said: str
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "framework.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         Project(tmp_path).template_folders([Path(given)] if given else [], {"ORCH_TEMPLATES": listed})
     assert str(caught.value).startswith(said)
