@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,10 +84,10 @@ def new(
     A script of the command that is a file here is copied into the folder, with the modules next to it that it imports. Ranks,
     addresses and ports come from orch; all other arguments are kept.
     """
-    from orchestrator.errors import ConfigError
+    from orchestrator.errors import ConfigError, Faults
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
     from orchestrator.plan.command_line import training_command
-    from orchestrator.plan.payload import imported_files
+    from orchestrator.plan.payload import imported_files, payload_files
     from orchestrator.plan.scaffold import example, for_command
     from orchestrator.record import Project
 
@@ -100,37 +99,35 @@ def new(
         raise ConfigError(
             "expected a new folder", kind="unsafe_path", where=str(folder), hint="existing files are not overwritten"
         )
-    copies: dict[str, Path] = {}
-    left_out: tuple[str, ...] = ()
+    entries: list[str] = []
+    source, left_out = Path(), tuple[str, ...]()
     if from_command:
         command = training_command(from_command, lambda word: Path(word).is_file())
         left_out = command.left_out
         if command.is_here:
             program = Path(command.script or command.program)
-            copies = {entry: program.parent / entry for entry in imported_files(program)}
-        elif command.module and (found := _module(command.module)):
-            copies = {found: Path(found)}
-        files = for_command(name, from_command, command, list(copies))
+            entries, source = imported_files(program), program.parent
+        elif command.module:
+            entries = _module(command.module)
+        files = for_command(name, from_command, command, entries)
     else:
         files = example(name)
-    make_folder(folder, PROJECT_HINT, is_input=True)
-    for file, text in files.items():
-        write_atomic(folder / file, text.encode(), 0o644, is_input=True)
-    for entry, source in copies.items():
-        if entry.endswith("/"):
-            shutil.copytree(source, folder / entry, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-        else:
-            shutil.copyfile(source, folder / entry)
-    typer.echo(f"{folder}: {', '.join([*files, *copies])}")
+    payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
+    if faults:
+        raise Faults(faults)
+    for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
+        make_folder((folder / file).parent, PROJECT_HINT, is_input=True)
+        write_atomic(folder / file, content, 0o644, is_input=True)
+    typer.echo(f"{folder}: {', '.join([*files, *entries])}")
     if left_out:
         typer.echo(f"left out, because orch sets it in each run: {', '.join(left_out)}")
     typer.echo(f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run")
 
 
-def _module(dotted: str) -> str:
-    """Return the payload entry of a module here, an empty text if it is somewhere else."""
+def _module(dotted: str) -> list[str]:
+    """Return the payload entry of a module that is here, none if it is somewhere else."""
     top = dotted.split(".")[0]
-    return f"{top}/" if Path(top).is_dir() else f"{top}.py" if Path(f"{top}.py").is_file() else ""
+    return [f"{top}/"] if Path(top).is_dir() else [f"{top}.py"] if Path(f"{top}.py").is_file() else []
 
 
 @app.command()

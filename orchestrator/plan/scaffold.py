@@ -87,6 +87,10 @@ export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-{{ host_vars.interface }}}
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-{{ host_vars.interface }}}
 {% endif %}
 """
+_MODULES = """\
+# Modules of the payload are in one directory with the rank wrapper.
+export PYTHONPATH="$(cd -- "$(dirname -- {{ rank_wrapper }})" && pwd)${PYTHONPATH:+:$PYTHONPATH}"
+"""
 _TORCHRUN = """\
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # The rank wrapper gives each rank its own log: logs/rank-<rank>.out and .err.
@@ -195,6 +199,8 @@ def for_command(name: str, typed: str, command: TrainingCommand, payload: Sequen
     if command.launcher == "program" and command.is_here:  # files of a payload are not executable
         head += f"install -m 0700 {start} program\n"
         start = "./program"
+    if command.module and payload:
+        head += _MODULES
     words = f"{interpreter}{start} {arguments}".rstrip()
     script = head + (_TORCHRUN if command.launcher == "torchrun" else _RANKS)
     env = "".join(f"  {variable}: {json.dumps(value)}\n" for variable, value in command.env)

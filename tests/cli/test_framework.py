@@ -51,13 +51,25 @@ def test_a_new_folder_passes_its_check_and_is_in_the_list(project: Project) -> N
 
 def test_a_folder_from_a_command_takes_its_script_along(project: Project) -> None:
     (project.path / "run.py").write_text("import own\n")
-    (project.path / "own.py").write_text("")
+    (project.path / "own.py").write_text("import data\n")
+    (project.path / "data").mkdir()
+    (project.path / "data" / "images.py").write_text("")
     made = project.orch("framework", "new", "mine", "--from-command", "torchrun --nproc_per_node 8 run.py --epochs 1")
     assert made.returncode == 0 and "left out, because orch sets it in each run: --nproc_per_node 8" in made.stdout
     assert sorted(path.name for path in (project.path / "templates" / "mine").iterdir()) == [
-        "framework.yaml", "launch.sh.j2", "own.py", "run.py", "sample.log",
+        "data", "framework.yaml", "launch.sh.j2", "own.py", "run.py", "sample.log",
     ]  # fmt: skip
     assert project.orch("framework", "check", "mine").returncode == 0
+
+
+def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
+    (project.path / "run.py").symlink_to("/etc/hostname")
+    said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")
+    assert said.startswith("orch: run.py: expected a file or a folder, got a symbolic link")
+    assert "--from-command: expected a file, found no gone.py here" in project.refused(
+        "framework", "new", "mine", "--from-command", "torchrun gone.py"
+    )
+    assert not (project.path / "templates" / "mine").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a b", "a/b"])

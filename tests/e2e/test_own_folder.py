@@ -28,6 +28,17 @@ def speed(controller: Controller, name: str, *words: str) -> float:
     return float(row["speed"])
 
 
+def test_a_module_of_a_package_is_found_on_the_nodes(controller: Controller) -> None:
+    package: Path = controller.project / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "shared.py").write_text("STEPS = 20\n")
+    (package / "run.py").write_text(PROGRAM.replace("import os, time, shared", "import os, time\nfrom pack import shared"))
+    made = controller.orch("framework", "new", "own", "--from-command", "python -m pack.run --steps 20")
+    assert made.code == 0, made
+    assert speed(controller, "own", "--shape", "1n1g") > 0
+
+
 def test_an_example_runs_on_two_nodes(controller: Controller) -> None:
     assert controller.orch("framework", "new", "mine").code == 0
     assert speed(controller, "mine", "--shape", "2n1g", "--steps", "20") > 0
