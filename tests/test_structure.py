@@ -52,10 +52,13 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "secrets values versions",
-    "logs": "failure_table failures nccl parse steps",
+    "inventory": "json_schema secrets values versions",
+    "logs": "failure_table failures matches nccl parse steps",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
-    "plan": "bench environment folders framework measures placement render request spec words",
+    "plan": (
+        "bench command_line environment folders framework measures payload placement render request run_schema "
+        "scaffold schema spec trial words"
+    ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
         "state_file"
@@ -68,7 +71,7 @@ DOORS = {
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
-READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py"}
+READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
 
@@ -81,7 +84,14 @@ HOMES = {
     "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
     "pydantic_core": ["inventory/values.py"],
-    "pydantic": ["inventory/schema.py", "inventory/values.py", "plan/schema.py", "analysis/published/schema.py"],
+    "pydantic": [
+        "inventory/schema.py",
+        "inventory/values.py",
+        "inventory/json_schema.py",
+        "plan/schema.py",
+        "plan/declaration.py",
+        "analysis/published/schema.py",
+    ],
     "jinja2": ["plan/sandbox.py", "report/html"],
     "numpy": ["results/numbers/throughput.py"],
     "scipy": ["results/numbers/intervals.py"],

@@ -26,8 +26,10 @@ from orchestrator.cli.options import (
     WarmupSteps,
     new_bench_id,
     new_seed,
+    open_frameworks,
     print_json,
     select,
+    template_bases,
     waiting_s,
 )
 
@@ -103,7 +105,7 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.plan import Limits
-    from orchestrator.plan.folders import framework_for, open_framework
+    from orchestrator.plan.folders import framework_for
     from orchestrator.plan.request import check_measures, planned, request_of, without
 
     request = request_of(
@@ -126,7 +128,8 @@ def bench(
         budget=budget,
         baseline=baseline,
     )
-    folders = [open_framework(name, templates) for name in request.frameworks or (framework_for(model, templates),)]
+    bases = template_bases(templates)
+    folders = open_frameworks(request.frameworks or (framework_for(model, bases),), bases)
     check_measures(request, [folder.framework for folder in folders])
     selection = select(hosts, exclude)
     plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
@@ -146,7 +149,7 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     earlier = [run for _, runs in borrowed for run in runs]
-    conduct(plan, earlier, selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach)
+    conduct(plan, earlier, selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach)
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:

@@ -47,7 +47,7 @@ def conduct(
     borrowed: Sequence[RunDir],
     selection: Selection,
     limits: Limits,
-    templates: Path | None,
+    bases: Sequence[Path],
     *,
     accept_new: bool,
     as_json: bool,
@@ -59,7 +59,7 @@ def conduct(
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
-    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, templates, sys.argv, tune)
+    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune)
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
     controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv)

@@ -75,8 +75,8 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
 
     from orchestrator.errors import RunError
     from orchestrator.nodes.node import Upload
-    from orchestrator.plan.folders import payload_bytes
     from orchestrator.plan.framework import payload_digest, payload_path
+    from orchestrator.plan.payload import payload_bytes
 
     node, content = cluster.nodes[name], payload_bytes(_PROGRAM)
     path = payload_path(_PROGRAM, payload_digest({_PROGRAM: hashlib.sha256(content).hexdigest()}))

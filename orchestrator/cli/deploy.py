@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, Templates, print_json, select
+from orchestrator.cli.options import (
+    AcceptNew,
+    Exclude,
+    Hosts,
+    Json,
+    Templates,
+    open_frameworks,
+    print_json,
+    select,
+    template_bases,
+)
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -45,9 +55,8 @@ def deploy(
     from orchestrator.inventory import fold
     from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
-    from orchestrator.plan.folders import open_framework
 
-    folders = [open_framework(name, templates) for name in words(framework)]
+    folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
     memory = Memory(selection.project.deployed, folders)
@@ -94,10 +103,9 @@ def check(
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
     from orchestrator.nodes.fanout import each_or_raise
-    from orchestrator.plan.folders import open_framework
 
     named = _named(only)
-    folders = [open_framework(name, templates) for name in words(framework)] if named != {"reach"} else []
+    folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
     selection = select(hosts, exclude)
     with selection.cluster(accept_new).open() as cluster:
         if "reach" in named:

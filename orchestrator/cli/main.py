@@ -28,6 +28,8 @@ MODULES = {
     "archive": ("archive", "verify"),
     "compare": ("compare", "gate"),
     "published": ("published",),
+    "schema": ("schema",),
+    "framework": ("framework",),
     "lab": ("lab",),
     "dataset": ("dataset",),
 }

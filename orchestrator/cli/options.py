@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
+    from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
     from orchestrator.transport.ssh import Trust
@@ -38,7 +39,14 @@ Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
 Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name or directory of a bench. Default: the latest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Templates = Annotated[Path | None, typer.Option("--templates", metavar="DIR", help="Directory with more framework folders.")]
+Templates = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--templates",
+        metavar="DIR",
+        help="Directory with more framework folders; repeatable. Always looked at: ORCH_TEMPLATES, templates/ of the project.",
+    ),
+]
 
 # Options of commands that run something. The commands set the defaults.
 Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Total time: 90s, 30m, 2h.")]
@@ -90,6 +98,25 @@ def waiting_s(wait: bool, limit: str) -> float:
     if limit:
         return seconds(limit, "--wait-limit")
     return _MOST_S if wait else 0.0
+
+
+def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:
+    """Return the folders of framework folders besides orch's own, for every command; the first takes precedence."""
+    from orchestrator.record import Project
+
+    return Project.here(os.environ).template_folders(templates or (), os.environ)
+
+
+def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[FrameworkFolder]:
+    """Return framework folders by name, and print on stderr which of them hide another one of the same name."""
+    from orchestrator.plan.folders import hidden, open_framework
+
+    folders = [open_framework(name, bases) for name in names]
+    behind = hidden(bases)
+    for folder in folders:
+        if paths := behind.get(folder.framework.name):
+            typer.echo(f"framework: {folder.framework.folder} hides {', '.join(map(str, paths))}", err=True)
+    return folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.record import BenchDir
 
 __all__ = ["show"]
@@ -16,7 +18,7 @@ __all__ = ["show"]
 _NAME = "report.html"
 
 
-def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | None, opened: bool) -> None:
+def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path], opened: bool) -> None:
     """Print the page, or write it into the bench directory and open it; without a browser only the path is printed.
 
     Raise Faults for runs with damaged evidence, as the table does, after the page is complete.
@@ -35,7 +37,7 @@ def show(bench: BenchDir, *, against: bool, explain: bool, templates: Path | Non
     planned = planned_runs(bench, read_bench(bench, each_rank=True))
     results = [result for result in planned.results if result.state != NEVER_RUN]
     summary = of_bench(planned, notes_of(bench))
-    reference = reference_tables(summary, published_files(templates).values()) if against else ((), ())
+    reference = reference_tables(summary, published_files(bases).values()) if against else ((), ())
     account = account_of(bench, results)
     explained = explain_bench(bench, summary, results, account) if explain else ()
     text = render(summary, results, account, *reference, explained)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import Json, Templates, print_json
+from orchestrator.cli.options import Json, Templates, print_json, template_bases
 
 if TYPE_CHECKING:
     from orchestrator.analysis.published.tables import PublishedFile, TableCheck
@@ -25,7 +25,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
     from orchestrator.analysis.published.doubts import doubts
     from orchestrator.report.published import check_document
 
-    files = published_files(templates)
+    files = published_files(template_bases(templates))
     if name:
         files = {name: _chosen(name, files)}
     checked = {framework: (file, [recompute(table) for table in file.tables]) for framework, file in files.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, Templates, find_bench, print_json
+from orchestrator.cli.options import Bench, Json, Templates, find_bench, open_frameworks, print_json, template_bases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,11 +65,12 @@ def summarize(
     form = "json" if as_json else form
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
+    bases = template_bases(templates)
     if form == "html" or open_:
         from orchestrator.cli.page import show
 
-        return show(find_bench(bench), against=bool(against), explain=explain, templates=templates, opened=open_)
-    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, templates, form in _FOR_PEOPLE)
+        return show(find_bench(bench), against=bool(against), explain=explain, bases=bases, opened=open_)
+    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, bases, form in _FOR_PEOPLE)
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
             summary.sheets[0].measures, "--format", f"{form} contains speeds only; use table, html, markdown, csv or json"
@@ -77,7 +78,7 @@ def summarize(
     if explain:
         from orchestrator.report import explain as explanations
     if form == "json" and (against or explain):
-        extra = _published(summary, templates) if against else {}
+        extra = _published(summary, bases) if against else {}
         if explain:
             extra["explained"] = explanations.documents(_explained(bench, summary, results))
         typer.echo(_with_keys(summary, extra), nl=False)
@@ -95,7 +96,7 @@ def summarize(
         if explain:
             explanations.render(_explained(bench, summary, results), console)
         if against:
-            _print_reference(summary, templates, console)
+            _print_reference(summary, bases, console)
         if from_logs:
             _print_result(summary)
     if damaged:
@@ -140,7 +141,7 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
 
 
 def _summary(
-    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, templates: Path | None, short: bool
+    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, bases: Sequence[Path], short: bool
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
     """Return the summary, the runs of a bench, and the errors of runs without a number because of damaged evidence.
 
@@ -148,9 +149,9 @@ def _summary(
     """
     if from_logs:
         from orchestrator.analysis.published.foreign import summary_of_tree
-        from orchestrator.plan.folders import open_framework
 
-        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
+        (folder,) = open_frameworks([framework], bases)
+        return summary_of_tree(from_logs, folder.framework, images), [], []
     from dataclasses import replace
 
     from orchestrator.errors import DataError
@@ -170,7 +171,7 @@ def _summary(
             if not result.measure.has_speed:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
-        return lacking(by_rule(directory, planned.results, templates), planned), results, damaged
+        return lacking(by_rule(directory, planned.results, bases), planned), results, damaged
     shown, notes = _of_tune(directory, results) if short and directory.record().tune else (planned.results, [])
     return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
 
@@ -202,20 +203,20 @@ def _print_result(summary: Summary) -> None:
     print_json(result_document(summary))
 
 
-def _print_reference(summary: Summary, templates: Path | None, console: Console) -> None:
+def _print_reference(summary: Summary, bases: Sequence[Path], console: Console) -> None:
     from orchestrator.analysis.published import published_files, reference_tables
     from orchestrator.report import published
 
-    published.reference_tables(*reference_tables(summary, published_files(templates).values()), console)
+    published.reference_tables(*reference_tables(summary, published_files(bases).values()), console)
 
 
-def _published(summary: Summary, templates: Path | None) -> dict[str, Any]:
+def _published(summary: Summary, bases: Sequence[Path]) -> dict[str, Any]:
     """Return the comparison of a summary with published tables, for its JSON."""
     from dataclasses import asdict
 
     from orchestrator.analysis.published import published_files, reference_tables
 
-    references, notes = reference_tables(summary, published_files(templates).values())
+    references, notes = reference_tables(summary, published_files(bases).values())
     return {"published": [asdict(reference) for reference in references], "published_notes": list(notes)}
 
 

@@ -25,8 +25,10 @@ from orchestrator.cli.options import (
     WarmupSteps,
     new_bench_id,
     new_seed,
+    open_frameworks,
     print_json,
     select,
+    template_bases,
     waiting_s,
 )
 
@@ -79,14 +81,14 @@ def tune(
     """
     from orchestrator.analysis.tune.state import tune_record
     from orchestrator.plan import Limits
-    from orchestrator.plan.folders import open_framework
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
 
     numerics = allows_numerics(allow)
     single = {"dtype": dtype, "batch_size": batch_size, "loader": loader, "steps": steps, "warmup_steps": warmup_steps}
     request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single={**single, "timeout_s": timeout})
-    folder = open_framework(framework, templates)
+    bases = template_bases(templates)
+    (folder,) = open_frameworks([framework], bases)
     knobs = free_knobs(folder.framework, request.sets)
     selection = select(hosts, exclude)
     plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
@@ -99,7 +101,7 @@ def tune(
     tuned_hosts = taken(plan.cells, selection.hosts)
     record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    conduct(plan, [], selection, limits, templates, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
 
 
 def _new_file(path: Path | None) -> str:

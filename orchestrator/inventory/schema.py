@@ -30,10 +30,10 @@ from orchestrator.inventory.values import (
     unknown_key,
 )
 
-__all__ = ["InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse"]
+__all__ = ["TOP_KEYS", "InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse"]
 
 _SCHEMA = 1
-_TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
+TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
 _MAX_FAULTS = 100
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -77,7 +77,7 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
 
     if not isinstance(document_value, dict):
         refuse([ConfigError(f"expected a mapping with schema: and hosts:, got {found(document_value, True)}", where=where(()))])
-    faults = [unknown_key(key, _TOP_KEYS, where((key,))) for key in document_value if key not in _TOP_KEYS]
+    faults = [unknown_key(key, TOP_KEYS, where((key,))) for key in document_value if key not in TOP_KEYS]
     if type(version := document_value.get("schema")) is not int or version != _SCHEMA:
         hint = "a higher number needs a newer orch" if type(version) is int else f"write schema: {_SCHEMA}"
         faults.append(ConfigError(f"expected {_SCHEMA}, got {found(version)}", where=where(("schema",)), hint=hint))

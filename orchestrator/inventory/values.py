@@ -30,6 +30,7 @@ __all__ = [
     "found",
     "is_whole",
     "shown_key",
+    "takes",
     "unknown_key",
 ]
 
@@ -49,7 +50,9 @@ RESERVED = "ORCH_"
 """The beginning of the names by which orch finds the processes of its runs and labs; only orch sets such variables."""
 
 
-def _takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
+def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
+    """Return a validator of one value; the message for a value that does not fit says what was expected, and the hint."""
+
     def check(value: Any) -> Any:
         if not fits(value):
             raise PydanticCustomError("expected", "{expected}", {"expected": expected, "hint": hint})
@@ -88,22 +91,22 @@ def _is_value(value: Any) -> bool:
 
 
 def _whole(least: int, most: int) -> BeforeValidator:
-    return _takes(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
+    return takes(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
 
 
-_Path = Annotated[str, _takes("a path", _is_path, "without control characters, not beginning with '-'")]
-_VarName = Annotated[str, _takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
+_Path = Annotated[str, takes("a path", _is_path, "without control characters, not beginning with '-'")]
+_VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
 _EnvName = Annotated[
     str,
-    _takes("a variable that the inventory may set", lambda value: value not in PLACED, "the placement of a run sets it"),
-    _takes(
+    takes("a variable that the inventory may set", lambda value: value not in PLACED, "the placement of a run sets it"),
+    takes(
         f"a variable that does not begin with {RESERVED}",
         lambda value: not str(value).startswith(RESERVED),
         "orch finds the processes of a run by such variables and sets them itself; use another name",
     ),
-    _takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
+    takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
 ]
-_EnvText = Annotated[str, _takes("text", _is_text, "put quotes around it")]
+_EnvText = Annotated[str, takes("text", _is_text, "put quotes around it")]
 
 
 class _Strict(BaseModel):
@@ -111,44 +114,52 @@ class _Strict(BaseModel):
 
 
 class _Ssh(_Strict):
-    user: Annotated[str, _takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = ""
-    port: Annotated[int, _whole(1, 65535)] = 22
-    key: _Path = ""
-    jump: Annotated[str, _takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = ""
-    config: _Path = ""
-    known_hosts: _Path = ""
+    user: Annotated[str, takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = Field(
+        default="", description="the user to log in as"
+    )
+    port: Annotated[int, _whole(1, 65535)] = Field(default=22, description="the port of the ssh server")
+    key: _Path = Field(default="", description="the file of a private key")
+    jump: Annotated[str, takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = Field(
+        default="", description="jump hosts, separated by commas"
+    )
+    config: _Path = Field(default="", description="another ssh configuration file")
+    known_hosts: _Path = Field(default="", description="the file of known host keys")
     host_keys: Annotated[
-        str, _takes("strict or accept-new", lambda value: value in ("strict", "accept-new"), "checking cannot be turned off")
-    ] = "strict"
+        str, takes("strict or accept-new", lambda value: value in ("strict", "accept-new"), "checking cannot be turned off")
+    ] = Field(default="strict", description="strict, or accept-new to accept a key that is seen for the first time")
     connect_timeout_s: Annotated[
-        float | int, _takes("seconds above 0, at most 3600", lambda value: type(value) in (int, float) and 0 < value <= 3600)
-    ] = 10
+        float | int, takes("seconds above 0, at most 3600", lambda value: type(value) in (int, float) and 0 < value <= 3600)
+    ] = Field(default=10, description="seconds to wait for a connection")
 
 
 class _Vars(_Strict):
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[_VarName, Annotated[Any, _takes("a value without NUL", _is_value)]] = Field(init=False)
+    __pydantic_extra__: dict[_VarName, Annotated[Any, takes("a value without NUL", _is_value)]] = Field(init=False)
 
     interface: Annotated[
         str,
-        _takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
-    ] = ""
-    python: _Path = ""
-    data_dir: Annotated[str, _takes("an absolute path", is_whole, WHOLE)] = ""
-    workdir: _Path = ""
-    setup: Annotated[Any, _takes("a line of bash, or a list of lines", _is_lines, "for example [module load cuda]")] = ""
+        takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
+    ] = Field(default="", description="the network device of training traffic")
+    python: _Path = Field(default="", description="the interpreter that has the framework")
+    data_dir: Annotated[str, takes("an absolute path", is_whole, WHOLE)] = Field(
+        default="", description="the data set: absolute, or from ~/ on"
+    )
+    workdir: _Path = Field(default="", description="where payload and runs are stored on the node")
+    setup: Annotated[Any, takes("a line of bash, or a list of lines", _is_lines, "for example [module load cuda]")] = Field(
+        default="", description="lines of bash that run first in the shell of a run, such as module load"
+    )
 
 
-_Least = Annotated[float | int, _takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]
+_Least = Annotated[float | int, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]
 _Count = Annotated[int, _whole(0, 1 << 40)]
 _Limit = Annotated[
     int | str,
-    _takes("unlimited, or a whole number", lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60),
+    takes("unlimited, or a whole number", lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60),
 ]
-_Truth = Annotated[bool, _takes("true or false", lambda value: type(value) is bool)]
+_Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 _Requirement = Annotated[
     str,
-    _takes(
+    takes(
         "a pattern or conditions on a version, as text",
         lambda value: isinstance(value, str) and is_requirement(value),
         'for example "580*", ">=2.20" or ">=12.4, <13", in quotes',
@@ -159,9 +170,9 @@ _Requirement = Annotated[
 class _Ports(_Strict):
     ports: Annotated[int, _whole(1, 1024)] = 1
     rate_gbit: _Least = 1
-    state: Annotated[str, _takes("a port's state", lambda value: value in _STATES, f"one of {', '.join(_STATES)}")] = "ACTIVE"
+    state: Annotated[str, takes("a port's state", lambda value: value in _STATES, f"one of {', '.join(_STATES)}")] = "ACTIVE"
     link_layer: Annotated[
-        str, _takes("InfiniBand or Ethernet", lambda value: value in ("InfiniBand", "Ethernet"), "Ethernet is RoCE")
+        str, takes("InfiniBand or Ethernet", lambda value: value in ("InfiniBand", "Ethernet"), "Ethernet is RoCE")
     ] = ""
 
 
@@ -210,18 +221,24 @@ class GroupValues(_Strict):
 class MachineValues(_Strict):
     """The keys of ``defaults:``."""
 
-    gpus: Annotated[int, _whole(0, 1024)] = 0
-    slots: Annotated[int, _whole(1, 1024)] = 1
-    ssh: _Ssh = _Ssh()
-    env: dict[_EnvName, _EnvText] = {}
-    vars: _Vars = _Vars()
-    expect: _Expect = _Expect()
+    gpus: Annotated[int, _whole(0, 1024)] = Field(
+        default=0, description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked"
+    )
+    slots: Annotated[int, _whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
+    ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
+    env: dict[_EnvName, _EnvText] = Field(default={}, description="environment variables of every run on it")
+    vars: _Vars = Field(
+        default=_Vars(), description="facts that launch templates read: interface, python, data_dir, and any others"
+    )
+    expect: _Expect = Field(default=_Expect(), description="what preflight must find on it")
 
 
 class HostValues(MachineValues):
     """The keys of one host."""
 
-    address: Annotated[str, _takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = ""
+    address: Annotated[str, takes("an address as text", lambda value: isinstance(value, str), "put quotes around it")] = Field(
+        default="", description="name or address to connect to; by default the host's name"
+    )
 
 
 def checked(model: type[BaseModel], value: Any, where: Where, faults: list[ConfigError]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
 from orchestrator.nodes.node import Node
-from orchestrator.plan.folders import runner_source
+from orchestrator.plan.payload import runner_source
 from orchestrator.transport.ssh import Endpoint, Trust, connect, prepare
 
 __all__ = ["Cluster"]

@@ -13,10 +13,10 @@ from orchestrator.errors import ConfigError
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["choices_of"]
+__all__ = ["TYPES", "choices_of"]
 
 _LISTS = ("batch_size", "dtype", "loader")
-_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "batch_size": ((int,), "a whole number ≥ 1"),
     "dtype": ((str,), "one type as text"),
     "loader": ((str,), "one loader as text"),
@@ -34,15 +34,15 @@ def choices_of(document: Document) -> dict[str, Any]:
 
     Raises ConfigError with file and line for an unknown key, a value of the wrong type, or a list instead of one value.
     """
-    source, keys = document.source, ", ".join(_TYPES)
+    source, keys = document.source, ", ".join(TYPES)
     if not isinstance(document.value, dict):
         raise ConfigError("expected a mapping of choices", where=source, hint=f"valid keys: {keys}")
     for key in document.value:
-        if key not in _TYPES:
+        if key not in TYPES:
             raise ConfigError(f"unknown key {key}", where=f"{source}:{document.line((key,))}", hint=f"valid keys: {keys}")
     choices = dict(document.value)
     for key, value in choices.items():
-        types, expectation = _TYPES[key]
+        types, expectation = TYPES[key]
         if type(value) not in types or (key == "repeats" and value < 1):
             hint = f"for several use --{key.replace('_', '-')}" if key in _LISTS else ""
             message = f"expected {expectation}, got {value!r}"

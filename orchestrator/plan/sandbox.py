@@ -16,12 +16,15 @@ from types import CodeType
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
 
-__all__ = ["HostVariables", "rendered"]
+__all__ = ["HostVariables", "check_syntax", "rendered"]
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
 _COMPILED_LIMIT = 256
+_HINT = "\0"
+"""Between the message and the hint of an undefined name; no template can contain it."""
 
 _compiled: dict[tuple[str, str, str], CodeType] = {}
 """Code of templates by target, digest of the name and digest of the text: every node of every run prints the same few."""
@@ -35,11 +38,10 @@ def rendered(template: str, sources: Mapping[str, str], target: str, context: Ma
     """
     import jinja2
 
-    hint = "docs/frameworks.md lists the names that a template may read; those of a host are under vars: in the inventory"
     pieces: list[str] = []
     left = _OUTPUT_LIMIT
     try:
-        for piece in _sandbox(sources, target).get_template(template).generate(context):
+        for piece in _sandbox(sources, target, context).get_template(template).generate(context):
             pieces.append(piece)
             left -= len(piece)
             if left < 0:
@@ -49,14 +51,32 @@ def rendered(template: str, sources: Mapping[str, str], target: str, context: Ma
             raise ValueError("expected text without NUL and carriage return")
     except jinja2.TemplateSyntaxError as error:
         where = f"{folder}/{error.name or template}:{error.lineno}"
-        raise ConfigError(error.message or "syntax error", kind="template_error", where=where) from error
+        raise ConfigError((error.message or "syntax error").rstrip("."), kind="template_error", where=where) from error
+    except jinja2.TemplateNotFound as error:
+        where = f"{folder}/{_place(error, sources) or template}"
+        hint = f"it has {', '.join(sources)}{nearest(str(error.name), sources)}"
+        message = f"expected a template of this folder, got {error.name!r}"
+        raise ConfigError(message, kind="template_error", where=where, hint=hint) from error
     except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         where = f"{folder}/{_place(error, sources) or template}"
-        raise ConfigError(str(error), kind="template_error", where=where, hint=hint) from error
+        message, _, hint = str(error).partition(_HINT)
+        raise ConfigError(message, kind="template_error", where=where, hint=hint) from error
     return text
 
 
-def _sandbox(sources: Mapping[str, str], target: str) -> Any:
+def check_syntax(template: str, source: str, folder: str) -> ConfigError | None:
+    """Return the syntax error of a template, None if it has none."""
+    import jinja2
+
+    try:
+        _sandbox({template: source}, "sh", {}).parse(source, template)
+    except jinja2.TemplateSyntaxError as error:
+        where = f"{folder}/{template}:{error.lineno}"
+        return ConfigError((error.message or "syntax error").rstrip("."), kind="template_error", where=where)
+    return None
+
+
+def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]) -> Any:
     """Return the Jinja2 environment of one template: only the folder's own templates, with bounded loops and products."""
     import jinja2
     from jinja2.bccache import Bucket
@@ -65,8 +85,17 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
     class Undefined(jinja2.StrictUndefined):
         @property
         def _undefined_message(self) -> str:
-            if isinstance(self._undefined_obj, HostVariables):
-                return f"expected {self._undefined_name!r} in vars of {self._undefined_obj._host}, found none"
+            holder, name = self._undefined_obj, str(self._undefined_name)
+            if self._undefined_hint:  # such as access to an unsafe attribute
+                return super()._undefined_message
+            if isinstance(holder, HostVariables):
+                hint = f"these are set: {_listed(name, holder)}"
+                return f"expected {name!r} in vars of {holder._host}, found none{_HINT}{hint}"
+            if holder is jinja2.utils.missing:
+                return f"expected a name that a template sees, got {name!r}{_HINT}it sees {_listed(name, context)}"
+            holders = [key for key, value in context.items() if value is holder]
+            if holders and isinstance(holder, Mapping):
+                return f"expected a name in {holders[0]}, got {name!r}{_HINT}{holders[0]} has {_listed(name, holder)}"
             return super()._undefined_message
 
     class Compiled(jinja2.BytecodeCache):
@@ -105,6 +134,10 @@ def _sandbox(sources: Mapping[str, str], target: str) -> Any:
     environment.intercepted_binops = frozenset(("*", "**"))
     environment.binop_table.update({"*": _product, "**": _power})
     return environment
+
+
+def _listed(name: str, names: Mapping[str, Any]) -> str:
+    return f"{', '.join(names) or 'none'}{nearest(name, names)}"
 
 
 def _product(left: Any, right: Any) -> Any:
@@ -154,6 +187,10 @@ def _from_home(value: Any) -> Any:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, Mapping):
+        raise TypeError(f"expected one value, got a mapping with {', '.join(map(str, value)) or 'nothing in it'}")
+    if callable(value):
+        raise TypeError("expected a value, got a function; write its arguments in brackets after it")
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -1,274 +1,249 @@
-"""The schema of ``framework.yaml``: validates a framework folder and reports all faults of the file together."""
+"""The schema of ``framework.yaml``: its keys, their types, and what each of them means.
+
+Words about a key are here once: messages about a fault and the JSON Schema for editors use them.
+What several keys must be together is in `orchestrator.plan.consistency`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.values import PLACED, RESERVED
-from orchestrator.logs import LogGrammar
-from orchestrator.logs.steps import SPEEDS
-from orchestrator.plan.framework import ConfigFile, Framework, Knob, Option
-from orchestrator.plan.measures import MEASURES, TRAINING
+from orchestrator.inventory.values import PLACED, RESERVED, takes
+from orchestrator.plan.payload import is_payload_name
 
-__all__ = ["parse"]
+__all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "OptionEntry", "json_schema"]
 
 Device = Literal["cuda", "cpu"]
-Scalar = bool | int | float | str
 Launch = Literal["every_node", "first_node"]
 Scope = Literal["global", "node", "process"]
 Unit = Literal["ns", "us", "ms", "s", "min", "h"]
-Count = Annotated[int, Field(ge=0, le=64)] | Literal["gpus"]
-# No part begins with a dot, so no path can leave the folder.
-_PAYLOAD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?\Z")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def _payload_name(name: str) -> str:
-    if not _PAYLOAD_NAME.match(name):
-        raise ValueError("expected a file such as train.py, or a folder such as models/, relative to the framework's folder")
-    if name == "rank_wrapper.py":
-        raise ValueError("expected another name, orch's rank wrapper has this one")
-    return name
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_glob(value: Any) -> bool:
+    return _is_text(value) and bool(value) and not value.startswith("/") and ".." not in value.split("/")
+
+
+def _matches(pattern: re.Pattern[str]) -> Any:
+    return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
+
+
+def _whole(least: int, most: int = 1 << 40) -> Any:
+    words = f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
+    return takes(words, lambda value: type(value) is int and least <= value <= most)
+
+
+Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
+Name = Annotated[
+    str, takes("a name of letters, digits, '.', '_', '+' and '-'", _matches(_NAME), "it becomes part of file names")
+]
+Glob = Annotated[
+    str, takes("files below the logs of a node, such as rank-0.out or node.out", _is_glob, "without / at its beginning and ..")
+]
+Scalar = Annotated[
+    bool | int | float | str,
+    takes("a number, text, true or false", lambda value: type(value) in (bool, int, float) or _is_text(value)),
+]
+Number = Annotated[
+    int | float, takes("a number", lambda value: type(value) in (int, float), "write it without quotes, and without a unit")
+]
+Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
+Port = Annotated[
+    int | Literal["gpus"],
+    takes("a whole number from 0 to 64, or gpus", lambda value: value == "gpus" or type(value) is int and 0 <= value <= 64),
+]
+Pattern = Annotated[str, takes("a regular expression as text", _is_text, "put single quotes around it")]
+Variable = Annotated[
+    str,
+    takes("a variable that a folder may set", lambda value: value not in PLACED, "the placement of a run sets it"),
+    takes(
+        f"a variable that does not begin with {RESERVED}",
+        lambda value: not str(value).startswith(RESERVED),
+        "orch finds the processes of a run by such variables and sets them itself; use another name",
+    ),
+    takes("a variable name of letters, digits and '_'", _matches(_WORD)),
+]
+Word = Annotated[
+    str,
+    takes("a name of letters, digits and '_'", _matches(_WORD)),
+    takes("another name", lambda value: not hasattr(dict, value), "in a template, this one is a method of all options"),
+]
+Payload = Annotated[
+    str,
+    takes("another name", lambda value: value != "rank_wrapper.py", "orch's rank wrapper has this one"),
+    takes(
+        "a file such as train.py, or a folder such as models/, relative to the framework's folder",
+        lambda value: value == "rank_wrapper.py" or is_payload_name(value),
+        "letters, digits, dots, dashes and underscores; no part begins with a dot or a dash",
+    ),
+]
+Mode = Annotated[
+    str,
+    takes('permissions such as "0700", in quotes', lambda value: _is_text(value) and bool(re.fullmatch("0[0-7]{3}", value))),
+]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Option(_Strict):
-    type: Literal["int", "float", "bool", "str"]
-    default: Scalar
-    help: str
-    choices: list[Scalar] = []
-    minimum: float | int | None = None
-    device_default: dict[Device, Scalar] = {}
+class ModelEntry(_Strict):
+    """A model; a template reads it as ``model``. Further keys are the folder's own."""
 
+    model_config = ConfigDict(extra="allow")
 
-class _File(_Strict):
-    template: str
-    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
-    target: Literal["sh", "json", "yaml"] = "sh"
-    mode: Annotated[str, Field(pattern=r"^0[0-7]{3}$")] = "0600"
-
-
-class _Log(_Strict):
-    files: list[str]
-    patterns: list[str] = []
-    nodes: Literal["first", "every"] = "first"
-    scope: Scope = "global"
-    scope_by: dict[str, dict[str, Scope]] = {}
-    cumulative: bool = False
-    counts_from: Literal[0, 1] = 1
-    after_warmup: bool = False
-    rank: str = ""
-    rank_files: list[str] = []
-    closing: str = ""
-    nccl_files: list[str] = []
-    readings: str = ""
-    units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = {}
-    summed_over: dict[Literal["samples", "samples_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = {}
-
-    @field_validator("patterns", "rank", "closing", "readings")
-    @classmethod
-    def _compiles(cls, value: Any) -> Any:
-        groups = []
-        for pattern in value if isinstance(value, list) else [value]:
-            try:
-                groups.append(set(re.compile(pattern).groupindex))
-            except re.error as error:
-                raise ValueError(f"a regular expression: {error}") from None
-        # A step and its value may be on two lines, each with its own pattern.
-        names = set[str]().union(*groups)
-        if isinstance(value, list) and not (all(groups) and "step" in names and names & set(SPEEDS)):
-            raise ValueError(f"patterns with the group step and one of {', '.join(sorted(SPEEDS))}")
-        return value
-
-
-class _Published(_Strict):
-    rule: str
-    runs: Annotated[int, Field(ge=1)]
-    statistic: Literal["median", "mean"]
-
-
-class _Knob(_Strict):
-    env: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = []
-    option: str = ""
-    values: Annotated[list[Scalar | list[Scalar]], Field(min_length=1)]
-    networks: list[Literal["Socket", "IB", "any"]] = []
-    numerics: bool = False
-    default: str = ""
-
-
-class _Framework(_Strict):
-    title: str
-    measures: Literal["training", "collectives", "pairs", "readings"] = "training"
-    launch: Launch = "every_node"
-    launch_by: dict[str, dict[str, Launch]] = {}
-    batch_size_is: Literal["device", "node", "global"] = "device"
-    simulated: bool = False
-    models: dict[str, dict[str, Any]]
-    dtypes: dict[Device, dict[str, str]]
-    dtype_reasons: dict[Device, str] = {}
-    caveats: dict[Device, str] = {}
-    loaders: list[str] = []
-    defaults: dict[str, Scalar]
-    device_defaults: dict[Device, dict[str, Scalar]] = {}
-    options: dict[str, _Option] = {}
-    env: dict[str, str] = {}
-    setup: list[str] = []
-    files: list[_File]
-    payload: list[Annotated[str, AfterValidator(_payload_name)]] = []
-    requires: dict[str, str] = {}
-    ports: dict[Literal["first_node", "every_node"], Count] = {"first_node": 1}
-    probe: str
-    distributions: list[str] = []
-    log: _Log
-    published: _Published | None = None
-    tunes: list[_Knob] = []
-
-    @model_validator(mode="after")
-    def _whole(self) -> _Framework:
-        training = {"loaders": bool(self.loaders), "log.patterns": bool(self.log.patterns)}
-        needed = training if self.measures == TRAINING else {"log.readings": bool(self.log.readings)}
-        missing = [key for key, is_set in needed.items() if not is_set]
-        if missing:
-            raise ValueError(f"{' and '.join(missing)} in a folder that measures {self.measures}")
-        return self
-
-
-def parse(value: Any, line_of: Callable[[tuple[str | int, ...]], int], name: str, folder: str, digest: str) -> Framework:
-    """Return the framework that a document declares. Raises Faults of ConfigError with file, line and key."""
-    model = _validated(value, line_of, folder)
-    fixed = MEASURES[model.measures].fixed
-    options = {key: _option(option) for key, option in model.options.items()}
-    knobs = [_knob(knob) for knob in model.tunes]
-    wrong = [
-        ConfigError(text, where=f"{folder}/framework.yaml:{line_of(('tunes', at))}")
-        for at, text in _invalid_knobs(knobs, options)
-    ]
-    wrong += [
-        ConfigError(
-            f"env: expected a variable that does not begin with {RESERVED}, got {variable}",
-            where=f"{folder}/framework.yaml:{line_of(('env', variable))}",
-            hint="orch finds the processes of a run by such variables and sets them itself; use another name",
-        )
-        for variable in model.env
-        if variable.startswith(RESERVED)
-    ]
-    if wrong:
-        raise Faults(wrong)
-    return Framework(
-        name=name,
-        title=model.title,
-        folder=folder,
-        digest=digest,
-        launch=model.launch,
-        batch_size_is=model.batch_size_is,
-        models=model.models,
-        dtypes={str(device): flags for device, flags in model.dtypes.items()},
-        loaders=(fixed["loader"],) if "loader" in fixed else tuple(model.loaders),
-        defaults={**model.defaults, **fixed},
-        device_defaults={str(device): values for device, values in model.device_defaults.items()},
-        options=options,
-        env=model.env,
-        files=tuple(ConfigFile(file.template, file.path, file.target, int(file.mode, 8)) for file in model.files),
-        payload=tuple(model.payload),
-        probe=model.probe,
-        log=_log_grammar(model.log),
-        distributions=tuple(model.distributions),
-        simulated=model.simulated,
-        dtype_reasons={str(device): reason for device, reason in model.dtype_reasons.items()},
-        caveats={str(device): caveat for device, caveat in model.caveats.items()},
-        launch_by={option: {str(value): style for value, style in table.items()} for option, table in model.launch_by.items()},
-        requires=model.requires,
-        ports={str(where): count for where, count in model.ports.items()},
-        published=model.published.model_dump() if model.published else {},
-        measures=model.measures,
-        tunes=tuple(knobs),
-        setup=tuple(model.setup),
+    title: Text = Field("", description="the model's title")
+    parameters: Annotated[int, _whole(1)] = Field(
+        1, description="number of parameters, for predictions and plausibility checks"
     )
 
 
-def _validated(value: Any, line_of: Callable[[tuple[str | int, ...]], int], folder: str) -> _Framework:
-    """Return the validated document. Raises Faults with a ConfigError for every fault."""
-    try:
-        return _Framework.model_validate(value)
-    except ValidationError as error:
-        faults = []
-        for fault in error.errors():
-            path = tuple(part for part in fault["loc"] if part != "[key]")
-            key = ".".join(map(str, path)) or "the file"
-            got = "nothing" if fault["type"] == "missing" else repr(fault["input"])[:60]
-            message = f"{key}: {fault['msg'].lower()}, got {got}"
-            faults.append(ConfigError(message, where=f"{folder}/framework.yaml:{line_of(path)}"))
-        raise Faults(faults) from None
+class Defaults(_Strict):
+    """What a run uses where nobody chooses."""
+
+    batch_size: Annotated[int, _whole(1)] = Field(1, description="samples per device and step")
+    dtype: Text = Field("", description="a name in the table of dtypes")
+    loader: Text = Field("", description="one of loaders")
+    steps: Annotated[int, _whole(1)] = Field(1, description="steps of a run, the warm-up included")
+    warmup_steps: Annotated[int, _whole(0)] = Field(0, description="steps at the beginning that are not measured")
+    timeout_s: Annotated[
+        int | float, takes("seconds above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
+    ] = Field(1, description="seconds after which a run is stopped")
+    repeats: Annotated[int, _whole(1)] = Field(1, description="runs of each configuration")
 
 
-def _log_grammar(log: _Log) -> LogGrammar:
-    return LogGrammar(
-        files=tuple(log.files),
-        patterns=tuple(log.patterns),
-        nodes=log.nodes,
-        scope=log.scope,
-        scope_by=log.scope_by,
-        cumulative=log.cumulative,
-        counts_from=log.counts_from,
-        after_warmup=log.after_warmup,
-        rank=log.rank,
-        rank_files=tuple(log.rank_files),
-        closing=log.closing,
-        nccl_files=tuple(log.nccl_files),
-        readings=log.readings,
-        units={str(name): unit for name, unit in log.units.items()},
-        summed_over={str(name): group for name, group in log.summed_over.items()},
+class OptionEntry(_Strict):
+    """An option of the program, set with ``--set NAME=VALUE``; a template reads it as ``options.NAME``."""
+
+    type: Literal["int", "float", "bool", "str"] = Field(description="the type of its values: int, float, bool or str")
+    default: Scalar = Field(description="its value where nobody chooses, of its type")
+    help: Text = Field(description="what it does, in one line of text")
+    choices: list[Scalar] = Field([], description="the only values that it takes")
+    minimum: Number | None = Field(None, description="the smallest number that it takes")
+    device_default: dict[Device, Scalar] = Field({}, description="another default on one device")
+
+
+class FileEntry(_Strict):
+    """A template, rendered for every node."""
+
+    template: Text = Field(description="the name of a template in this folder, such as launch.sh.j2")
+    path: Annotated[
+        str,
+        takes("a file name of letters, digits, '.', '_' and '-'", _matches(_FILE), "it is written into the run's directory"),
+    ] = Field(description="the file to write on a node, such as launch.sh")
+    target: Literal["sh", "json", "yaml"] = Field("sh", description="how printed values are quoted: for sh, json or yaml")
+    mode: Mode = Field("0600", description='permissions, in quotes: "0700" for a program')
+
+
+class LogEntry(_Strict):
+    """What the lines of the program's log mean."""
+
+    files: Annotated[list[Glob], Field(min_length=1)] = Field(
+        description="the files with step lines, below the logs of a node: [rank-0.out] or [node.out]"
+    )
+    patterns: list[Pattern] = Field([], description="regular expressions with the groups step and one that says how fast")
+    nodes: Literal["first", "every"] = Field("first", description="the nodes whose files are read")
+    scope: Scope = Field("global", description="what the rate in a line covers: the run, a node, or a process")
+    scope_by: dict[str, dict[str, Scope]] = Field({}, description="scope for single values of options")
+    cumulative: Truth = Field(False, description="a rate is the mean since the start")
+    counts_from: Annotated[int, takes("0 or 1", lambda value: type(value) is int and value in (0, 1))] = Field(
+        1, description="the number of the program's first step", json_schema_extra={"enum": [0, 1]}
+    )
+    after_warmup: Truth = Field(False, description="the program performs its warm-up before it counts")
+    rank: Pattern = Field("", description="the line by which each rank says who it is: groups rank and world_size")
+    rank_files: list[Glob] = Field([], description="the files with these lines; without it those of files")
+    closing: Pattern = Field("", description="the last line, with the facts of the run as JSON in the group json")
+    nccl_files: list[Glob] = Field([], description="files in which NCCL logs, such as nccl-*.log")
+    readings: Pattern = Field("", description="the lines with results of a program that does not train, groups of any name")
+    units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = Field(
+        {}, description="the unit of time of a group that is not in seconds: {step_time_s: ms}"
+    )
+    summed_over: dict[Literal["samples", "samples_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = Field(
+        {}, description="groups that the program has already added up over all nodes or ranks"
     )
 
 
-def _option(option: _Option) -> Option:
-    return Option(
-        type=option.type,
-        default=option.default,
-        help=option.help,
-        choices=tuple(option.choices),
-        minimum=option.minimum,
-        device_default={str(device): value for device, value in option.device_default.items()},
+class PublishedEntry(_Strict):
+    """How published numbers of this system were computed."""
+
+    rule: Text = Field(description="the name of a rule")
+    runs: Annotated[int, _whole(1)] = Field(description="the number of published runs")
+    statistic: Literal["median", "mean"] = Field(description="median or mean")
+
+
+class KnobEntry(_Strict):
+    """A parameter that `orch tune` may change."""
+
+    env: list[Annotated[str, takes("a variable name of letters, digits and '_'", _matches(_WORD))]] = Field(
+        [], description="the environment variables that it sets together"
     )
+    option: Text = Field("", description="or the option that it sets")
+    values: Annotated[list[Scalar | list[Scalar]], Field(min_length=1)] = Field(
+        description="the values to try, the best guess first"
+    )
+    networks: list[Literal["Socket", "IB", "any"]] = Field([], description="only where NCCL uses one of these")
+    numerics: Truth = Field(False, description="it changes the computed numbers")
+    default: Text = Field("", description="the value in effect if nobody sets one, in words")
 
 
-def _knob(knob: _Knob) -> Knob:
-    """Return the parameter, with values of variables converted to text."""
-    rows = [tuple(value) if isinstance(value, list) else (value,) for value in knob.values]
-    values = tuple(rows if knob.option else [tuple(map(_as_text, row)) for row in rows])
-    return Knob(tuple(knob.env), knob.option, values, tuple(knob.networks), knob.numerics, knob.default)
+class FrameworkFile(_Strict):
+    """A framework folder of orch: what a program takes, how it starts, and what its log means."""
+
+    title: Text = Field(description="the program's title, as text")
+    measures: Literal["training", "collectives", "pairs", "readings"] = Field("training", description="what a run measures")
+    launch: Launch = Field("every_node", description="where the launch script starts the program")
+    launch_by: dict[str, dict[str, Launch]] = Field({}, description="launch for single values of options")
+    batch_size_is: Literal["device", "node", "global"] = Field("device", description="what the program's batch size counts")
+    simulated: Truth = Field(False, description="the program waits instead of computing")
+    models: Annotated[dict[Name, ModelEntry], Field(min_length=1)] = Field(
+        description="the models by name, such as {mlp: {title: MLP}}; MODEL of orch bench MODEL"
+    )
+    dtypes: Annotated[dict[Device, dict[Name, Text]], Field(min_length=1)] = Field(
+        description="for cuda and cpu, orch's name of each type and the program's, such as {cpu: {fp32: float32}}"
+    )
+    dtype_reasons: dict[Device, Text] = Field({}, description="why the table of types is short on a device")
+    caveats: dict[Device, Text] = Field({}, description="a note on every number measured on a device")
+    loaders: list[Text] = Field([], description="values of --loader, such as [synthetic]")
+    defaults: Defaults = Field(
+        description="a mapping with batch_size, dtype, loader, steps, warmup_steps, timeout_s and repeats"
+    )
+    device_defaults: dict[Device, Defaults] = Field({}, description="other defaults on one device")
+    options: dict[Word, OptionEntry] = Field({}, description="the options of --set, by name")
+    env: dict[Variable, Text] = Field({}, description="environment variables of every run; those of the inventory win")
+    setup: list[Text] = Field([], description="lines of bash that run first on every node, after vars.setup of the host")
+    files: Annotated[list[FileEntry], Field(min_length=1)] = Field(
+        description="a list of templates, one of which has the path launch.sh"
+    )
+    payload: list[Payload] = Field([], description="files and folders/ that are sent to the nodes")
+    requires: dict[Word, Text] = Field(
+        {}, description="host variables that are folders of programs on the nodes, and a file in each: {my_dir: train.py}"
+    )
+    ports: dict[Literal["first_node", "every_node"], Port] = Field(
+        {"first_node": 1}, description="how many ports, from master_port on, the program listens on"
+    )
+    probe: Text = Field(description="Python that prints versions as a JSON object")
+    distributions: list[Text] = Field(
+        [], description="Python distributions; one that is installed proves the framework present"
+    )
+    log: LogEntry = Field(description="a mapping with files and patterns")
+    published: PublishedEntry | None = Field(None, description="how published numbers of this system were computed")
+    tunes: list[KnobEntry] = Field([], description="the parameters of orch tune, the most important first")
 
 
-def _as_text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _invalid_knobs(knobs: list[Knob], options: dict[str, Option]) -> Iterator[tuple[int, str]]:
-    """Yield the index of each invalid parameter, and what is wrong with it."""
-    seen: set[str] = set()
-    for place, knob in enumerate(knobs):
-        names = knob.env or (knob.option,)
-        if bool(knob.env) == bool(knob.option):
-            yield place, "expected either env: or option:"
-        elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
-            yield place, f"expected each name once, got {', '.join(sorted(twice))} again"
-        elif placed := {name for name in names if name in PLACED or (knob.env and name.startswith(RESERVED))}:
-            yield place, f"expected variables that a host may set, got {', '.join(sorted(placed))}"
-        elif knob.option and knob.option not in options:
-            yield place, f"expected an option of this framework, got {knob.option!r}"
-        elif short := [value for value in knob.values if len(value) != len(names)]:
-            yield place, f"expected values of {' and '.join(names)}, got {short[0]!r}"
-        elif knob.option:
-            for (value,) in knob.values:
-                try:
-                    options[knob.option].parse(knob.option, _as_text(value))
-                except ConfigError as error:
-                    yield place, f"{knob.option}: {error.message}"
-        seen |= set(names)
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``framework.yaml``."""
+    schema = FrameworkFile.model_json_schema()
+    for model in (Defaults, ModelEntry):  # theirs only stand for keys that are not set
+        for field in schema["$defs"][model.__name__]["properties"].values():
+            field.pop("default", None)
+    return schema

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.inventory import Host
@@ -132,6 +133,11 @@ def texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError(f"got {type(value).__name__}")
     return tuple(map(text, value))
+
+
+def paths(value: Any) -> tuple[Path, ...]:
+    """Return folders: a list, or the only one, which an early version wrote as text."""
+    return tuple(map(Path, texts([value] if isinstance(value, str) else value)))
 
 
 def created(value: Any) -> str:

@@ -28,7 +28,8 @@ class BenchRecord:
 
     ``runs`` are the ids of its runs in execution order. ``borrowed`` maps ids of borrowed runs to the benches they come from,
     ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
-    None if the version that wrote the file did not record them. ``notes`` are shown with its tables, ``left_out`` names the
+    None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
+    frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
     runs that the bench ended without.
     """
 
@@ -37,7 +38,7 @@ class BenchRecord:
     orch: str = ""
     argv: tuple[str, ...] = ()
     inventory: str = ""
-    templates: Path | None = None
+    templates: tuple[Path, ...] = ()
     runs: tuple[str, ...] = ()
     borrowed: Mapping[str, str] = field(default_factory=dict)
     superseded: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class BenchRecord:
             "orch": self.orch,
             "argv": list(self.argv),
             "inventory": self.inventory,
-            "templates": str(self.templates) if self.templates else None,
+            "templates": list(map(str, self.templates)),
             "runs": list(self.runs),
             "borrowed": dict(self.borrowed),
             "superseded": dict(self.superseded),
@@ -148,18 +149,19 @@ def bench_record(
     inventory: str,
     secrets: Sequence[str],
     limits: Limits,
-    templates: Path | None,
+    bases: Sequence[Path],
     argv: Sequence[str],
     tune: TuneRecord | None = None,
 ) -> BenchRecord:
     """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
+    used = {Path(folder.framework.folder).parent for folder in plan.folders.values()}
     record = BenchRecord(
         bench_id=plan.bench_id,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         orch=__version__,
         argv=tuple(argv),
         inventory=str(Path(inventory).absolute()) if Path(inventory).exists() else inventory,
-        templates=templates.absolute() if templates else None,
+        templates=tuple(base.absolute() for base in bases if base in used),
         runs=tuple(borrowed),
         borrowed=dict(borrowed),
         schedule=plan.schedule,
@@ -176,7 +178,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "orch": ("orch", parts.text),
     "argv": ("argv", parts.texts),
     "inventory": ("inventory", parts.text),
-    "templates": ("templates", lambda value: Path(parts.text(value))),
+    "templates": ("templates", parts.paths),
     "runs": ("runs", parts.texts),
     "borrowed": ("borrowed", parts.names),
     "superseded": ("superseded", parts.names),

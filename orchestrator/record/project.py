@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 __all__ = ["Project", "keep", "owner"]
 
 _DEFAULT = "inventory/cluster.yaml"
+_TEMPLATES = "templates"
 _PATH_BYTES = 4095 - len("/runs" + "/logs" + "/.0123456789abcdef.part") - 4 * 129
 """Linux allows 4095 bytes. Below a project are the names of a bench, a run, a host and a log, each of at most 128 bytes."""
 
@@ -62,6 +63,32 @@ class Project:
     def lab(self) -> Path:
         """The folder of this project's lab."""
         return self.root / ".orch" / "lab"
+
+    @property
+    def templates(self) -> Path:
+        """The project's own framework folders, which may be missing; relative in the current directory."""
+        return Path(_TEMPLATES) if self.root == Path.cwd() else self.root / _TEMPLATES
+
+    def template_folders(self, given: Sequence[Path], environment: Mapping[str, str]) -> tuple[Path, ...]:
+        """Return the folders of framework folders, the first takes precedence: the options, ``ORCH_TEMPLATES``, the project's.
+
+        ``ORCH_TEMPLATES`` is a list of paths like ``PATH``. Raises ConfigError for one that is no folder.
+        """
+        listed = [Path(path).expanduser() for path in environment.get("ORCH_TEMPLATES", "").split(os.pathsep) if path]
+        for path in given:
+            if not path.is_dir():
+                raise ConfigError("expected a folder of framework folders, found none", where=str(path))
+            if (path / "framework.yaml").is_file():
+                hint = f"give the folder that it is in: --templates {path.parent}"
+                raise ConfigError("expected a folder of framework folders, got one framework", where=str(path), hint=hint)
+        for path in listed:
+            if not path.is_dir():
+                message = f"expected folders of framework folders, found none at {path}"
+                raise ConfigError(
+                    message, where="ORCH_TEMPLATES", hint="it is a list of paths, with a colon between two of them"
+                )
+        own = [self.templates] if self.templates.is_dir() else []
+        return tuple(dict.fromkeys([*given, *listed, *own]))
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
         """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file.

@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.nodes.collect import collect_host, left_behind
 from orchestrator.nodes.node import Node, Upload
-from orchestrator.plan.folders import rank_source, runner_source
 from orchestrator.plan.framework import run_path
+from orchestrator.plan.payload import rank_source, runner_source
 from orchestrator.record.node_record import SCHEMA, ExitRecord, RankRecord, exit_record
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport

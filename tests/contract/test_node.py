@@ -23,8 +23,9 @@ from orchestrator.nodes.conversation import Call, SupervisorLine
 from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
-from orchestrator.plan.folders import FrameworkFolder, open_framework, runner_source
+from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.framework import run_path
+from orchestrator.plan.payload import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig

@@ -54,7 +54,7 @@ def bench(tmp_path: Path) -> BenchDir:
     (spec,) = checked_specs(request, [folder], inventory.hosts)
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
-    record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, None, ["orch"])
+    record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, (), ["orch"])
     return BenchDir.create(tmp_path / "runs", record.as_dict())
 
 

@@ -137,7 +137,7 @@ def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, 
 def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> BenchDir:
     """Return a bench of two cells whose journal has these events at these times."""
     plan = Bench(name, CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
-    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"]).as_dict())
+    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict())
     names = [run.run_id for run in plan.planned()]
     for at, event, run in journal:
         bench.event(event, at=at, **({"run": names[int(run) - 1]} if run else {}))

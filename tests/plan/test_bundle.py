@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.nodes.node import _BOOT, _LEADER
 from orchestrator.plan.bundle import bundle, parts
-from orchestrator.plan.folders import rank_source, runner_source
+from orchestrator.plan.payload import rank_source, runner_source
 from tests.support.machine import old_interpreters, python_name
 
 FOLDER = Path(__file__).parents[2] / "remote" / "noderun"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import json
-import os
 import subprocess
 import time
 from dataclasses import replace
@@ -16,13 +14,11 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import ConfigError, OrchError
+from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
-from orchestrator.plan import folders as library
-from orchestrator.plan import framework as framework_module
 from orchestrator.plan import sandbox
 from orchestrator.plan.environment import env_file
-from orchestrator.plan.folders import FrameworkFolder, frameworks, open_framework
+from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import NodePlan, Plan, RenderedFile, folded, render, without_secrets
@@ -178,8 +174,8 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
 @pytest.mark.parametrize(
     ("template", "line", "words"),
     [
-        ("a\n{{ nothing }}\n", 2, "'nothing' is undefined"),
-        ("a\n\n{{ options.nothing }}\n", 3, "has no attribute 'nothing'"),
+        ("a\n{{ nothing }}\n", 2, "expected a name that a template sees, got 'nothing'"),
+        ("a\n\n{{ options.nothing }}\n", 3, "expected a name in options, got 'nothing'"),
         ("{% if host_vars.nowhere %}x{% endif %}", 1, "expected 'nowhere' in vars of gpu2, found none"),
         ("a\n{{ host_vars['nowhere'] }}", 2, "expected 'nowhere' in vars of gpu2, found none"),
         ("{{ host_vars.host }}", 1, "expected 'host' in vars of gpu2, found none"),
@@ -193,7 +189,7 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
         ("{{ self.__init__ }}", 1, ""),
         ("{{ options.update({'a': 1}) }}", 1, "unsafe"),
         ("{{ addresses.append(1) }}", 1, "unsafe"),
-        ("{{ lipsum() }}", 1, "'lipsum' is undefined"),
+        ("{{ lipsum() }}", 1, "expected a name that a template sees, got 'lipsum'"),
         ("{{ ''|attr('__class__') }}", 1, "unsafe"),
         ("{{ '{0.__class__}'.format(1) }}", 1, "unsafe"),
         ("{{ 1 / 0 }}", 1, "division by zero"),
@@ -282,201 +278,3 @@ def test_modes_and_paths_of_what_is_sent() -> None:
     files = rendered("x", {}).nodes[0].files
     assert [(file.path, oct(file.mode)) for file in files] == [("env.sh", "0o600"), ("launch.sh", "0o700")]
     assert payload_path("a.py", "abc") == "payload/abc/a.py"
-
-
-MINIMAL = """\
-title: a user's own
-models: {resnet50: {}}
-dtypes: {cpu: {fp32: float}}
-loaders: [synthetic]
-defaults: {batch_size: 1, dtype: fp32, loader: synthetic, steps: 3, warmup_steps: 1, timeout_s: 9, repeats: 1}
-files: [{template: launch.sh.j2, path: launch.sh}]
-probe: print('{}')
-log: {files: [rank-0.out], patterns: ['^(?P<step>[0-9]+) (?P<step_time_s>[0-9.]+)$']}
-"""
-
-
-def write(folder: Path, **files: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-
-
-def test_a_folder_is_a_framework_without_registration(tmp_path: Path) -> None:
-    write(tmp_path / "mine", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
-    write(tmp_path / "no-framework", readme__txt="x")
-    assert set(frameworks(tmp_path)) == {"mine"} | set(frameworks())
-    folder = open_framework("mine", tmp_path)
-    assert (folder.framework.name, folder.sources) == ("mine", {"launch.sh.j2": "echo\n"})
-    assert list(folder.payload) == ["rank_wrapper.py"]
-
-
-def with_payload(folder: Path, payload: str) -> FrameworkFolder:
-    write(
-        folder,
-        framework__yaml=f"{MINIMAL}payload: {payload}\n",
-        launch__sh__j2="exec {{ payload['train.py'] }} {{ rank_wrapper }}\n",
-    )
-    return open_framework(folder.name, folder.parent)
-
-
-def test_a_payload_is_one_set_of_files_and_of_all_files_below_folders(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    write(mine / "models" / "deep", net__py="n = 1\n")
-    write(mine / "models" / "__pycache__", net__pyc="compiled")
-    (mine / "models" / "__init__.py").write_text("")
-    write(mine, train__py="import models\n")
-    folder = with_payload(mine, "[train.py, models/, trainer.py]")
-    assert set(folder.payload) == {"train.py", "models/__init__.py", "models/deep/net.py", "trainer.py", "rank_wrapper.py"}
-    assert folder.payload["models/deep/net.py"] == b"n = 1\n" and b"def " in folder.payload["trainer.py"]
-    spec = RunSpec("mine", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 3, 1, 9.0, {})
-    host = Host("a", "10.0.0.1", slots=1)
-    placement = place(spec, [host], 20000)
-    plan = render(
-        folder.framework, folder.sources, spec, placement, {"a": host}, run_id="r", repeat=1, payload=folder.payload_digests
-    )
-    where = f"../../../../payload/{folder.payload_digest}"
-    assert text_of(plan) == f"exec {where}/train.py {where}/rank_wrapper.py\n"
-    before = folder.payload_digest, folder.framework.digest
-    write(mine / "models" / "__pycache__", net__pyc="compiled again")
-    folder = with_payload(mine, "[train.py, models/, trainer.py]")
-    assert (folder.payload_digest, folder.framework.digest) == before
-    (mine / "models" / "deep" / "net.py").rename(mine / "models" / "net.py")
-    assert with_payload(mine, "[train.py, models/, trainer.py]").payload_digest != before[0]
-
-
-def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
-    folder = open_framework("pytorch")
-    for name, content in folder.payload.items():
-        (tmp_path / name).write_bytes(content)
-    script = "LC_ALL=C; export LC_ALL; sha256sum -- * | sha256sum"
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout == f"{folder.payload_digest}  -\n"
-    assert doctest.testmod(framework_module).failed == 0
-
-
-def _plant(mine: Path, what: str) -> None:
-    models = mine / "models"
-    models.mkdir(parents=True)
-    (models / "net.py").write_text("")
-    (mine / "train.py").write_text("")
-    {
-        "link": lambda: (models / "etc").symlink_to("/etc"),
-        "link to a neighbour": lambda: (models / "same.py").symlink_to("net.py"),
-        "broken link": lambda: (models / "gone.py").symlink_to("nowhere"),
-        "linked file": lambda: (mine / "train.py").unlink() or (mine / "train.py").symlink_to("models/net.py"),
-        "linked folder": lambda: (mine / "also").symlink_to("models"),
-        "pipe": lambda: os.mkfifo(models / "pipe"),
-        "space": lambda: (models / "net copy.py").write_text(""),
-        "hidden": lambda: (models / ".git").mkdir(),
-        "line": lambda: (models / "a\nb.py").write_text(""),
-        "deep": lambda: (models / ("x" * 100) / ("y" * 100)).mkdir(parents=True),
-        "many": lambda: [(models / f"f{number}.py").touch() for number in range(256)],
-        "large": lambda: os.truncate(models / "net.py", (1 << 24) + 1),
-        "": lambda: None,
-    }[what]()  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("plant", "payload", "where", "words"),
-    [
-        ("link", "[models/]", "/models/etc: ", "expected a file or a folder, got a symbolic link"),
-        ("link to a neighbour", "[models/]", "/models/same.py: ", "got a symbolic link"),
-        ("broken link", "[models/]", "/models/gone.py: ", "got a symbolic link"),
-        ("linked file", "[train.py]", "/train.py: ", "got a symbolic link"),
-        ("linked folder", "[also/]", "/also: ", "got a symbolic link"),
-        ("linked folder", "[also/net.py]", "/also: ", "got a symbolic link"),
-        ("pipe", "[models/]", "/models/pipe: ", "got a pipe, socket or device"),
-        ("space", "[models/]", "/models/net copy.py: ", "letters, digits, dots"),
-        ("hidden", "[models/]", "/models/.git: ", "letters, digits, dots"),
-        ("line", "[models/]", "/models/a", "'models/a\\nb.py'"),
-        ("deep", "[models/]", "/models/xxx", "up to 200 letters"),
-        ("many", "[models/]", "/framework.yaml: payload: ", "expected up to 256 files of 16 MiB together"),
-        ("large", "[models/]", "/framework.yaml: payload: ", "models/net.py exceeds that"),
-        ("", "[models]", "/models: ", "write models/ to send all files below it"),
-        ("", "[train.py/]", "/train.py: ", "remove the slash after the name"),
-        ("", "[absent/]", ": ", "expected a payload folder absent/, found none"),
-        ("", "[../mine/train.py]", "/framework.yaml:9: ", "expected a file such as train.py, or a folder such as models/"),
-        ("", "[/etc/passwd]", "/framework.yaml:9: ", "relative to the framework's folder, got '/etc/passwd'"),
-        ("", "[models//net.py]", "/framework.yaml:9: ", "relative to the framework's folder"),
-        ("", "['a b.py']", "/framework.yaml:9: ", "relative to the framework's folder"),
-        ("", "[./]", "/framework.yaml:9: ", "relative to the framework's folder"),
-        ("", "[rank_wrapper.py]", "/framework.yaml:9: ", "orch's rank wrapper has this one"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_sent_is_refused_with_its_place(
-    tmp_path: Path, plant: str, payload: str, where: str, words: str
-) -> None:
-    _plant(tmp_path / "mine", plant)
-    with pytest.raises(OrchError) as caught:
-        with_payload(tmp_path / "mine", payload)
-    assert caught.value.exit_code == 2
-    assert str(caught.value).startswith(f"{tmp_path}/mine{where}") and words in str(caught.value), str(caught.value)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-@pytest.mark.parametrize(("closed", "mode"), [("models", 0o700), ("models", 0o744), ("models/net.py", 0o600)])
-def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, mode: int
-) -> None:
-    _plant(tmp_path / "mine", "")
-    with_payload(tmp_path / "mine", "[models/]")
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        path.chmod(0o755)
-    (tmp_path / "mine" / closed).chmod(mode)
-    monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
-    os.seteuid(65534)
-    try:
-        with pytest.raises(ConfigError, match=r"^mine/models(/net\.py)?: cannot be read: Permission denied"):
-            library._payload_files(["models/"], Path("mine"))
-    finally:
-        os.seteuid(0)
-
-
-def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None:
-    write(tmp_path / "simulated", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
-    assert open_framework("simulated", tmp_path).framework.title == "a user's own"
-
-
-def test_the_digest_of_a_folder_changes_with_every_byte_in_it(tmp_path: Path) -> None:
-    write(tmp_path / "mine", framework__yaml=MINIMAL, launch__sh__j2="echo\n")
-    before = open_framework("mine", tmp_path).framework.digest
-    write(tmp_path / "mine", launch__sh__j2="echo \n")
-    assert open_framework("mine", tmp_path).framework.digest != before
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "where", "words"),
-    [
-        ("title: a user's own\n", "", "/framework.yaml:1", "title: field required, got nothing"),
-        ("title: a user's own", "titel: x\ntitle: x", "/framework.yaml:1", "titel: extra inputs are not permitted"),
-        ("loaders: [synthetic]", "loaders: synthetic", "/framework.yaml:4", "loaders: input should be a valid list"),
-        ("path: launch.sh}", "path: ../launch.sh}", "/framework.yaml:6", "files.0.path"),
-        ("path: launch.sh}", "path: launch.sh, mode: '0800'}", "/framework.yaml:6", "files.0.mode"),
-        ("(?P<step>[0-9]+)", "(?P<step>[0-9]+", "/framework.yaml:8", "a regular expression"),
-        ("(?P<step>", "(?P<stop>", "/framework.yaml:8", "with the group step and one of"),
-        ("launch.sh.j2", "absent.sh.j2", "/framework.yaml: files", "expected a template absent.sh.j2, found none"),
-        ("probe: print('{}')", "probe: x\npayload: [absent.py]", ": ", "expected a payload file absent.py"),
-        ("title: a user's own", "title: a\ntitle: b", "/framework.yaml:2", "title"),
-        ("title: a user's own", "title: a\nenv: {ORCH_RUN_ID: x}", "/framework.yaml:2", "does not begin with ORCH_"),
-        ("title: a user's own", "title: a\ntunes: [{env: [ORCH_X], values: [1]}]", "/framework.yaml:2", "got ORCH_X"),
-        ("title: a user's own", "\ttitle: a", "/framework.yaml:1", ""),
-    ],
-)  # fmt: skip
-def test_a_fault_in_a_framework_file_is_named_with_file_line_and_key(
-    tmp_path: Path, old: str, new: str, where: str, words: str
-) -> None:
-    assert old in MINIMAL
-    write(tmp_path / "mine", framework__yaml=MINIMAL.replace(old, new), launch__sh__j2="echo\n")
-    with pytest.raises(OrchError) as caught:
-        open_framework("mine", tmp_path)
-    assert caught.value.exit_code == 2
-    assert f"{tmp_path}/mine{where}" in str(caught.value) and words in str(caught.value)
-
-
-def test_an_unknown_framework_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ConfigError) as caught:
-        open_framework("pytorh")
-    assert str(caught.value) == (
-        f"--framework: no framework 'pytorh'. available: {', '.join(frameworks())}; did you mean 'pytorch'?"
-    )

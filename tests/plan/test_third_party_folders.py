@@ -785,7 +785,7 @@ def test_the_page_shows_every_folder_every_name_and_an_example_that_is_sound(tmp
     (tmp_path / "mine" / "launch.sh.j2").write_text(
         "".join(f"# {{{{ {name} is defined }}}} {name}\n" for name in sorted(names))
     )
-    folder = library.open_framework("mine", tmp_path)
+    folder = library.open_framework("mine", (tmp_path,))
     spec = resolve(folder.framework, "resnet50", device="cuda", choices={"nodes": 1, "gpus": 1})
     host = Host("node1", "10.11.0.2", gpus=1, vars={"my_dir": "/opt/mine"})
     script = launch(plan_run(folder, spec, [host], run_id="b1.001", repeat=1, port=PORT), 0)

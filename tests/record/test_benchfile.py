@@ -29,13 +29,14 @@ HOSTS = [Host("a", "127.0.0.2", gpus=0, slots=2, env={"TOKEN": "hush", "LC_ALL":
 FOLDER = open_framework("simulated")
 CELLS = checked_specs(Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS)
 PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7, repeats=2, until_ci=0.02, budget_s=600.0))
+BASE = Path(FOLDER.framework.folder).parent
 KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), numerics=False, default="unset")
 TUNE = TuneRecord((KNOB,), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1,), (2,)), 3, 60, False, (0, 1, 0)),))
 
 
 def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
     whole = bench_record(
-        PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), Path("/x"), ["orch", "bench"], tune
+        PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), (Path("/x"), BASE), ["orch", "bench"], tune
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
     return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",))
@@ -48,6 +49,7 @@ def written(content: dict[str, Any]) -> Any:
 def test_a_record_reads_back_as_it_was_written() -> None:
     whole = record()
     assert BenchRecord.of(written(whole.as_dict()), "b1/bench.json") == whole
+    assert whole.templates == (BASE,)  # a folder that no framework comes from is none that a resume needs
     assert all(getattr(whole, one.name) not in (None, (), {}, "") for one in fields(whole)), "a field that proves nothing"
 
 
@@ -73,6 +75,12 @@ def test_a_secret_that_has_changed_is_known_without_its_value() -> None:
         known_secrets(record(), [changed], "add --raw")
     assert "other values of TOKEN of a" in caught.value.message and "other" not in caught.value.hint
     known_secrets(record(), HOSTS, "")
+
+
+def test_an_earlier_version_wrote_one_folder_of_frameworks_or_none() -> None:
+    content = written(record().as_dict())
+    read = [BenchRecord.of({**content, "templates": value}, "b1/bench.json").templates for value in ("/a", None, ["/a", "/b"])]
+    assert read == [(Path("/a"),), (), (Path("/a"), Path("/b"))]
 
 
 def test_an_earlier_version_wrote_less() -> None:
@@ -145,7 +153,7 @@ def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_n
 
 def test_a_rung_brings_its_cells_and_marks_its_runs(tmp_path: Path) -> None:
     plan = Bench("b1", CELLS[:1], {"simulated": FOLDER}, Schedule())
-    start = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), None, ["orch"], replace(TUNE, rungs=()))
+    start = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], replace(TUNE, rungs=()))
     bench = BenchDir.create(tmp_path, start.as_dict())
     (rung,), wider = TUNE.rungs, replace(plan, cells=CELLS)
     run = wider.run(CELLS[1], 2, 2)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan.folders import rank_source
+from orchestrator.plan.payload import rank_source
 from tests.support.trainers import LOADER_KEYS, PYTHON, ROOT, SHARED, closing, flags, free_port, needs, rank_lines, samples
 
 TRAINER = ROOT / "remote" / "train_paddle.py"

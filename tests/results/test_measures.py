@@ -56,30 +56,35 @@ def templates(tmp_path: Path) -> Path:
 
 
 def test_a_model_of_one_folder_chooses_it_and_a_model_to_train_the_usual_one(templates: Path) -> None:
-    assert framework_for("ping", templates) == "pinger"
-    assert framework_for("resnet50", templates) == "pytorch"
+    assert framework_for("ping", (templates,)) == "pinger"
+    assert framework_for("resnet50", (templates,)) == "pytorch"
 
 
 def test_a_model_of_several_folders_or_of_none_is_refused(templates: Path) -> None:
     folder(templates, "other")
     with pytest.raises(ConfigError, match=r"several frameworks have a model 'ping': other, pinger. choose one of them"):
-        framework_for("ping", templates)
+        framework_for("ping", (templates,))
     with pytest.raises(ConfigError, match=r"no framework has a model 'pong'.*did you mean 'ping'"):
-        framework_for("pong", templates)
+        framework_for("pong", (templates,))
 
 
 def test_a_folder_says_what_its_kind_of_measurement_needs(tmp_path: Path) -> None:
     folder(tmp_path, "silent", text=FOLDER.replace("  readings:", "  rank:"))
-    with pytest.raises(Faults, match=r"log\.readings in a folder that measures readings"):
-        open_framework("silent", tmp_path)
+    with pytest.raises(
+        Faults, match=r"log\.readings: expected the pattern of a line with a result in a folder that measures readings"
+    ):
+        open_framework("silent", (tmp_path,))
     folder(tmp_path, "trains", text=FOLDER.replace("measures: readings\n", ""))
-    with pytest.raises(Faults, match=r"loaders and log\.patterns in a folder that measures training"):
-        open_framework("trains", tmp_path)
+    with pytest.raises(
+        Faults,
+        match=r"(?s)loaders: expected .* log\.patterns: expected at least one pattern in a folder that measures training",
+    ):
+        open_framework("trains", (tmp_path,))
 
 
 @pytest.mark.parametrize(("axis", "where"), [({"batch_size": (4,)}, "--batch-size"), ({"loader": ("native",)}, "--loader")])
 def test_choices_that_mean_nothing_are_refused(templates: Path, axis: dict[str, tuple[Any, ...]], where: str) -> None:
-    found = open_framework("pinger", templates)
+    found = open_framework("pinger", (templates,))
     with pytest.raises(ConfigError, match=f"{where}: pinger measures readings of its own"):
         checked_specs(Request("ping", axes=axis), [found], HOSTS)
     (spec,) = checked_specs(Request("ping"), [found], HOSTS)

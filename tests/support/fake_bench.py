@@ -72,7 +72,7 @@ class FakeBench:
         request = Request("resnet50", nodes=(2,), gpus=(1,), single={"steps": 6, "warmup_steps": 1})
         (self.spec,) = checked_specs(request, [self.folder], self.hosts)
         self.plan = Bench("bench-1", (self.spec,), {"simulated": self.folder}, Schedule(**{"repeats": 1, **schedule}))
-        record = bench_record(self.plan, {}, self.hosts, str(self.source), self.secrets, limits, None, ["orch"])
+        record = bench_record(self.plan, {}, self.hosts, str(self.source), self.secrets, limits, (), ["orch"])
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
         self.nodes = {host.name: FakeNode(host, directory / host.name, training(self.spec)) for host in self.hosts}
         self.a, self.b = self.nodes.values()

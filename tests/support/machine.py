@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.folders import rank_source, runner_source
 from orchestrator.plan.framework import run_path
+from orchestrator.plan.payload import rank_source, runner_source
 from tests.support import judge
 
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"

@@ -52,9 +52,9 @@ class _Log:
     run_id: int
 
 
-def published_files(extra: Path | None = None) -> dict[str, PublishedFile]:
+def published_files(bases: Sequence[Path] = ()) -> dict[str, PublishedFile]:
     """Return the published tables of every framework folder that has any, by framework."""
-    folders = frameworks(extra)
+    folders = frameworks(bases)
     return {
         name: open_published(name, folders[name]) for name in sorted(folders) if (folders[name] / "published.json").exists()
     }
@@ -117,10 +117,10 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
     return replace(summary, notes=tuple(notes))
 
 
-def by_rule(bench: BenchDir, results: Sequence[RunResult], extra: Path | None = None) -> Summary:
+def by_rule(bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = ()) -> Summary:
     """Return the scaling table of a bench by the published rules. A run without a number by orch's own rule gets none."""
     by_name = {
-        name: open_framework(name, extra).framework for name in sorted({run.spec.framework for run in results if run.spec})
+        name: open_framework(name, bases).framework for name in sorted({run.spec.framework for run in results if run.spec})
     }
     rules = {name: rule_of(framework) for name, framework in by_name.items()}
     summary = summarize(

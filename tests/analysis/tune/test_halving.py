@@ -84,10 +84,10 @@ def test_a_value_that_holds_already_is_not_tried() -> None:
         ("{env: [A], option: image_size, values: [1]}", "either env: or option:"),
         ("{env: [A, A], values: [[1, 2]]}", "each name once, got A again"),
         ("{env: [RANK], values: [1]}", "that a host may set, got RANK"),
-        ("{env: [A, B], values: [[1, 2], 3]}", "values of A and B, got ('3',)"),
+        ("{env: [A, B], values: [[1, 2], 3]}", "values of A and B, got 3"),
         ("{option: compres, values: [fp16]}", "an option of this framework, got 'compres'"),
         ("{option: compress, values: [fp16, fp8]}", "compress: expected one of none, fp16, got 'fp8'"),
-        ("{env: [A], values: []}", "at least 1 item"),
+        ("{env: [A], values: []}", "at least one entry"),
     ],
 )
 def test_a_knob_that_cannot_be_turned_is_refused_with_its_line(tmp_path: Path, knob: str, text: str) -> None:
@@ -100,9 +100,9 @@ def test_a_knob_that_cannot_be_turned_is_refused_with_its_line(tmp_path: Path, k
         (copied / path.name).write_text(written)
     line = (copied / "framework.yaml").read_text().splitlines().index(f"  - {knob}") + 1
     with pytest.raises(Faults) as caught:
-        open_framework("pytorch", tmp_path)
+        open_framework("pytorch", (tmp_path,))
     (error,) = caught.value.errors
-    assert text in error.message and error.where.endswith(f"framework.yaml:{line}"), error
+    assert text in error.message and f"framework.yaml:{line}: tunes.0" in error.where, error
 
 
 # --- candidates

@@ -160,7 +160,7 @@ NAMES = (
     "~", "a*", "$(id)", "a;b", "..\\\\x", "a\\u202eb", "CON:",
 )  # fmt: skip
 TEMPLATES = {
-    "undefined name": ("a\n{{ nothing }}\n", ("launch.sh.j2:2", "'nothing' is undefined")),
+    "undefined name": ("a\n{{ nothing }}\n", ("launch.sh.j2:2", "expected a name that a template sees, got 'nothing'")),
     "syntax error": ("a\n{% if %}\n", ("launch.sh.j2:2", "Expected an expression")),
     "unclosed": ("a\nb\n{{ 'x' \n", ("launch.sh.j2:3",)),
     "endless loop": ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", ("iterations",)),

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.nodes.node import _BOOT, _LEADER
-from orchestrator.plan.folders import runner_source
 from orchestrator.plan.framework import run_path
+from orchestrator.plan.payload import runner_source
 from tests.support.machine import (
     BOOT,
     NEEDS_ROOT,

@@ -25,7 +25,7 @@ def _drawing() -> object:
 
 
 def scaling(summary: Summary, quantity: str = "speed", against: bool = False) -> ET.Element:
-    near = reference_tables(summary, published_files(None).values())[0] if against else ()
+    near = reference_tables(summary, published_files().values())[0] if against else ()
     return ET.fromstring(charts.scaling(summary.rows, near, quantity, "x-"))
 
 

@@ -1,0 +1,186 @@
+"""`orch framework`: list, show, make and check framework folders. Contacts no host."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import Json, Templates, print_json, template_bases
+
+app = typer.Typer(
+    help="Framework folders: what they declare, whether they work, and new ones. Contacts no host.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
+
+
+def add_to(program: typer.Typer) -> None:
+    """Add the commands of this module."""
+    program.add_typer(app, name="framework")
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a framework.")]
+
+
+@app.command("list")
+def list_(templates: Templates = None, as_json: Json = False) -> None:
+    """List every framework folder, where it comes from, and the folders of the same name that it hides."""
+    from orchestrator.plan.folders import frameworks, hidden
+
+    bases = template_bases(templates)
+    folders, behind = frameworks(bases), hidden(bases)
+    rows = [_row(name, path, [str(other) for other in behind.get(name, ())]) for name, path in sorted(folders.items())]
+    if as_json:
+        print_json(rows)
+        return
+    widths = [max(len(row[key]) for row in rows) for key in ("name", "from")]
+    for row in rows:
+        hides = f"; hides {', '.join(row['hides'])}" if row["hides"] else ""
+        typer.echo(f"{row['name']:{widths[0]}}  {row['from']:{widths[1]}}  {row['title']}{hides}")
+
+
+def _row(name: str, path: Path, hides: list[str]) -> dict[str, Any]:
+    """Return what the list says of a folder; a faulty one says so in place of its title, and `check` says more."""
+    from orchestrator.errors import OrchError
+    from orchestrator.plan.folders import own_folder, read_folder
+
+    source = "orch" if path.parent == own_folder() else str(path.parent)
+    row: dict[str, Any] = {"name": name, "from": source, "path": str(path), "hides": hides, "models": [], "measures": ""}
+    try:
+        framework = read_folder(path).framework
+    except OrchError:
+        return {**row, "title": f"faulty, see orch framework check {name}"}
+    return {**row, "title": framework.title, "models": list(framework.models), "measures": framework.measures}
+
+
+@app.command()
+def show(name: Name, templates: Templates = None, as_json: Json = False) -> None:
+    """Show what a framework folder declares: models, types by device, loaders, options with their defaults, launch, log."""
+    from orchestrator.cli.framework_text import declaration, document
+    from orchestrator.cli.options import open_frameworks
+
+    (folder,) = open_frameworks([name], template_bases(templates))
+    if as_json:
+        print_json(document(folder))
+        return
+    for line in declaration(folder):
+        typer.echo(line)
+
+
+@app.command()
+def new(
+    name: Name,
+    from_command: Annotated[
+        str, typer.Option("--from-command", metavar="'torchrun … train.py …'", help="The command that starts the program.")
+    ] = "",
+) -> None:
+    """Make a framework folder in templates/ of the project that runs at once: for a command, or an example to change.
+
+    A script of the command that is a file here is copied into the folder, with the modules next to it that it imports. Ranks,
+    addresses and ports come from orch; all other arguments are kept.
+    """
+    from orchestrator.errors import ConfigError, Faults
+    from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
+    from orchestrator.plan.command_line import training_command
+    from orchestrator.plan.payload import imported_files, payload_files
+    from orchestrator.plan.scaffold import example, for_command
+    from orchestrator.record import Project
+
+    if not _NAME.fullmatch(name):
+        hint = "it becomes the name of a folder and part of file names"
+        raise ConfigError(f"expected a name of letters, digits, '.', '_', '+' and '-', got {name!r}", where="NAME", hint=hint)
+    folder = Project.here(os.environ).templates / name
+    if folder.exists():
+        raise ConfigError(
+            "expected a new folder", kind="unsafe_path", where=str(folder), hint="existing files are not overwritten"
+        )
+    entries: list[str] = []
+    source, left_out = Path(), tuple[str, ...]()
+    if from_command:
+        command = training_command(from_command, lambda word: Path(word).is_file())
+        left_out = command.left_out
+        if command.is_here:
+            program = Path(command.script or command.program)
+            entries, source = imported_files(program), program.parent
+        elif command.module:
+            entries = _module(command.module)
+        files = for_command(name, from_command, command, entries)
+    else:
+        files = example(name)
+    payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
+    if faults:
+        raise Faults(faults)
+    for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
+        make_folder((folder / file).parent, PROJECT_HINT, is_input=True)
+        write_atomic(folder / file, content, 0o644, is_input=True)
+    typer.echo(f"{folder}: {', '.join([*files, *entries])}")
+    if left_out:
+        typer.echo(f"left out, because orch sets it in each run: {', '.join(left_out)}")
+    typer.echo(f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run")
+
+
+def _module(dotted: str) -> list[str]:
+    """Return the payload entry of a module that is here, none if it is somewhere else."""
+    top = dotted.split(".")[0]
+    return [f"{top}/"] if Path(top).is_dir() else [f"{top}.py"] if Path(f"{top}.py").is_file() else []
+
+
+@app.command()
+def check(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME|DIR]", help="A framework, or its folder. Default: all in templates/ of the project.")
+    ] = "",
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")
+    ] = None,
+    templates: Templates = None,
+    as_json: Json = False,
+) -> None:
+    """Check a folder without a node: its files, every shape, type and choice rendered, its scripts, its patterns on a log.
+
+    Exits with 2 for a fault, and with 4 if the patterns find no number in the log.
+    """
+    from orchestrator.cli.framework_check import Checked, checked, lines
+    from orchestrator.errors import DataError, Faults
+
+    results: list[Checked] = [checked(path, log) for path in _paths(name, template_bases(templates))]
+    if as_json:
+        documents = [result.document() for result in results]
+        print_json(documents[0] if name else documents)
+    else:
+        for result in results:
+            for line in lines(result):
+                typer.echo(line)
+    if faults := [fault for result in results for fault in result.faults]:
+        raise Faults(faults)
+    if silent := [result for result in results if result.log and not result.log.has_number]:
+        raise Faults([
+            DataError("expected lines that give a number, found none", kind="result_invalid", where=result.log_path)
+            for result in silent
+        ])  # fmt: skip
+
+
+def _paths(name: str, bases: tuple[Path, ...]) -> list[Path]:
+    """Return the folders to check. Raise ConfigError if there are none."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.folders import frameworks, open_framework
+    from orchestrator.record import Project
+
+    if name and (Path(name) / "framework.yaml").is_file():
+        return [Path(name)]
+    if name:
+        folders = frameworks(bases)
+        if name not in folders:
+            open_framework(name, bases)  # says which there are
+        return [folders[name]]
+    own = Project.here(os.environ).templates
+    paths = [file.parent for file in sorted(own.glob("*/framework.yaml"))]
+    if not paths:
+        hint = "name a framework or a folder; orch framework new NAME makes one here"
+        raise ConfigError("expected framework folders, found none", where=str(own), hint=hint)
+    return paths

@@ -1,0 +1,203 @@
+"""The check of one framework folder: its faults, its trials, its scripts, and how its patterns read a log."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, Faults, OrchError
+from orchestrator.logs.matches import LogMatches, PatternMatches, matches
+from orchestrator.plan.folders import FrameworkFolder, read_folder
+from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
+from orchestrator.report.text import one_line, visible
+
+__all__ = ["Checked", "checked", "lines"]
+
+_SAMPLE = "sample.log"
+_MOST_BYTES = 64 << 20
+_BASH_S = 30
+_SHOWN = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found out about a folder. ``scripts`` is the number of distinct scripts that bash read; ``log`` is None if the
+    folder has a fault, or no log was given and it has no sample. ``notes`` are no faults."""
+
+    path: Path
+    faults: tuple[OrchError, ...]
+    trials: tuple[Trial, ...] = ()
+    scripts: int = 0
+    log_path: str = ""
+    log: LogMatches | None = None
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the check as JSON."""
+        refused = [{"configuration": trial.name, "reason": trial.refused} for trial in self.trials if trial.refused]
+        return {
+            "folder": str(self.path),
+            "faults": [fault.as_dict() for fault in self.faults],
+            "configurations": len(self.trials),
+            "refused": refused,
+            "scripts": self.scripts,
+            "notes": list(self.notes),
+            "log": _log_document(self.log, self.log_path) if self.log else None,
+        }
+
+
+def _log_document(log: LogMatches, path: str) -> dict[str, Any]:
+    return {
+        "path": path,
+        "lines": log.lines,
+        "has_number": log.has_number,
+        "steps": [sample.step for sample in log.parsed.samples],
+        "readings": len(log.parsed.readings),
+        "patterns": [asdict(pattern) for pattern in log.patterns],
+        "unmatched_lines": log.unmatched_count,
+        "unmatched": [list(entry) for entry in log.unmatched],
+        "warnings": list(log.parsed.warnings),
+    }
+
+
+def checked(path: Path, log: Path | None) -> Checked:
+    """Check a folder; ``log`` is read in place of its sample. Raise ConfigError if the log cannot be read."""
+    data, log_path = _log(path, log)
+    try:
+        folder = read_folder(path)
+    except OrchError as error:
+        errors = error.errors if isinstance(error, Faults) else (error,)
+        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path))))
+    tried = tuple(trials(folder))
+    faults = [*syntax_errors(folder.sources, str(path))]
+    places = {fault.where for fault in faults}
+    for trial in tried:
+        if trial.error and trial.error.where not in places:
+            places.add(trial.error.where)
+            faults.append(trial.error)
+    scripts = {file.content: (trial, file) for trial in tried for _, file in trial.files if _is_script(file.content, file.path)}
+    for content, (trial, file) in scripts.items():
+        if complaint := _complaint(content):
+            where = f"{path}: {file.path} of {trial.name}"
+            faults.append(
+                ConfigError(f"expected a script that bash reads, got {complaint}", kind="template_error", where=where)
+            )
+            break  # the same mistake is in the others
+    if tried and all(trial.refused for trial in tried):
+        faults.append(ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path)))
+    read = matches(data, folder.framework.log) if data is not None else None
+    return Checked(path, tuple(faults), tried, len(scripts), log_path, read, tuple(_notes(folder, read, log_path)))
+
+
+def _templates(path: Path) -> dict[str, str]:
+    return {file.name: file.read_text("utf-8", "replace") for file in sorted(path.glob("*.j2"))}
+
+
+def _log(path: Path, log: Path | None) -> tuple[bytes | None, str]:
+    source = log or path / _SAMPLE
+    if not log and not source.is_file():
+        return None, ""
+    try:
+        with source.open("rb") as stream:
+            return stream.read(_MOST_BYTES), str(source)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(source)) from error
+
+
+def _is_script(content: str, name: str) -> bool:
+    return name.endswith(".sh") or content.startswith(("#!/bin/bash", "#!/bin/sh", "#!/usr/bin/env bash"))
+
+
+def _complaint(script: str) -> str:
+    """Return what bash says of a script that it reads and does not run, empty if it is sound."""
+    done = subprocess.run(
+        ["bash", "-n"], input=script.encode(), capture_output=True, timeout=_BASH_S, check=False, env={"LC_ALL": "C"}
+    )
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return said[0].removeprefix("bash: ") if said else f"exit status {done.returncode}" if done.returncode else ""
+
+
+def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> Iterator[str]:
+    framework = folder.framework
+    if unread := unread_options(folder):
+        yield f"no template reads options.{', options.'.join(unread)}: setting it changes nothing"
+    if framework.measure.has_speed and not framework.log.rank:
+        yield "log.rank is not set: that every rank took part is not verified"
+    if log is None:
+        yield f"there is no {_SAMPLE} and no --log: the patterns were not tried"
+        return
+    if data_is_cut := log.lines == 0:
+        yield f"{log_path} has no ended line"
+    steps = [sample.step for sample in log.parsed.samples]
+    last = framework.defaults.get("steps")
+    if not data_is_cut and framework.measure.has_speed and steps and isinstance(last, int) and max(steps) < last:
+        first = framework.defaults["warmup_steps"] + 1
+        yield f"by default steps {first} to {last} are measured; this log ends with step {max(steps)}"
+    yield from log.parsed.warnings
+
+
+def lines(result: Checked) -> Iterator[str]:
+    """Yield the report of a check, without its faults."""
+    refused = [trial for trial in result.trials if trial.refused]
+    if result.trials:
+        count = f"{len(result.trials)} configurations, {result.scripts} scripts"
+        yield f"{result.path}: {_faults(result)}; {count}, {len(refused)} refused by the folder"
+    else:
+        yield f"{result.path}: {_faults(result)}; nothing was rendered"
+    for reason, names in _by_reason(refused).items():
+        yield one_line(visible(f"  refused: {reason} ({', '.join(names[:3])}{' …' if len(names) > 3 else ''})"))
+    if result.log:
+        yield from _log_lines(result.log, result.log_path)
+    for note in result.notes:
+        yield one_line(visible(f"  note: {note}"))
+
+
+def _faults(result: Checked) -> str:
+    return _count(len(result.faults), "fault", "faults") if result.faults else "no fault"
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for trial in refused:
+        reasons.setdefault(trial.refused, []).append(trial.name)
+    return reasons
+
+
+def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
+    steps = [sample.step for sample in log.parsed.samples]
+    found = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
+    if log.parsed.readings:
+        found = f"{len(log.parsed.readings)} results"
+    yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {found}"
+    for pattern in log.patterns:
+        yield from _pattern_lines(pattern)
+    if log.unmatched:
+        more = f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
+        yield f"    no pattern matches {_count(log.unmatched_count, 'line', 'lines')}{more}:"
+        yield from (f"      {number}: {_short(line)}" for number, line in log.unmatched)
+
+
+def _pattern_lines(pattern: PatternMatches) -> Iterator[str]:
+    yield f"    {pattern.key}: {_count(pattern.count, 'match', 'matches')}   {_short(pattern.pattern)}"
+    if pattern.values is not None:
+        yield f"      first in line {pattern.first}: {_short(pattern.line)}"
+        yield f"      it reads {', '.join(f'{name}={_short(value)}' for name, value in pattern.values.items())}"
+    for number, name, text in pattern.not_numbers[:3]:
+        yield f"      line {number}: {name} is no number: {_short(text)}"
+    if miss := pattern.near_miss:
+        came = _short(miss.line[miss.column - 1 :])
+        yield f"      nearly matches line {miss.number}: {_short(miss.line)}"
+        yield f"        up to {_short(miss.matched)}"
+        yield f"        then the pattern has '{_short(miss.rest)}' where the line has '{came}'"
+
+
+def _short(text: str) -> str:
+    text = one_line(visible(text))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

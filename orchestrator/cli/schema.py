@@ -1,0 +1,36 @@
+"""`orch schema`: print the JSON Schema of a file that users write, for editors and other programs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import print_json
+
+
+class Kind(str, Enum):
+    """The files with a schema."""
+
+    framework = "framework"
+    inventory = "inventory"
+    run = "run"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("schema")(schema)
+
+
+def schema(
+    kind: Annotated[Kind, typer.Argument(help="framework.yaml, an inventory, or the run file of orch bench --file.")],
+) -> None:
+    """Print the JSON Schema of a file, so that editors complete and check it."""
+    if kind is Kind.framework:
+        from orchestrator.plan.schema import json_schema
+    elif kind is Kind.inventory:
+        from orchestrator.inventory.json_schema import json_schema
+    else:
+        from orchestrator.plan.run_schema import json_schema
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema()})

@@ -1,0 +1,128 @@
+"""Which lines of a log the patterns of a grammar match, which they nearly match, and which are left out.
+
+>>> grammar = LogGrammar((), (r"step (?P<step>[0-9]+) in (?P<step_time_s>[0-9.]+) s",))
+>>> log = matches(b"start\\nstep 1 in 0.5 s\\nstep 2 in 7 ms\\n", grammar)
+>>> log.patterns[0].count, log.patterns[0].first, log.patterns[0].values, log.patterns[0].near_miss.number
+(1, 2, {'step': '1', 'step_time_s': '0.5'}, 3)
+>>> log.unmatched
+((1, 'start'), (3, 'step 2 in 7 ms'))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.near_miss import NearMiss, near_miss
+from orchestrator.logs.parse import Parsed, parse
+from orchestrator.logs.patterns import Reader, compiled
+from orchestrator.logs.steps import SPEEDS, VALUES
+from orchestrator.logs.text import TAG_END, cleaned, clock, tagged
+
+__all__ = ["LogMatches", "PatternMatches", "matches"]
+
+_MOST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PatternMatches:
+    """The matches of one pattern. ``key`` is where it is in the file, ``first`` the number of the first line that it matches,
+    counted from 1, and ``values`` the groups there. ``not_numbers`` are (line, group, text) of values that cannot be read."""
+
+    key: str
+    pattern: str
+    count: int
+    first: int = 0
+    line: str = ""
+    values: Mapping[str, str] | None = None
+    not_numbers: tuple[tuple[int, str, str], ...] = ()
+    near_miss: NearMiss | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogMatches:
+    """A log as a grammar reads it. ``unmatched`` are the first lines that no pattern matches, with their numbers."""
+
+    lines: int
+    patterns: tuple[PatternMatches, ...]
+    unmatched: tuple[tuple[int, str], ...]
+    unmatched_count: int
+    parsed: Parsed
+
+    @property
+    def has_number(self) -> bool:
+        """Whether the log has a step with a speed, or a result line."""
+        with_speed = any(getattr(sample, name) is not None for sample in self.parsed.samples for name in SPEEDS)
+        return with_speed or bool(self.parsed.readings)
+
+
+def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
+    """Return how a grammar reads a log. The last line counts only if it is ended, as when a run is read.
+
+    Raises ConfigError for a pattern that cannot be used, DataError for too many samples.
+    """
+    whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = cleaned(whole).split("\n")[:-1]
+    readers = _readers(grammar)
+    left = [
+        (number, line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not any(reader.pattern.search(piece) for piece in _pieces(line) for reader in readers.values())
+    ]
+    # Only what no pattern matches may be a line that one of them should match.
+    unmatched = dict(left)
+    rest = "\n".join(_pieces(unmatched.get(number, ""))[-1] for number in range(1, len(lines) + 1))
+    found = [_of_pattern(key, reader, lines, rest) for key, reader in readers.items()]
+    return LogMatches(len(lines), tuple(found), tuple(left[:_MOST_SHOWN]), len(left), parse(data, grammar))
+
+
+def _readers(grammar: LogGrammar) -> dict[str, Reader]:
+    readers = {
+        f"log.patterns.{index}": compiled(f"log.patterns.{index}", pattern, ("step", *VALUES))
+        for index, pattern in enumerate(grammar.patterns)
+    }
+    for name in ("rank", "closing", "readings"):
+        if pattern := getattr(grammar, name):
+            readers[f"log.{name}"] = compiled(f"log.{name}", pattern, None)
+    return readers
+
+
+def _pieces(line: str) -> list[str]:
+    """Return a line without the tags with which a launcher marks the rank of its parts."""
+    return [piece for _, piece in tagged(line)] if TAG_END in line else [line]
+
+
+def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str) -> PatternMatches:
+    hits = [
+        (number, line, match)
+        for number, line in enumerate(lines, start=1)
+        for piece in _pieces(line)
+        if reader.literal in piece
+        for match in reader.pattern.finditer(piece)
+    ]
+    pattern = reader.pattern.pattern
+    nearest = near_miss(pattern, rest)
+    if not hits:
+        return PatternMatches(key, pattern, 0, near_miss=nearest)
+    invalid = [
+        (number, name, text)
+        for number, _, match in hits
+        for name, text in match.groupdict().items()
+        if text is not None and key.startswith("log.patterns") and not _is_number(name, text)
+    ]
+    number, line, match = hits[0]
+    values = {name: text for name, text in match.groupdict().items() if text is not None}
+    return PatternMatches(key, pattern, len(hits), number, line, values, tuple(invalid[:_MOST_SHOWN]), nearest)
+
+
+def _is_number(name: str, text: str) -> bool:
+    if name in ("step", "samples"):
+        return text.isascii() and text.isdigit() and len(text) <= 15
+    if name == "timestamp" and ":" in text:
+        return clock(text) is not None
+    try:
+        return not math.isnan(float(text)) or name == "loss"
+    except ValueError:
+        return False

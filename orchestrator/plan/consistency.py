@@ -1,0 +1,282 @@
+"""What the keys of a ``framework.yaml`` must be together: types of defaults, names that refer to each other, patterns.
+
+Each fault is the path of its key, what was expected and what came, and a hint.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
+from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
+from orchestrator.logs import LogGrammar
+from orchestrator.logs.parse import parse
+from orchestrator.logs.steps import SPEEDS
+from orchestrator.plan.framework import Option
+from orchestrator.plan.measures import MEASURES, TRAINING
+from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
+
+__all__ = ["inconsistencies", "option_of"]
+
+Fault = tuple[KeyPath, str, str]
+
+_OF_ORCH = "env.sh"
+"""The file of variables that every run has."""
+
+
+def inconsistencies(file: FrameworkFile, templates: Collection[str], broken: Collection[KeyPath]) -> Iterator[Fault]:
+    """Yield every fault. ``templates`` are the names of the folder's templates, ``broken`` the keys that were left out of
+    ``file`` because they are at fault themselves."""
+    yield from _needed(file, broken)
+    yield from _defaults(file, broken)
+    for name, option in file.options.items():
+        yield from _option(name, option)
+    yield from _tables(file, broken)
+    yield from _files(file, templates, broken)
+    yield from _probe(file.probe)
+    yield from _log(file)
+    yield from _knobs(file, broken)
+
+
+def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
+    """Yield what a folder of this kind of measurement lacks."""
+    kind = f"in a folder that measures {file.measures}"
+    if ("measures",) in broken:
+        return
+    if file.measures != TRAINING:
+        if not file.log.readings and _is_whole(("log", "readings"), broken):
+            yield ("log", "readings"), f"expected the pattern of a line with a result {kind}, got nothing", ""
+        return
+    if not file.loaders and _is_whole(("loaders",), broken):
+        yield ("loaders",), f"expected at least one loader {kind}, got none", "write loaders: [synthetic]"
+    if not file.log.patterns and _is_whole(("log", "patterns"), broken):
+        hint = "a regular expression with the groups step and one that says how fast: " + ", ".join(SPEEDS)
+        yield ("log", "patterns"), f"expected at least one pattern {kind}, got none", hint
+
+
+def _is_whole(path: KeyPath, broken: Collection[KeyPath]) -> bool:
+    """Return True if neither the value at a path nor one around it is broken."""
+    return not any(path[:length] in broken for length in range(1, len(path) + 1))
+
+
+def _defaults(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
+    fixed = MEASURES[file.measures].fixed
+    for key, field in Defaults.model_fields.items():
+        path = ("defaults", key)
+        if key not in file.defaults.model_fields_set and key not in fixed and _is_whole(path, broken):
+            yield path, f"expected {field.description}, got nothing", f"write it under defaults:, such as {_EXAMPLES[key]}"
+    for device in (None, *file.dtypes):
+        own = file.device_defaults.get(device) if device else None
+        at: KeyPath = ("device_defaults", device) if own and device else ("defaults",)
+        values = file.defaults.model_dump(exclude_unset=True) | (own.model_dump(exclude_unset=True) if own else {})
+        if device and own is None and device != next(iter(file.dtypes)):
+            continue  # the same values as before
+        steps, warmup = values.get("steps"), values.get("warmup_steps")
+        if steps is not None and warmup is not None and steps <= warmup and (own or device is None):
+            hint = "steps includes the warm-up; the steps after it are measured"
+            yield (*at, "steps"), f"expected more steps than the {warmup} of warmup_steps, got {steps}", hint
+        loader = values.get("loader")
+        if loader is not None and file.loaders and loader not in file.loaders and (own or device is None):
+            yield (
+                (*at, "loader"),
+                f"expected one of {', '.join(file.loaders)}, got {loader!r}",
+                nearest(loader, file.loaders).lstrip("; "),
+            )
+    for device, types in file.dtypes.items():
+        own = file.device_defaults.get(device)
+        at = ("device_defaults", device) if own and "dtype" in own.model_fields_set else ("defaults",)
+        dtype = own.dtype if own and "dtype" in own.model_fields_set else file.defaults.dtype
+        if dtype and types and dtype not in types:
+            hint = (
+                nearest(dtype, types).lstrip("; ")
+                or f"another default for one device: device_defaults: {{{device}: {{dtype: …}}}}"
+            )
+            yield (*at, "dtype"), f"expected one of {', '.join(types)} of dtypes.{device}, got {dtype!r}", hint
+
+
+_EXAMPLES = {
+    "batch_size": "batch_size: 64", "dtype": "dtype: fp32", "loader": "loader: synthetic", "steps": "steps: 120",
+    "warmup_steps": "warmup_steps: 20", "timeout_s": "timeout_s: 1800", "repeats": "repeats: 5",
+}  # fmt: skip
+
+
+def option_of(entry: OptionEntry) -> Option:
+    """Return the option that an entry declares."""
+    return Option(
+        type=entry.type,
+        default=entry.default,
+        help=entry.help,
+        choices=tuple(entry.choices),
+        minimum=entry.minimum,
+        device_default={str(device): value for device, value in entry.device_default.items()},
+    )
+
+
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "text"),
+}
+
+
+def _option(name: str, option: OptionEntry) -> Iterator[Fault]:
+    types, words = _TYPES[option.type]
+    values: list[tuple[KeyPath, Any]] = [(("default",), option.default)]
+    values += [(("device_default", device), value) for device, value in option.device_default.items()]
+    choices = [choice for choice in option.choices if type(choice) in types]
+    for index, choice in enumerate(option.choices):
+        if type(choice) not in types:
+            yield ("options", name, "choices", index), f"expected {words}, as type: says, got {found(choice)}", ""
+    for path, value in values:
+        place: KeyPath = ("options", name, *path)
+        if type(value) not in types:
+            hint = "put quotes around it" if option.type == "str" else ""
+            yield place, f"expected {words}, as type: says, got {found(value)}", hint
+        elif choices and value not in choices:
+            hint = nearest(str(value), map(str, choices)).lstrip("; ")
+            yield place, f"expected one of {', '.join(map(str, choices))}, got {found(value)}", hint
+        elif option.minimum is not None and type(value) in (int, float) and value < option.minimum:
+            yield place, f"expected {option.minimum:g} or more, as minimum: says, got {found(value)}", ""
+    if option.minimum is not None and option.type not in ("int", "float"):
+        yield (
+            ("options", name, "minimum"),
+            f"expected none for an option of type {option.type}, got {option.minimum:g}",
+            "leave it out",
+        )
+
+
+def _tables(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
+    """Yield references to options and devices that do not exist."""
+    tables: dict[KeyPath, Mapping[str, Mapping[str, str]]] = {
+        ("launch_by",): file.launch_by,
+        ("log", "scope_by"): file.log.scope_by,
+    }
+    for path, table in tables.items():
+        for name, by_value in table.items() if ("options",) not in broken else ():
+            place: KeyPath = (*path, name)
+            if ("options", name) in broken:
+                continue
+            if name not in file.options:
+                hint = f"the options are {', '.join(file.options) or 'none'}{nearest(name, file.options)}"
+                yield place, f"expected the name of an option, got {name!r}", hint
+                continue
+            choices = [str(choice) for choice in file.options[name].choices]
+            for value in by_value:
+                if choices and value not in choices:
+                    hint = nearest(value, choices).lstrip("; ")
+                    yield (*place, value), f"expected one of {', '.join(choices)}, got {value!r}", hint
+    for device, types in file.dtypes.items():
+        if not types and _is_whole(("dtypes", device), broken):
+            yield ("dtypes", device), "expected at least one type, got none", "leave out a device that the program cannot use"
+
+
+def _files(file: FrameworkFile, templates: Collection[str], broken: Collection[KeyPath]) -> Iterator[Fault]:
+    if any(path[0] == "files" for path in broken):
+        return
+    paths = [entry.path for entry in file.files]
+    if "launch.sh" not in paths:
+        got = ", ".join(paths)
+        yield ("files",), f"expected one with the path launch.sh, got {got}", "this is the file that a node starts"
+    for index, entry in enumerate(file.files):
+        if entry.template not in templates:
+            names = f"it has {', '.join(templates)}" if templates else "it has none"
+            message = f"expected a template of this folder, got {entry.template!r}"
+            yield ("files", index, "template"), message, f"{names}{nearest(entry.template, templates)}"
+        if entry.path == _OF_ORCH:
+            yield ("files", index, "path"), f"expected another name, got {_OF_ORCH}", "orch writes the variables of a run there"
+        elif entry.path in paths[:index]:
+            yield ("files", index, "path"), f"expected each path once, got {entry.path} again", ""
+
+
+def _probe(source: str) -> Iterator[Fault]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        got = error.msg if isinstance(error, SyntaxError) else str(error)
+        line = f" in its line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        yield ("probe",), f"expected Python, got {got}{line}", ""
+        return
+    if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+        hint = 'such as: import json, torch; print(json.dumps({"torch": torch.__version__}))'
+        yield ("probe",), "expected Python that prints a JSON object, got none that prints", hint
+
+
+def _log(file: FrameworkFile) -> Iterator[Fault]:
+    """Yield patterns that cannot be used, and those that give no speed."""
+    log = file.log
+    grammars: dict[KeyPath, LogGrammar] = {
+        ("log", "patterns", index): LogGrammar((), (pattern,)) for index, pattern in enumerate(log.patterns)
+    }
+    if log.rank:
+        grammars["log", "rank"] = LogGrammar((), rank=log.rank)
+    if log.closing:
+        grammars["log", "closing"] = LogGrammar((), closing=log.closing)
+    if log.readings:
+        grammars["log", "readings"] = LogGrammar((), readings=log.readings)
+    usable = True
+    for path, grammar in grammars.items():
+        try:
+            parse(b"", grammar)
+        except ConfigError as error:
+            usable = usable and path[1] != "patterns"
+            yield path, error.message, error.hint
+    groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern}
+    if usable and log.patterns and not ("step" in groups and groups & set(SPEEDS)):
+        got = ", ".join(sorted(groups)) or "none"
+        yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", ""
+    if log.rank and "(?P<rank>" not in log.rank:
+        yield (
+            ("log", "rank"),
+            "expected a pattern with the group rank, got one without",
+            "write (?P<rank>[0-9]+) for the number",
+        )
+    for key, globs in (("files", log.files), ("rank_files", log.rank_files), ("nccl_files", log.nccl_files)):
+        for index, glob in enumerate(globs):
+            if glob.startswith("logs/"):
+                hint = f"write {glob.removeprefix('logs/')}"
+                yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
+
+
+def _knobs(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for index, knob in enumerate(file.tunes):
+        names = [*knob.env] or [knob.option]
+        yield from ((("tunes", index), message, hint) for message, hint in _knob(file, knob, names, seen, broken))
+        seen |= set(names)
+
+
+def _knob(
+    file: FrameworkFile, knob: KnobEntry, names: list[str], seen: set[str], broken: Collection[KeyPath]
+) -> Iterator[tuple[str, str]]:
+    rows = [value if isinstance(value, list) else [value] for value in knob.values]
+    if bool(knob.env) == bool(knob.option):
+        yield "expected either env: or option:, got " + ("both" if knob.env else "neither"), ""
+    elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
+        yield f"expected each name once, got {', '.join(sorted(twice))} again", ""
+    elif placed := {name for name in names if name in PLACED or (knob.env and name.startswith(RESERVED))}:
+        yield f"expected variables that a host may set, got {', '.join(sorted(placed))}", ""
+    elif knob.option and ("options" in {path[0] for path in broken}):
+        return
+    elif knob.option and knob.option not in file.options:
+        hint = f"it has {', '.join(file.options) or 'none'}{nearest(knob.option, file.options)}"
+        yield f"expected an option of this framework, got {knob.option!r}", hint
+    elif short := [row for row in rows if len(row) != len(names)]:
+        yield f"expected values of {' and '.join(names)}, got {_shown(short[0])}", ""
+    elif knob.option:
+        for (value,) in rows:
+            try:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                option_of(file.options[knob.option]).parse(knob.option, text)
+            except ConfigError as error:
+                yield f"{knob.option}: {error.message}", ""
+
+
+def _shown(row: list[Any]) -> str:
+    return ", ".join(map(str, row))

@@ -1,0 +1,166 @@
+"""What is sent to nodes, as bytes: the files of a framework folder's payload, the node runner, and the rank wrapper.
+
+Files are looked up in the framework folder, then in orch's own ``remote/``, which is in the package when it is installed and
+next to it in a source tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
+from orchestrator.plan.bundle import bundle
+
+__all__ = [
+    "SKIPPED",
+    "imported_files",
+    "is_payload_name",
+    "payload_bytes",
+    "payload_files",
+    "rank_source",
+    "runner_source",
+    "shipped",
+]
+
+SKIPPED = "__pycache__"
+"""The folders of Python's bytecode, which is neither sent nor part of a folder's digest."""
+# The names that the node runner accepts, and few enough that one shell command on a node can list them all.
+# No part begins with a dot, so no path can leave the folder.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+_MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
+
+
+def payload_bytes(name: str) -> bytes:
+    """Return a file of ``remote/``."""
+    return (shipped("remote") / name).read_bytes()
+
+
+def is_payload_name(name: object) -> bool:
+    """Return True if an entry of ``payload:`` is a file or folder that cannot leave the framework folder."""
+    return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != "rank_wrapper.py"
+
+
+def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, bytes], list[ConfigError]]:
+    """Return the files of a folder's payload by name in the set, and a fault for each name that cannot be sent.
+
+    ``places`` maps each name under ``payload:`` to its file and line. A name is looked up in the folder, then in ``remote/``;
+    one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a name that is not
+    allowed, and files beyond the limits are faults.
+    """
+    files: dict[str, bytes] = {}
+    faults: list[ConfigError] = []
+    bytes_left = _MOST_BYTES
+    for entry, place in places.items():
+        try:
+            for name, path in _payload_paths(entry, folder, place):
+                bytes_left -= path.stat().st_size
+                if bytes_left < 0 or len(files) == _MOST_FILES:
+                    message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} exceeds that"
+                    hint = "send only programs; put data into vars.data_dir of each host"
+                    return {}, [*faults, ConfigError(message, where=f"{place}: payload", hint=hint)]
+                files[name] = path.read_bytes()
+        except ConfigError as error:
+            faults.append(error)
+        except OSError as error:
+            faults.append(ConfigError(f"cannot be read: {error.strerror}", where=str(error.filename or folder)))
+    return files, faults
+
+
+def _payload_paths(name: str, folder: Path, place: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name in the set and the path of every file of one entry; see `payload_files`."""
+    path, of_orch = folder / name, shipped("remote") / name
+    if not os.path.lexists(path) and of_orch.is_file():
+        yield name, of_orch
+        return
+    for parent in path.relative_to(folder).parents:
+        if parent.parts:
+            _refuse_link(folder / parent)
+    kind = "folder" if name.endswith("/") else "file"
+    if not os.path.lexists(path):
+        neighbours = [child.name + "/" * child.is_dir() for child in folder.iterdir()]
+        built_in = [child.name for child in shipped("remote").glob("*.py")]
+        raise ConfigError(
+            f"expected a payload {kind}, found no {name}",
+            where=f"{place}: payload",
+            hint=f"looked in {folder} and in orch's own {shipped('remote')}{nearest(name, [*neighbours, *built_in])}",
+        )
+    if path.is_dir() != (kind == "folder"):
+        hint = "remove the slash after the name" if kind == "folder" else f"write {name}/ to send all files below it"
+        raise ConfigError(f"payload: expected {name} to be a {kind}", where=str(path), hint=hint)
+    yield from _files_at(path, name.rstrip("/"))
+
+
+def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of a file, or of every file below a folder except Python's bytecode."""
+    _refuse_link(path)
+    if not _PART.match(path.name) or len(name) > _MOST_NAME:
+        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
+        hint = "rename it, or move it elsewhere"
+        raise ConfigError(f"expected a path of {expected}, got {name!r}", where=str(path), hint=hint)
+    if path.is_file():
+        yield name, path
+    elif not path.is_dir():
+        raise ConfigError("expected a file or a folder, got a pipe, socket or device", where=str(path))
+    else:
+        for child in sorted(path.iterdir()):
+            if child.name != SKIPPED:
+                yield from _files_at(child, f"{name}/{child.name}")
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        hint = "links are not sent: put the file itself into the folder"
+        raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
+
+
+def imported_files(script: Path) -> list[str]:
+    """Return the payload entries of a Python script: itself, and the modules and packages next to it that it imports.
+
+    A file that is no Python imports nothing.
+    """
+    entries = [script.name]
+    for entry in entries:
+        path = script.parent / entry
+        try:
+            tree = ast.parse(path.read_bytes()) if path.suffix == ".py" else ast.Module([], [])
+        except (SyntaxError, ValueError):
+            continue
+        for name in _imports(tree):
+            found = f"{name}.py" if (script.parent / f"{name}.py").is_file() else f"{name}/"
+            if found not in entries and (script.parent / found).exists():
+                entries.append(found)
+    return entries
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+@cache
+def runner_source() -> bytes:
+    """Return the source of the node runner, which is sent before the first request to it."""
+    return bundle(shipped("remote") / "noderun", "serve")
+
+
+@cache
+def rank_source() -> bytes:
+    """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a node start at once."""
+    return bundle(shipped("remote") / "noderun", "rank")
+
+
+def shipped(name: str) -> Path:
+    """Return the folder of that name, installed with the package or in the source tree."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name

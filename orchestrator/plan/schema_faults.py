@@ -1,0 +1,99 @@
+"""What is wrong with the types and keys of a ``framework.yaml``: each error of the schema as a sentence for its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
+from orchestrator.inventory.values import KeyPath, Where, found, unknown_key
+from orchestrator.plan import schema
+
+__all__ = ["described", "key_path"]
+
+_KINDS = {
+    "list_type": ("a list", "write it in brackets: [{}]"),
+    "dict_type": ("a mapping", ""),
+    "model_type": ("a mapping", ""),
+    "model_attributes_type": ("a mapping", ""),
+}
+
+
+def key_path(error: Mapping[str, Any]) -> KeyPath:
+    """Return the path of keys and indices of an error. Members of a union, which pydantic puts at its end, are left out."""
+    return tuple(part for part in error["loc"] if part != "[key]")
+
+
+def described(error: Mapping[str, Any], where: Where) -> ConfigError:
+    """Return an error of pydantic as a fault with its place, what was expected, what came, and what to write."""
+    path, value, context = key_path(error), error["input"], error.get("ctx", {})
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return _unknown(path, where(path))
+    if kind == "missing":
+        expected = _field(path[:-1], str(path[-1])).description
+        return ConfigError(f"expected {expected}, got nothing", where=where(path))
+    hint = context.get("hint", "")
+    if kind in _KINDS:
+        expected, hint = _KINDS[kind]
+        hint = hint.format(value) if isinstance(value, str) else ""
+    elif kind == "literal_error":
+        words = re.findall(r"'([^']*)'", context["expected"])
+        expected, hint = _either(words), nearest(str(value), words).lstrip("; ")
+    elif kind == "too_short":
+        expected = "at least one entry"
+        return ConfigError(f"expected {expected}, got none", where=where(path), hint=_purpose(path))
+    else:
+        expected = context.get("expected") or error["msg"].lower()
+    if isinstance(value, str) and value.isdecimal() and expected.startswith("a whole number"):
+        hint = "write it without quotes and leading zeros"
+    if expected == "text" and hint and not isinstance(value, int | float):
+        hint = ""
+    return ConfigError(f"expected {expected}, got {found(value)}", where=where(path), hint=hint)
+
+
+def _unknown(path: KeyPath, where: str) -> ConfigError:
+    """Return the fault for an unknown key, with the mapping that it belongs to if it is a key of another one."""
+    key, keys = str(path[-1]), _keys(path[:-1])
+    homes = {
+        "log": schema.LogEntry.model_fields,
+        "defaults": schema.Defaults.model_fields,
+        "": schema.FrameworkFile.model_fields,
+    }
+    home = next((name for name, fields in homes.items() if key in fields), None)
+    if home is None:
+        return unknown_key(key, keys, where)
+    return unknown_key(key, keys, where, f"it belongs under {home}:" if home else "it belongs at the beginning of a line")
+
+
+def _purpose(path: KeyPath) -> str:
+    return str(_field(path[:-1], str(path[-1])).description)
+
+
+def _model(path: KeyPath) -> Any:
+    """Return the model of the mapping at a path; names of models, options and devices and indices of lists lead to the same."""
+    model: Any = schema.FrameworkFile
+    inner = {
+        "log": schema.LogEntry,
+        "defaults": schema.Defaults,
+        "device_defaults": schema.Defaults,
+        "options": schema.OptionEntry,
+        "files": schema.FileEntry,
+        "tunes": schema.KnobEntry,
+        "published": schema.PublishedEntry,
+    }
+    return inner.get(str(path[0]), model) if path else model
+
+
+def _keys(path: KeyPath) -> list[str]:
+    return list(_model(path).model_fields)
+
+
+def _field(path: KeyPath, key: str) -> Any:
+    return _model(path).model_fields[key]
+
+
+def _either(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]

@@ -1,0 +1,107 @@
+"""A framework folder tried on machines that do not exist: every shape, type and choice rendered, before there is an inventory.
+
+>>> from orchestrator.plan.folders import open_framework
+>>> [trial.name for trial in trials(open_framework("pairs"))][:2]
+['1n1g cuda fp32', '1n2g cuda fp32']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import Host
+from orchestrator.plan.bench import PORTS, plan_run
+from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.render import RenderedFile, folded
+from orchestrator.plan.sandbox import check_syntax
+from orchestrator.plan.spec import as_written, resolve
+
+__all__ = ["SHAPES", "Trial", "read_variables", "syntax_errors", "trials", "unread_options"]
+
+SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
+"""The nodes and ranks per node that are tried."""
+_VARIABLE = re.compile(r"""\bhost_vars(?:\.([A-Za-z_]\w*)|\[\s*['"]([^'"]+)['"]\s*\])""")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One configuration of a folder, rendered for made-up hosts.
+
+    ``files`` are the distinct files, each with its hosts; ``refused`` are the words in which the folder refuses this
+    configuration, ``error`` is the error of a template. ``option`` is the option that differs from its default, as written.
+    """
+
+    shape: str
+    device: str
+    dtype: str
+    option: str = ""
+    files: tuple[tuple[tuple[str, ...], RenderedFile], ...] = field(default=(), repr=False)
+    refused: str = ""
+    error: ConfigError | None = None
+
+    @property
+    def name(self) -> str:
+        """The configuration in words."""
+        return " ".join(filter(None, (self.shape, self.device, self.dtype, self.option)))
+
+
+def trials(folder: FrameworkFolder) -> Iterator[Trial]:
+    """Yield a trial of every shape with every type of every device, and of every choice of every option."""
+    framework = folder.framework
+    for device, types in framework.dtypes.items():
+        for dtype in types:
+            for shape in SHAPES:
+                yield _trial(folder, device, dtype, shape, {})
+        for name, option in framework.options.items():
+            values = option.choices or ((False, True) if option.type == "bool" else ())
+            for value in values:
+                if value != option.default:
+                    yield _trial(folder, device, next(iter(types)), SHAPES[-1], {name: as_written(value)})
+
+
+def _trial(folder: FrameworkFolder, device: str, dtype: str, shape: tuple[int, int], sets: Mapping[str, str]) -> Trial:
+    framework, (nodes, gpus) = folder.framework, shape
+    option = "".join(f"{name}={value}" for name, value in sets.items())
+    trial = Trial(f"{nodes}n{gpus}g", device, dtype, option)
+    choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "dtype": dtype}
+    try:
+        spec = resolve(framework, next(iter(framework.models)), device=device, choices=choices, sets=sets)
+        hosts = [_host(folder, device, number) for number in range(1, nodes + 1)]
+        plan = plan_run(folder, spec, hosts, run_id="check", repeat=1, port=PORTS.start)
+    except ConfigError as error:
+        is_of_template = error.kind == "template_error"
+        return replace(trial, error=error) if is_of_template else replace(trial, refused=str(error))
+    return replace(trial, files=tuple(folded(plan.nodes)))
+
+
+def _host(folder: FrameworkFolder, device: str, number: int) -> Host:
+    usual = {"interface": "eth0", "python": "/opt/python/bin/python3", "data_dir": "/data"}
+    needed = {name: f"/opt/{name}" for name in (*folder.framework.requires, *read_variables(folder)) if name not in usual}
+    needed.pop("cuda_visible_devices", None)
+    gpus = SHAPES[-1][1] if device == "cuda" else 0
+    return Host(f"node{number}", f"10.0.0.{number}", gpus=gpus, slots=SHAPES[-1][1], vars=usual | needed)
+
+
+def read_variables(folder: FrameworkFolder) -> tuple[str, ...]:
+    """Return the names in ``vars`` of a host that the templates read."""
+    names = {match[1] or match[2] for source in folder.sources.values() for match in _VARIABLE.finditer(source)}
+    return tuple(sorted(names))
+
+
+def unread_options(folder: FrameworkFolder) -> tuple[str, ...]:
+    """Return the options that no template reads, so that setting them changes nothing."""
+    text = "\n".join(folder.sources.values())
+    if re.search(r"\boptions\b(?!\s*[.\[]\s*['\"]?\w)", text):  # all of them at once
+        return ()
+    read = {match[1] for match in re.finditer(r"""\boptions\s*[.\[]\s*['"]?(\w+)""", text)}
+    return tuple(name for name in folder.framework.options if name not in read)
+
+
+def syntax_errors(sources: Mapping[str, str], where: str) -> list[ConfigError]:
+    """Return the syntax error of each template of a folder that has one; ``where`` is the path of the folder."""
+    errors = [check_syntax(name, source, where) for name, source in sources.items()]
+    return [error for error in errors if error]

@@ -1,0 +1,174 @@
+"""`orch framework` and `orch schema`: what they print, what they write, and how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from orchestrator import yamlfile
+from orchestrator.inventory.json_schema import json_schema as inventory_schema
+from orchestrator.inventory.schema import TOP_KEYS
+from orchestrator.plan.folders import frameworks
+from tests.support.cli_project import Project
+from tests.support.commands import REPOSITORY
+from tests.support.own_folders import WHOLE, folder_of
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "templates").mkdir()
+    folder_of(
+        tmp_path / "templates" / "mlp", WHOLE, "#!/bin/bash\n. ./env.sh\nexec true {{ options.width }} {{ options.mode }}\n"
+    )
+    return Project(tmp_path)
+
+
+def log_of(project: Project, text: str) -> str:
+    (project.path / "own.log").write_text(text)
+    return "own.log"
+
+
+def test_a_new_folder_passes_its_check_and_is_in_the_list(project: Project) -> None:
+    made = project.orch("framework", "new", "mine")
+    assert (made.returncode, made.stdout.splitlines()[0]) == (
+        0, "templates/mine: framework.yaml, launch.sh.j2, sample.log, train.py",
+    )  # fmt: skip
+    checked = project.orch("framework", "check", "mine")
+    assert checked.returncode == 0 and "templates/mine: no fault; 8 configurations, " in checked.stdout
+    assert "log.patterns.0: 3 matches" in checked.stdout and "it reads step=1, step_time_s=0.026804" in checked.stdout
+    listed = project.orch("framework", "list", "--json")
+    rows = {row["name"]: row for row in json.loads(listed.stdout)}
+    assert rows["mine"]["from"] == "templates" and rows["pytorch"]["from"] == "orch"
+    again = project.orch("framework", "new", "mine")
+    assert (again.returncode, again.stderr) == (
+        2, "orch: templates/mine: expected a new folder. existing files are not overwritten\n",
+    )  # fmt: skip
+
+
+def test_a_folder_from_a_command_takes_its_script_along(project: Project) -> None:
+    (project.path / "run.py").write_text("import own\n")
+    (project.path / "own.py").write_text("import data\n")
+    (project.path / "data").mkdir()
+    (project.path / "data" / "images.py").write_text("")
+    made = project.orch("framework", "new", "mine", "--from-command", "torchrun --nproc_per_node 8 run.py --epochs 1")
+    assert made.returncode == 0 and "left out, because orch sets it in each run: --nproc_per_node 8" in made.stdout
+    assert sorted(path.name for path in (project.path / "templates" / "mine").iterdir()) == [
+        "data", "framework.yaml", "launch.sh.j2", "own.py", "run.py", "sample.log",
+    ]  # fmt: skip
+    assert project.orch("framework", "check", "mine").returncode == 0
+
+
+def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
+    (project.path / "run.py").symlink_to("/etc/hostname")
+    said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")
+    assert said.startswith("orch: run.py: expected a file or a folder, got a symbolic link")
+    assert "--from-command: expected a file, found no gone.py here" in project.refused(
+        "framework", "new", "mine", "--from-command", "torchrun gone.py"
+    )
+    assert not (project.path / "templates" / "mine").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a b", "a/b"])
+def test_a_name_that_is_no_folder_is_refused(project: Project, name: str) -> None:
+    assert "orch: NAME: expected a name of letters, digits" in project.refused("framework", "new", name)
+    assert [path.name for path in (project.path / "templates").iterdir()] == ["mlp"]
+
+
+def test_the_patterns_are_tried_on_a_given_log(project: Project) -> None:
+    log = log_of(project, "rank 0 of 1 is up\nstep  1  loss 0.9  0.5 s/step\nstep  2  loss 0.9  0.5 s/step\nbye\n")
+    done = project.orch("framework", "check", "mlp", "--log", log)
+    assert done.returncode == 0, done
+    assert "own.log: 4 lines; steps 1 to 2, 2 of them" in done.stdout
+    assert "no pattern matches 1 line:\n      4: bye" in done.stdout
+
+
+def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(project: Project) -> None:
+    done = project.orch("framework", "check", "mlp", "--log", log_of(project, "x\nstep  1  loss 0.9  0.5 s/it\n"))
+    assert (done.returncode, done.stderr) == (4, "orch: own.log: expected lines that give a number, found none\n")
+    assert "log.patterns.0: 0 matches" in done.stdout
+    assert "nearly matches line 2: step  1  loss 0.9  0.5 s/it" in done.stdout
+    assert "then the pattern has 'step' where the line has 'it'" in done.stdout
+    read = json.loads(project.orch("framework", "check", "mlp", "--log", "own.log", "--json").stdout)
+    assert read["log"]["has_number"] is False and read["log"]["patterns"][0]["near_miss"]["number"] == 2
+
+
+def test_faults_of_the_file_of_templates_and_of_scripts_end_with_2(project: Project) -> None:
+    folder = project.path / "templates" / "mlp"
+    (folder / "framework.yaml").write_text(WHOLE.replace("default: 1024", "default: big"))
+    (folder / "launch.sh.j2").write_text("{% if %}\n")
+    done = project.orch("framework", "check", "mlp")
+    assert done.returncode == 2 and "2 faults; nothing was rendered" in done.stdout
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == [
+        "templates/mlp/framework.yaml:16", "templates/mlp/launch.sh.j2:1",
+    ]  # fmt: skip
+    (folder / "framework.yaml").write_text(WHOLE)
+    (folder / "launch.sh.j2").write_text("if true\n{{ options.width }} {{ options.mode }}\n")
+    done = project.orch("framework", "check")  # all of the project
+    assert done.returncode == 2 and "expected a script that bash reads, got line 3: syntax error" in done.stderr
+    assert json.loads(project.orch("framework", "check", "mlp", "--json").stdout)["faults"][0]["kind"] == "template_error"
+
+
+def test_a_folder_is_shown_with_everything_that_it_declares(project: Project) -> None:
+    done = project.orch("framework", "show", "mlp")
+    assert "width  1024 (int, at least 1): width of each layer" in done.stdout
+    assert "mode   fast (str, one of fast, slow): how" in done.stdout
+    shown = json.loads(project.orch("framework", "show", "mlp", "--json").stdout)
+    assert shown["options"]["width"]["default"] == 1024 and shown["payload"] == ["rank_wrapper.py", "train.py"]
+
+
+def test_a_folder_that_hides_another_one_is_said_where_it_is_used_and_in_the_list(project: Project) -> None:
+    folder_of(project.path / "templates" / "simulated", WHOLE)
+    ours = frameworks()["simulated"]
+    shown = project.orch("framework", "show", "simulated")
+    assert shown.stderr == f"framework: templates/simulated hides {ours}\n"
+    assert f"my MLP; hides {ours}" in project.orch("framework", "list").stdout
+    assert project.orch("framework", "show", "mlp").stderr == ""
+
+
+def test_a_framework_of_no_folder_is_answered_with_where_was_looked(project: Project) -> None:
+    assert "did you mean 'mlp'?; looked in templates and orch's own folders" in project.refused("framework", "check", "mpl")
+    (project.path / "more").mkdir()
+    done = project.orch("framework", "show", "mpl", ORCH_TEMPLATES="more")
+    assert "looked in more, templates and orch's own folders" in done.stderr
+
+
+def schema_of(project: Project, kind: str) -> Any:
+    schema = json.loads(project.orch("schema", kind).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_schema_of_a_folder_accepts_every_shipped_one_and_refuses_mistakes(project: Project) -> None:
+    schema = schema_of(project, "framework")
+    for path in frameworks().values():
+        schema.validate(yamlfile.load(path / "framework.yaml").value)
+    for old, new in (
+        ("title: my MLP\n", ""),
+        ("title:", "lanch: x\ntitle:"),
+        ("type: int", "type: integer"),
+        ("  steps:", "  step:"),
+    ):
+        assert not schema.is_valid(yamlfile.loads(WHOLE.replace(old, new, 1), "x").value), new
+
+
+def test_the_schema_of_an_inventory_accepts_the_reference_and_has_the_keys_that_are_read(project: Project) -> None:
+    schema = schema_of(project, "inventory")
+    reference = yamlfile.load(REPOSITORY / "inventory" / "cluster.yaml").value
+    schema.validate(reference)
+    assert not schema.is_valid({**reference, "host": {}})
+    assert not schema.is_valid({**reference, "defaults": {"gpu": 8}})
+    assert set(inventory_schema()["properties"]) == {*TOP_KEYS, "base"}
+
+
+def test_the_schema_of_a_run_file_has_its_keys(project: Project) -> None:
+    schema = schema_of(project, "run")
+    schema.validate({"batch_size": 64, "dtype": "fp16", "options": {"width": 8, "fast": True}})
+    assert not schema.is_valid({"colour": "red"}) and not schema.is_valid({"batch_size": "64"})
+
+
+def test_a_file_without_a_schema_is_refused(project: Project) -> None:
+    assert "'framework', 'inventory', 'run'" in project.orch("schema", "cluster").stderr

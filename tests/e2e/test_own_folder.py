@@ -1,0 +1,59 @@
+"""A folder that `orch framework new` made runs as it is, found in the project without an option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.rig import Controller
+
+pytestmark = pytest.mark.timeout(120)
+
+PROGRAM = """\
+import os, time, shared
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"], flush=True)
+for step in range(1, shared.STEPS + 1):
+    start = time.perf_counter()
+    time.sleep(0.02)
+    print("step {} {:.6f} s/step".format(step, time.perf_counter() - start), flush=True)
+"""
+
+
+def speed(controller: Controller, name: str, *words: str) -> float:
+    done = controller.orch("bench", name, "-f", name, "--repeats", "1", "--no-baseline", "--json", *words)
+    assert done.code == 0, done
+    (row,) = done.json["rows"]
+    return float(row["speed"])
+
+
+def test_a_module_of_a_package_is_found_on_the_nodes(controller: Controller) -> None:
+    package: Path = controller.project / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "shared.py").write_text("STEPS = 20\n")
+    (package / "run.py").write_text(PROGRAM.replace("import os, time, shared", "import os, time\nfrom pack import shared"))
+    made = controller.orch("framework", "new", "own", "--from-command", "python -m pack.run --steps 20")
+    assert made.code == 0, made
+    assert speed(controller, "own", "--shape", "1n1g") > 0
+
+
+def test_an_example_runs_on_two_nodes(controller: Controller) -> None:
+    assert controller.orch("framework", "new", "mine").code == 0
+    assert speed(controller, "mine", "--shape", "2n1g", "--steps", "20") > 0
+    ranks = [(controller.runs[-1] / "logs" / node / f"rank-{rank}.out") for rank, node in enumerate(("node1", "node2"))]
+    assert [path.read_text().splitlines()[0] for path in ranks] == ["rank 0 of 2 is up", "rank 1 of 2 is up"]
+
+
+def test_a_command_becomes_a_bench_with_its_script_and_its_arguments(controller: Controller) -> None:
+    source: Path = controller.project / "src"
+    source.mkdir()
+    (source / "own.py").write_text(PROGRAM)
+    (source / "shared.py").write_text("STEPS = 20\n")
+    made = controller.orch("framework", "new", "own", "--from-command", "WORLD_SIZE=1 python src/own.py --steps 20 --epochs 1")
+    assert made.code == 0, made
+    assert 50 < speed(controller, "own", "--shape", "2n1g") < 100  # a sample of each of two ranks in 20 ms and more
+    launch = (controller.runs[-1] / "rendered" / "node2" / "launch.sh").read_text()
+    assert "own.py --steps 20 --epochs 1" in launch
+    assert (controller.runs[-1] / "logs" / "node2" / "rank-1.out").read_text().startswith("rank 1 of 2 10.11.")

@@ -1,0 +1,96 @@
+"""New framework folders: what is generated has no fault, renders, and reaches the program as it was typed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.logs.matches import matches
+from orchestrator.plan.command_line import training_command
+from orchestrator.plan.folders import FrameworkFolder, read_folder
+from orchestrator.plan.payload import imported_files
+from orchestrator.plan.scaffold import example, for_command
+from orchestrator.plan.trial import Trial, trials, unread_options
+from tests.support.rendering import complaint
+
+
+def written(path: Path, files: dict[str, str]) -> FrameworkFolder:
+    path.mkdir()
+    for name, text in files.items():
+        (path / name).write_text(text)
+    return read_folder(path)
+
+
+def sound(folder: FrameworkFolder) -> list[Trial]:
+    """Return the trials of a folder without an error and a refusal, whose scripts are scripts, and whose log is read."""
+    tried = list(trials(folder))
+    assert [trial for trial in tried if trial.error or trial.refused] == []
+    assert {complaint(file.content) for trial in tried for _, file in trial.files} == {""}
+    assert unread_options(folder) == ()
+    assert matches(Path(folder.framework.folder, "sample.log").read_bytes(), folder.framework.log).has_number
+    return tried
+
+
+def launch_of(trial: Trial) -> str:
+    return next(file.content for hosts, file in trial.files if file.path == "launch.sh" and "node1" in hosts)
+
+
+def test_the_example_is_sound_and_its_program_prints_what_its_patterns_read(tmp_path: Path) -> None:
+    folder = written(tmp_path / "mine", example("mine"))
+    sound(folder)
+    words = ["python3", "train.py", "--batch", "1", "--steps", "3", "--size", "4"]
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(words, cwd=tmp_path / "mine", env=environment, capture_output=True, timeout=30, check=True)
+    log = matches(done.stdout, folder.framework.log)
+    assert [sample.step for sample in log.parsed.samples] == [1, 2, 3]
+    assert log.parsed.ranks == ((0, 2),) and log.unmatched == ()
+
+
+COMMANDS = [
+    ("torchrun --nproc_per_node 8 train.py --epochs 1", "train.py --epochs 1"),
+    ("python train.py --lr '0.1 0.2' \"$HOME\" '{{ x }}' '{% y %}'", "train.py --lr '0.1 0.2' '$HOME' '{{ x }}' '{% y %}'"),
+    ("python -O train.py --batch-size 64 --max_steps=200", "train.py --batch-size 64 --max_steps=200"),
+    ("torchrun -m train", "-m train"),
+    ("./train.py -x", "./program -x"),
+    ("/opt/bench --runtime 60", "/opt/bench --runtime 60"),
+]
+
+
+@pytest.mark.parametrize(("typed", "ends"), COMMANDS)
+def test_a_command_keeps_its_own_arguments_and_gets_its_ranks_from_orch(tmp_path: Path, typed: str, ends: str) -> None:
+    command = training_command(typed, lambda word: word.endswith("train.py"))
+    files = for_command("mine", typed, command, ["train.py"] if command.is_here else [])
+    folder = written(tmp_path / "mine", files | ({"train.py": "pass\n"} if command.is_here else {}))
+    tried = sound(folder)
+    last = launch_of(next(trial for trial in tried if trial.name == "2n2g cpu fp32"))
+    assert ends in last
+    if command.launcher == "torchrun":
+        assert "--nnodes 2 --nproc_per_node 2 --node_rank 0" in last and "--master_addr 10.0.0.1 --master_port 20000" in last
+    else:
+        assert "export WORLD_SIZE=4" in last and "RANK=1 LOCAL_RANK=1 " in last
+
+
+def test_batch_size_and_steps_of_the_command_are_those_of_the_bench(tmp_path: Path) -> None:
+    typed = "python /opt/train.py --batch_size=64 --steps 200"
+    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), []))
+    assert (folder.framework.defaults["batch_size"], folder.framework.defaults["steps"]) == (64, 200)
+    assert "--batch_size={{ spec.batch_size }} --steps {{ spec.steps }}" in folder.sources["launch.sh.j2"]
+
+
+@pytest.mark.parametrize("typed", ["A='x: \"y\"' python /opt/train.py", "ORCHID=1 LD_LIBRARY_PATH=/a:/b python /opt/train.py"])
+def test_variables_in_front_of_a_command_are_those_of_the_folder(tmp_path: Path, typed: str) -> None:
+    command = training_command(typed, lambda word: False)
+    folder = written(tmp_path / "mine", for_command("mine", typed, command, []))
+    assert folder.framework.env == dict(command.env)
+
+
+def test_a_script_takes_along_what_it_imports_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, torch, model\nfrom data.images import load\nimport numpy\n")
+    (tmp_path / "model.py").write_text("import layers, train\n")
+    (tmp_path / "layers.py").write_text("def broken(:\n")
+    (tmp_path / "unrelated.py").write_text("")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images.py").write_text("")
+    assert imported_files(tmp_path / "train.py") == ["train.py", "model.py", "data/", "layers.py"]

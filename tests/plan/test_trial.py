@@ -1,0 +1,64 @@
+"""A folder tried on machines that do not exist."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan import trial as module
+from orchestrator.plan.folders import frameworks, read_folder
+from orchestrator.plan.trial import read_variables, syntax_errors, trials, unread_options
+from tests.support.own_folders import WHOLE, folder_of
+
+
+def test_the_example_holds() -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", frameworks())
+def test_every_shipped_folder_renders_and_reads_all_its_options(name: str) -> None:
+    folder = read_folder(frameworks()[name])
+    tried = list(trials(folder))
+    assert [str(trial.error) for trial in tried if trial.error] == []
+    assert any(trial.files for trial in tried) and unread_options(folder) == ()
+
+
+def test_every_shape_type_and_choice_is_tried(tmp_path: Path) -> None:
+    tried = list(trials(read_folder(folder_of(tmp_path / "mlp", WHOLE))))
+    assert [trial.name for trial in tried] == [
+        "1n1g cpu fp32", "1n2g cpu fp32", "2n1g cpu fp32", "2n2g cpu fp32", "2n2g cpu fp32 mode=slow",
+    ]  # fmt: skip
+
+
+def test_an_error_of_one_configuration_and_a_refusal_are_told_apart(tmp_path: Path) -> None:
+    launch = "{% if spec.nodes > 1 %}{{ optons.width }}{% elif node.nproc > 1 %}{{ refuse('--gpus', 'one only') }}{% endif %}\n"
+    tried = list(trials(read_folder(folder_of(tmp_path / "mlp", WHOLE, launch))))
+    assert [trial.refused for trial in tried if trial.refused] == ["--gpus: mlp: one only"]
+    errors = {str(trial.error) for trial in tried if trial.error}
+    assert len(errors) == 1 and "launch.sh.j2:1: expected a name that a template sees, got 'optons'" in errors.pop()
+
+
+@pytest.mark.parametrize(
+    ("launch", "unread"),
+    [
+        ("{{ options.width }}", ("mode",)),
+        ("{{ options['width'] }} {{ options.mode }}", ()),
+        ("{% for name in options %}{{ name }}{% endfor %}", ()),
+        ("nothing", ("width", "mode")),
+    ],
+)
+def test_an_option_that_no_template_reads_is_found(tmp_path: Path, launch: str, unread: tuple[str, ...]) -> None:
+    assert unread_options(read_folder(folder_of(tmp_path / "mlp", WHOLE, launch))) == unread
+
+
+def test_host_variables_that_templates_read_are_found_and_made_up(tmp_path: Path) -> None:
+    folder = read_folder(folder_of(tmp_path / "mlp", WHOLE, "{{ host_vars.tool }} {{ host_vars['data_dir'] }}\n"))
+    assert read_variables(folder) == ("data_dir", "tool")
+    assert next(trials(folder)).files[1][1].content == "/opt/tool /data\n"
+
+
+def test_the_syntax_error_of_every_template_is_named() -> None:
+    errors = syntax_errors({"a.j2": "x\n{% if x %}", "b.j2": "fine", "c.j2": "{{ a b }}"}, "mine")
+    assert [error.where for error in errors] == ["mine/a.j2:2", "mine/c.j2:1"]

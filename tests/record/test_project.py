@@ -1,0 +1,54 @@
+"""Where a project looks for framework folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.record import Project
+
+
+def test_options_come_before_the_environment_and_that_before_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("given", "listed", "also", "templates"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    environment = {"ORCH_TEMPLATES": f"{tmp_path}/listed::{tmp_path}/also"}
+    project = Project.here(environment)
+    assert project.template_folders([Path("given")], environment) == (
+        Path("given"), tmp_path / "listed", tmp_path / "also", Path("templates"),
+    )  # fmt: skip
+
+
+def test_the_templates_of_a_project_elsewhere_are_named_whole(tmp_path: Path) -> None:
+    environment = {"ORCH_PROJECT": str(tmp_path)}
+    project = Project.here(environment)
+    assert project.template_folders((), environment) == ()
+    (tmp_path / "templates").mkdir()
+    assert project.template_folders((), environment) == (tmp_path / "templates",)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed", "said"),
+    [
+        ("gone", "", "gone: expected a folder of framework folders, found none"),
+        (
+            "one",
+            "",
+            "one: expected a folder of framework folders, got one framework. give the folder that it is in: --templates .",
+        ),
+        ("", "/gone/a", "ORCH_TEMPLATES: expected folders of framework folders, found none at /gone/a"),
+    ],
+)
+def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, listed: str, said: str
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "framework.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        Project(tmp_path).template_folders([Path(given)] if given else [], {"ORCH_TEMPLATES": listed})
+    assert str(caught.value).startswith(said)
