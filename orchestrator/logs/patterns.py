@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["Reader", "columns", "compiled"]
+__all__ = ["Reader", "columns", "compiled", "tokens"]
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+]|\{\d*,?\d*\}|[()]|.", re.DOTALL)
 _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
@@ -135,7 +135,7 @@ def _stays_in_line(pattern: str) -> bool:
     >>> _stays_in_line(r"^a[0-9.]+ \\S*$"), _stays_in_line(r"a\\s+b"), _stays_in_line("a[^b]"), _stays_in_line(r"a\\Z")
     (True, False, False, False)
     """
-    taking = [token for token in _tokens(pattern) if token == "\n" or (token[0] in "\\[" and len(token) > 1)]
+    taking = [token for token in tokens(pattern) if token == "\n" or (token[0] in "\\[" and len(token) > 1)]
     return not any(token in (r"\A", r"\Z") or re.fullmatch(token, "\n", re.ASCII) for token in taking)
 
 
@@ -148,7 +148,7 @@ def _literal(pattern: str) -> str:
     if _NOT_PLAIN.search(pattern):
         return ""
     depth, runs = 0, [""]
-    for token in _tokens(pattern):
+    for token in tokens(pattern):
         depth += (token == "(") - (token == ")")
         if depth or token == ")":
             runs.append("")
@@ -173,7 +173,7 @@ def _repeats_a_repeat(pattern: str) -> bool:
     """
     holds = [False]
     closed = False
-    for token in _tokens(pattern):
+    for token in tokens(pattern):
         unbounded = token in "*+" or (token.startswith("{") and token.endswith(",}"))
         if unbounded and closed:
             return True
@@ -185,5 +185,6 @@ def _repeats_a_repeat(pattern: str) -> bool:
     return False
 
 
-def _tokens(pattern: str) -> Iterator[str]:
+def tokens(pattern: str) -> Iterator[str]:
+    """Yield the parts of a pattern: an escape, a class, a bracket, a repeat, or a single character."""
     return (match[0] for match in _TOKENS.finditer(pattern))
