@@ -53,7 +53,7 @@ DOORS = {
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "secrets values versions",
-    "logs": "failure_table failures nccl parse steps",
+    "logs": "failure_table failures nccl near_miss parse steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": "bench folders framework measures placement render request spec words",
     "record": (
