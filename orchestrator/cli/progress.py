@@ -34,6 +34,7 @@ from orchestrator.controller.events import (
     Waiting,
 )
 from orchestrator.controller.stopping import block_words
+from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
@@ -163,6 +164,8 @@ class _View:
         took = time.monotonic() - self.run_began
         speed = self._speed(event.result) if event.state == "finished" and event.result else ""
         words = [event.error.host, one_line(event.error.message)] if event.error else []
+        if event.result and isinstance(event.result.error, DataError) and not event.error:
+            words = ["no number", one_line(event.result.error.message)]
         cause = "".join(f": {word}" for word in words if word)
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Bench, Detach, Json, find_bench
+from orchestrator.cli.options import AcceptNew, Bench, Detach, Json, KeepGoing, find_bench
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def resume(
     bench: Bench = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed by themselves.")] = False,
+    keep_going: KeepGoing = False,
     detach: Detach = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
@@ -29,7 +30,14 @@ def resume(
     """
     from orchestrator.cli.controller import go_on
 
-    go_on(find_bench(bench), accept_new=accept_new, as_json=as_json, detach=detach, retry_failed=retry_failed)
+    go_on(
+        find_bench(bench),
+        accept_new=accept_new,
+        as_json=as_json,
+        detach=detach,
+        retry_failed=retry_failed,
+        keep_going=keep_going,
+    )
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:

@@ -65,7 +65,8 @@ class Scheduler(Protocol):
 class Controller:
     """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
-    ``owes`` brings runs that are under way to their end, and returns the runs still to be started.
+    ``owes`` brings runs that are under way to their end, and returns the runs still to be started. ``keep_going``: also those
+    that would fail as an earlier one did.
     """
 
     bench: BenchDir
@@ -74,6 +75,7 @@ class Controller:
     limits: Limits
     ownership: Ownership
     owes: Callable[[Campaign], Sequence[PlannedRun]]
+    keep_going: bool = False
 
     @classmethod
     def begin(
@@ -85,6 +87,7 @@ class Controller:
         *,
         borrowed: Sequence[RunDir],
         argv: Sequence[str],
+        keep_going: bool = False,
     ) -> Controller:
         """Take ownership of a new bench. Raises RunError run_in_use if another process owns it."""
 
@@ -95,7 +98,7 @@ class Controller:
 
         ownership = take(bench)
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, plan, cluster, limits, ownership, owes)
+        return cls(bench, plan, cluster, limits, ownership, owes, keep_going)
 
     @classmethod
     def go_on(
@@ -106,6 +109,7 @@ class Controller:
         *,
         retry_failed: bool,
         argv: Sequence[str],
+        keep_going: bool = False,
     ) -> Controller:
         """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is not, else like `reopen`.
 
@@ -126,7 +130,7 @@ class Controller:
             raise
         cluster = connect(opened.hosts, opened.inventory.redaction())
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes)
+        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes, keep_going)
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
         """Execute the outstanding runs of the bench, record how it ended, and release it.
@@ -177,7 +181,7 @@ class Controller:
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))
-        return Pace(self.bench, self.plan, expected, observe)
+        return Pace(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
 
     def _detached(self, show: Show) -> NoReturn:
         """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows in the progress log."""
