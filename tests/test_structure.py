@@ -57,7 +57,7 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": "bench folders framework measures placement render request spec words",
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused reread rundir sealed "
         "state_file"
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",

@@ -59,12 +59,18 @@ def summarize(
     open_: Annotated[
         bool, typer.Option("--open", help="Write report.html into the bench directory and open it in a browser.")
     ] = False,
+    reread_: Annotated[
+        bool,
+        typer.Option("--reread", help="Read the logs with the patterns that the framework folder has now, from now on."),
+    ] = False,
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, computed from its run directory alone, or of a tree of logs."""
     form = "json" if as_json else form
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
+    if reread_:
+        _reread(bench, from_logs, templates)
     if form == "html" or open_:
         from orchestrator.cli.page import show
 
@@ -137,6 +143,26 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
         raise ConfigError(f"expected table, html or json with --explain, got {form}", where="--format")
     if explain and (from_logs or rule):
         raise ConfigError("it explains a bench with its own window", where="--explain")
+
+
+def _reread(bench: str, from_logs: Path | None, templates: Path | None) -> None:
+    """Record that the logs of a bench are read with its framework folders as they are now, and say so."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import take
+    from orchestrator.record.reread import folders_of, reread
+    from orchestrator.report.text import one_line
+
+    if from_logs:
+        raise ConfigError("a tree of logs is always read with the folder as it is now", where="--reread")
+    directory = find_bench(bench)
+    folders = folders_of(directory, templates)
+    ownership = take(directory)
+    try:
+        words = reread(directory, folders)
+    finally:
+        ownership.release()
+    for text in words or ["the logs are read with these patterns already"]:
+        typer.echo(f"orch: {one_line(text)}", err=True)
 
 
 def _summary(

@@ -29,7 +29,7 @@ __all__ = ["DeadEnd", "dead_end"]
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
-_USAGE_CODES = (2, 126, 127)
+_USAGE_CODES = {2, 126, 127}
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and argument parsers exit."""
 _AT_START = {known.cause for known in KNOWN if known.kind in ("missing_module", "missing_library", "not_found", "no_slots")}
 
@@ -88,8 +88,8 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         record = exit_record(run, first)
         if error.kind != "rank_failed" or error.host != first or record is None:
             return False
-        codes = [rank.code for rank in record.ranks if rank.code] or [record.code]
-        if not any(code in _USAGE_CODES for code in codes) and error.cause.partition("; ")[0] not in _AT_START:
+        codes = {rank.code for rank in record.ranks if rank.code} or {record.code}
+        if not codes & _USAGE_CODES and error.cause.partition("; ")[0] not in _AT_START:
             return False
         names = [name for name in record.files if any(fnmatchcase(name, glob) for glob in planned.grammar.files)]
         return not any(parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples for name in names)

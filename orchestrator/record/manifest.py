@@ -146,7 +146,8 @@ class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
     ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
-    grammar for the options of the run. ``facts`` are the results of preflight by host.
+    grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words.
+    ``facts`` are the results of preflight by host.
     """
 
     run_id: str
@@ -164,6 +165,7 @@ class Manifest:
     facts: Mapping[str, Mapping[str, Any]]
     start: StartRecord | None
     outcome: RecordedOutcome | None
+    reread: str = ""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -202,12 +204,13 @@ class Manifest:
                 simulated=program.get("simulated") is True,
                 caveat=str((program.get("caveats") or {}).get(spec.device, "")),
                 measure=MEASURES[program.get("measures", TRAINING)],
-                grammar=_grammar(program["log"], spec),
+                grammar=_grammar((content.get("reread") or program)["log"], spec),
                 payload=payload,
                 placement=placement,
                 facts=facts,
                 start=StartRecord.of(content.get("start")),
                 outcome=RecordedOutcome.of(content.get("outcome"), run_id),
+                reread=_reread(content.get("reread"), _text(program, "digest")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"expected a run's manifest, {error} is missing or of the wrong type"
@@ -290,6 +293,14 @@ def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
     return grammar
+
+
+def _reread(value: Mapping[str, Any] | None, planned: str) -> str:
+    """Return in words that the logs are read with another grammar than the planned one; empty if they are not."""
+    if value is None:
+        return ""
+    digest, at = _text(value, "digest"), _text(value, "at")
+    return f"log read again on {at[:10]} with framework folder {digest[:12]}, planned with {planned[:12]}"
 
 
 def _clean(node: Mapping[str, Any]) -> Clean:

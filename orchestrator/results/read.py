@@ -39,7 +39,7 @@ from orchestrator.results.numbers.throughput import (
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
-from orchestrator.results.run import RESUME, RETRY, RunResult
+from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.unmatched import verify_matched
 
 __all__ = ["read_run"]
@@ -80,7 +80,8 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         error.host, error.where = error.host or planned.slots[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
         # A run that finished is never made again in its bench, even if its evidence is found damaged later.
-        return replace(result, state=state, error=error, repeated_by="" if outcome.state else RESUME)
+        again = "" if outcome.state else RESUME
+        return replace(result, state=state, error=error, repeated_by=REREAD if error.kind == "log_unmatched" else again)
 
 
 def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
@@ -95,7 +96,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     sampled = list(places.values())
     samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
-    notes = ([planned.caveat] if planned.caveat else []) + _verify_ranks(planned, parsed)
+    notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
     observed = _closing(planned, sampled)
     notes += [text for log in sampled for text in log.warnings] + _remarks(observed)
     notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
