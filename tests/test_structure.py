@@ -62,7 +62,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
+        "account bench entries foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
         "numbers/throughput planned read summary tally"
     ),
 }

@@ -43,7 +43,10 @@ def summarize(
         str, typer.Option("--rule", help="dlperf: use the window of the published numbers of each framework.")
     ] = "",
     from_logs: Annotated[
-        Path | None, typer.Option("--from-logs", metavar="DIR", help="Read third-party logs such as 4n8g/rn50_b128_fp32_1.log.")
+        Path | None,
+        typer.Option(
+            "--from-logs", metavar="DIR", help="Read logs that orch did not collect, such as 4n8g/rn50_b128_fp32_1.log."
+        ),
     ] = None,
     framework: Annotated[str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")] = "",
     images: Annotated[
@@ -173,10 +176,13 @@ def _summary(
     ``short``: for a tune, only the default and the best candidate.
     """
     if from_logs:
-        from orchestrator.analysis.published.foreign import summary_of_tree
+        from orchestrator.analysis.published.foreign import rule_of, summary_of_tree
         from orchestrator.plan.folders import open_framework
 
-        return summary_of_tree(from_logs, open_framework(framework, templates).framework, images), [], []
+        folder = open_framework(framework, templates).framework
+        if rule:
+            rule_of(folder)  # refuses a folder without one
+        return summary_of_tree(from_logs, folder, images), [], []
     from dataclasses import replace
 
     from orchestrator.errors import DataError

@@ -19,7 +19,7 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import first_bytes
 from orchestrator.record.manifest import Manifest
 
-__all__ = ["verify_matched"]
+__all__ = ["explained", "verify_matched"]
 
 _READ_BYTES = 1 << 20
 _MOST_FILES = 8
@@ -85,9 +85,18 @@ def _unmatched(
     ``expected`` says which lines were. ``patterns`` are those that should have matched, by their keys in the folder, and
     ``files`` the logs (host, name) in which they were sought. ``misread`` is a matched value that is not a number.
     """
-    logs = list(_texts(run, files[:_MOST_FILES]))
+    host, name, detail = explained(patterns, list(_texts(run, files[:_MOST_FILES])), misread)
+    hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
+    return DataError(f"{expected}; {detail}", kind="log_unmatched", host=host, where=name, hint=hint, phase="summarize")
+
+
+def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]], misread: str = "") -> tuple[str, str, str]:
+    """Return the host and the name of the log (host, name, text) that shows best why no pattern matches, and what it shows.
+
+    ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is not a number.
+    """
+    host, name = logs[0][:2] if logs else ("", "")
     nearest = _nearest(patterns, logs)
-    host, name = files[0] if files else ("", "")
     if misread:
         detail = f"lines match, and in the first of them {misread} is not a number"
     elif nearest:
@@ -95,8 +104,7 @@ def _unmatched(
         detail = f"{key} comes nearest: {miss}"
     else:
         host, name, detail = next(_beginnings(patterns, logs), (host, name, "it is empty"))
-    hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
-    return DataError(f"{expected}; {detail}", kind="log_unmatched", host=host, where=name, hint=hint, phase="summarize")
+    return host, name, detail
 
 
 def _no_log(names: Sequence[str], planned: Manifest) -> DataError:
