@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from orchestrator.controller.dead_ends import DeadEnd, dead_end
+from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
 from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
 from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
@@ -55,17 +55,17 @@ class Pace:
         self._all: list[PlannedRun] = []
         self._keep_going = keep_going
         self._made: list[RunResult] = []
-        self._dead_ends: list[DeadEnd] = []
-        self._not_made: dict[str, DeadEnd] = {}
+        self._failures: list[DeterministicFailure] = []
+        self._not_made: dict[str, DeterministicFailure] = {}
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench: those of its runs, and those of cells without time for a run. The error of a dead end
-        says how many runs were not made because of it."""
-        notes = {end.run_id: self._dead_end_words(end) for end in self._dead_ends}
+        """Return the errors of the bench: those of its runs, with how many others were not made because of each, and those of
+        cells without time for a run."""
+        notes = {failure.run_id: self._not_made_words(failure) for failure in self._failures}
         return [*(_with_note(error, notes.get(error.run_id, "")) for error in errors), *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
@@ -80,8 +80,8 @@ class Pace:
                     self._end("budget", waiting)
                     return
                 waiting = waiting[1:]
-                if end := self._dead_end_of(run.spec):
-                    self._not_made[run.run_id] = end
+                if failure := self._failure_of(run.spec):
+                    self._not_made[run.run_id] = failure
                     continue
                 yield run
                 self._look_at(run, waiting)
@@ -94,29 +94,29 @@ class Pace:
         if result is None or self._keep_going:
             return
         self._made.append(result)
-        end = dead_end(run, self.bench.run(run.run_id), self._made, self.tally.results())
-        if end and not self._dead_end_of(run.spec):
-            self._dead_ends.append(end)
-            skipped = [other.run_id for other in waiting if end.concerns(other.spec)]
-            self.bench.event(Event.DECIDED, reason="dead end", runs=skipped)
+        failure = deterministic_failure(run, self.bench.run(run.run_id), self._made, self.tally.results())
+        if failure and not self._failure_of(run.spec):
+            self._failures.append(failure)
+            skipped = [other.run_id for other in waiting if failure.concerns(other.spec)]
+            self.bench.event(Event.DECIDED, reason="deterministic failure", runs=skipped)
             if skipped:
                 counted = f"{len(skipped)} runs are" if len(skipped) > 1 else "1 run is"
-                self._observe(Decided([f"  {counted} not started: {end.reason}"]))
+                self._observe(Decided([f"  {counted} not started: {failure.reason}"]))
 
-    def _dead_end_of(self, spec: RunSpec) -> DeadEnd | None:
-        return next((end for end in self._dead_ends if end.concerns(spec)), None)
+    def _failure_of(self, spec: RunSpec) -> DeterministicFailure | None:
+        return next((failure for failure in self._failures if failure.concerns(spec)), None)
 
-    def _dead_end_words(self, end: DeadEnd) -> str:
-        count = sum(other is end for other in self._not_made.values())
+    def _not_made_words(self, failure: DeterministicFailure) -> str:
+        count = sum(other is failure for other in self._not_made.values())
         if not count:
             return ""
         runs = f"{count} further runs were" if count > 1 else "1 further run was"
         again = f"after the repair: orch resume {shlex.quote(self.bench.path.name)}; --keep-going makes them all the same"
-        return f"{runs} not started: {end.reason}; {again}"
+        return f"{runs} not started: {failure.reason}; {again}"
 
     def _results(self) -> list[RunResult]:
         """Return the results of all configurations that may have further runs."""
-        return [result for result in self.tally.results() if not (result.spec and self._dead_end_of(result.spec))]
+        return [result for result in self.tally.results() if not (result.spec and self._failure_of(result.spec))]
 
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another block, recorded as owed; an empty list at the end of the bench."""
@@ -128,10 +128,10 @@ class Pace:
             self._end("planned", [])
             return []
         blocks = record.blocks
-        if all(map(self._dead_end_of, self.plan.cells)):
+        if all(map(self._failure_of, self.plan.cells)):
             return []
         lost = given_up(self._results())
-        block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost and not self._dead_end_of(run.spec)]
+        block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost and not self._failure_of(run.spec)]
         used_s, block_s = self.tally.used_s(), self._time_of(block)
         decision = decide(schedule, widest(self._results()), blocks=blocks, used_s=used_s, block_s=block_s)
         if not decision.goes_on:

@@ -1,7 +1,7 @@
 """The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded since.
 
-`Manifest` is its only reader; `manifest_of`, `write_end` and `write_outcome` write it. Values that results depend on are
-checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
+`Manifest` is its only reader; `manifest_of`, `write_end`, `write_outcome` and `write_reread` write it. Values that results
+depend on are checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import UNITS, LogGrammar
-from orchestrator.plan import MEASURES, Measure, RunSpec
+from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
@@ -24,7 +24,7 @@ from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
 
 __all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "StartRecord", "manifest_of", "read_manifest",
-           "write_end", "write_outcome"]  # fmt: skip
+           "write_end", "write_outcome", "write_reread"]  # fmt: skip
 
 _MOST_RANKS = 1 << 20
 """A bound, so that a forged manifest cannot make its reader count forever."""
@@ -230,6 +230,11 @@ def write_end(run: RunDir, start: StartRecord | None, outcome: RecordedOutcome) 
 def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:
     """Record the outcome of a run whose controller died before it could."""
     run.update_manifest(outcome=outcome.as_dict())
+
+
+def write_reread(run: RunDir, framework: Framework | None, at: str = "") -> None:
+    """Record that the logs of a run are read with the grammar of a folder as it was at a time; None: with the planned one."""
+    run.update_manifest(reread={"digest": framework.digest, "at": at, "log": asdict(framework.log)} if framework else None)
 
 
 def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:

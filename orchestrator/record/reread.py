@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.errors import DataError
 from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.record.journal import Event
-from orchestrator.record.manifest import Manifest, read_manifest
+from orchestrator.record.manifest import Manifest, read_manifest, write_reread
 from orchestrator.record.rundir import BenchDir
 
 __all__ = ["folders_of", "reread"]
@@ -49,8 +48,7 @@ def reread(bench: BenchDir, folders: Mapping[str, FrameworkFolder]) -> list[str]
         grammar = framework.log.with_options(planned.spec.options)
         if grammar == current:
             continue
-        record = {"digest": framework.digest, "at": now, "log": asdict(framework.log)}
-        run.update_manifest(reread=None if grammar == planned.grammar else record)
+        write_reread(run, None if grammar == planned.grammar else framework, now)
         bench.event(Event.REREAD, run=run.run_id, framework=framework.name, digest=framework.digest)
         counts[framework.name] += 1
     return [_words(folders[name], count) for name, count in counts.items() if count]

@@ -22,7 +22,7 @@ def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_log
     stopped = controller.orch("bench", *words)
 
     assert stopped.code == 4, stopped
-    assert "finished in" in stopped.err and ": no number: expected lines for steps 2…4, found 0" in stopped.err
+    assert "finished in" in stopped.err and ", no number: expected lines for steps 2…4, found 0" in stopped.err
     assert "node1: rank-0.out: expected lines for steps 2…4, found 0; log.patterns[0] comes nearest: line" in stopped.err
     assert "3 further runs were not started: their logs would give no number either" in stopped.err
     assert "0 of 4 planned runs measured, 1 failed, 3 never run" in " ".join(stopped.out.split())

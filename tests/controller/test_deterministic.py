@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.controller.controller import Controller
-from orchestrator.controller.dead_ends import dead_end
+from orchestrator.controller.deterministic import deterministic_failure
 from orchestrator.controller.events import Decided, RunBegun
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench
@@ -70,7 +70,7 @@ def test_a_log_without_a_line_ends_a_bench_after_its_first_run(tmp_path: Path) -
         "--keep-going makes them all the same"
     ]
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
-    assert (decided["reason"], decided["runs"]) == ("dead end", [run.run_id for run in rig.plan.planned()[1:]])
+    assert (decided["reason"], decided["runs"]) == ("deterministic failure", [run.run_id for run in rig.plan.planned()[1:]])
     notes = [note for event in rig.shown if isinstance(event, Decided) for note in event.notes]
     assert notes == ["  2 runs are not started: their logs would give no number either"]
 
@@ -197,9 +197,9 @@ def test_a_bench_that_adds_repeats_adds_none_of_what_fails_alike(tmp_path: Path)
         ("failed", "port_busy"),
     ],
 )
-def test_what_is_no_property_of_the_program_is_no_dead_end(rig: FakeBench, state: str, kind: str) -> None:
+def test_what_is_no_property_of_the_program_is_no_deterministic_failure(rig: FakeBench, state: str, kind: str) -> None:
     result = RunResult(rig.first.run_id, 1, rig.spec, False, state, error=RunError("longer than 60 s", kind=kind, host="a"))
 
-    assert dead_end(rig.first, rig.run(), [result, result], [result, result]) is None
+    assert deterministic_failure(rig.first, rig.run(), [result, result], [result, result]) is None
     failed = replace(result, state="failed", error=RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a"))
-    assert dead_end(rig.first, rig.run(), [failed, failed], [failed, failed])
+    assert deterministic_failure(rig.first, rig.run(), [failed, failed], [failed, failed])

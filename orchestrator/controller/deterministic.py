@@ -24,18 +24,18 @@ from orchestrator.record.manifest import read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results import RunResult
 
-__all__ = ["DeadEnd", "dead_end"]
+__all__ = ["DeterministicFailure", "deterministic_failure"]
 
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
-_USAGE_CODES = {2, 126, 127}
+_USAGE_CODES: frozenset[int | None] = frozenset({2, 126, 127})
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and argument parsers exit."""
 _AT_START = {known.cause for known in KNOWN if known.kind in ("missing_module", "missing_library", "not_found", "no_slots")}
 
 
 @dataclass(frozen=True, slots=True)
-class DeadEnd:
+class DeterministicFailure:
     """A failure that further runs would repeat, shown by the run ``run_id``: those of ``framework``, or only those of one
     configuration, ``spec``. ``reason`` says why, in words."""
 
@@ -49,8 +49,10 @@ class DeadEnd:
         return spec.framework == self.framework if self.spec is None else spec == self.spec
 
 
-def dead_end(run: PlannedRun, directory: RunDir, made: Sequence[RunResult], known: Sequence[RunResult]) -> DeadEnd | None:
-    """Return the dead end that a run has shown, None if it has shown none.
+def deterministic_failure(
+    run: PlannedRun, directory: RunDir, made: Sequence[RunResult], known: Sequence[RunResult]
+) -> DeterministicFailure | None:
+    """Return the deterministic failure that a run has shown, None if it has shown none.
 
     ``made`` are the results of the runs made since the command was given, in order, the last of them that of ``run``, and
     ``known`` those of all runs of the bench.
@@ -61,13 +63,13 @@ def dead_end(run: PlannedRun, directory: RunDir, made: Sequence[RunResult], know
     has_number = any(other.is_good and other.spec and other.spec.framework == run.spec.framework for other in known)
     scope = run.spec if has_number else None
     if result.error.kind == "log_unmatched":
-        return DeadEnd(run.run_id, run.spec.framework, scope, "their logs would give no number either")
+        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either")
     if _fails_at_start(directory, result.error):
-        return DeadEnd(run.run_id, run.spec.framework, scope, "their programs would not start either")
+        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either")
     alike = [other for other in made if other.spec == run.spec]
     endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
     if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
-        return DeadEnd(
+        return DeterministicFailure(
             run.run_id, run.spec.framework, run.spec, f"the last {_REPEATED} of this configuration ended in the same way"
         )
     return None
