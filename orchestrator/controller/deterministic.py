@@ -29,7 +29,7 @@ __all__ = ["DeterministicFailure", "deterministic_failure"]
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
-_USAGE_CODES: frozenset[int | None] = frozenset({2, 126, 127})
+_USAGE_CODES = {2, 126, 127}
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and argument parsers exit."""
 _AT_START = {known.cause for known in KNOWN if known.kind in ("missing_module", "missing_library", "not_found", "no_slots")}
 
@@ -37,12 +37,13 @@ _AT_START = {known.cause for known in KNOWN if known.kind in ("missing_module", 
 @dataclass(frozen=True, slots=True)
 class DeterministicFailure:
     """A failure that further runs would repeat, shown by the run ``run_id``: those of ``framework``, or only those of one
-    configuration, ``spec``. ``reason`` says why, in words."""
+    configuration, ``spec``. ``reason`` says why, in words; ``is_crash``: the run itself failed, and not only its log."""
 
     run_id: str
     framework: str
     spec: RunSpec | None
     reason: str
+    is_crash: bool
 
     def concerns(self, spec: RunSpec) -> bool:
         """Return whether runs of this spec would fail in the same way."""
@@ -60,18 +61,18 @@ def deterministic_failure(
     result = made[-1]
     if result.error is None or result.is_good or result.state != "failed" or result.error.kind not in _OF_THE_PROGRAM:
         return None
+    is_crash = result.error.kind in ("rank_failed", "output_limit")
     has_number = any(other.is_good and other.spec and other.spec.framework == run.spec.framework for other in known)
     scope = run.spec if has_number else None
     if result.error.kind == "log_unmatched":
-        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either")
+        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either", is_crash)
     if _fails_at_start(directory, result.error):
-        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either")
+        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either", is_crash)
     alike = [other for other in made if other.spec == run.spec]
     endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
     if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
-        return DeterministicFailure(
-            run.run_id, run.spec.framework, run.spec, f"the last {_REPEATED} of this configuration ended in the same way"
-        )
+        reason = f"the last {_REPEATED} of this configuration ended in the same way"
+        return DeterministicFailure(run.run_id, run.spec.framework, run.spec, reason, is_crash)
     return None
 
 
@@ -90,7 +91,8 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         record = exit_record(run, first)
         if error.kind != "rank_failed" or error.host != first or record is None:
             return False
-        codes = {rank.code for rank in record.ranks if rank.code} or {record.code}
+        codes: set[int | None] = {rank.code for rank in record.ranks if rank.code}
+        codes = codes or {record.code}
         if not codes & _USAGE_CODES and error.cause.partition("; ")[0] not in _AT_START:
             return False
         names = [name for name in record.files if any(fnmatchcase(name, glob) for glob in planned.grammar.files)]

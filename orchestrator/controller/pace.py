@@ -94,6 +94,8 @@ class Pace:
         if result is None or self._keep_going:
             return
         self._made.append(result)
+        if result.is_good:
+            return
         failure = deterministic_failure(run, self.bench.run(run.run_id), self._made, self.tally.results())
         if failure and not self._failure_of(run.spec):
             self._failures.append(failure)
@@ -111,7 +113,8 @@ class Pace:
         if not count:
             return ""
         runs = f"{count} further runs were" if count > 1 else "1 further run was"
-        again = f"after the repair: orch resume {shlex.quote(self.bench.path.name)}; --keep-going makes them all the same"
+        resume = "orch resume --retry-failed" if failure.is_crash else "orch resume"
+        again = f"after the repair: {resume} {shlex.quote(self.bench.path.name)}; --keep-going makes them all the same"
         return f"{runs} not started: {failure.reason}; {again}"
 
     def _results(self) -> list[RunResult]:

@@ -141,6 +141,7 @@ def test_a_program_that_does_not_start_ends_a_bench_after_its_first_run(tmp_path
 
     assert (error.exit_code, error.kind, len(made)) == (1, "rank_failed", 1)
     assert "3 further runs were not started: their programs would not start either" in error.hint
+    assert "after the repair: orch resume --retry-failed bench-2;" in error.hint
 
 
 def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(tmp_path: Path) -> None:

@@ -537,6 +537,7 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--images", "5"], "it can only be used with --from-logs"),
         (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
+        (["--from-logs", ".", "--framework", TF, "--reread"], "is always read with the folder as it is now"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
