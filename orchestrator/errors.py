@@ -116,10 +116,10 @@ class TransportError(OrchError):
 
 class DataError(OrchError):
     """Logs, results or saved state are damaged, incomplete or cannot be written: one of ``kinds``, or storage_full on the
-    controller."""
+    controller. log_unmatched: the logs are intact, and the log grammar finds no line in them, or not those of the window."""
 
     exit_code = 4
-    kinds = frozenset({"result_invalid", "state_damaged", "plan_changed", "storage_failed"})
+    kinds = frozenset({"result_invalid", "log_unmatched", "state_damaged", "plan_changed", "storage_failed"})
 
 
 class Regression(OrchError):

@@ -53,19 +53,19 @@ DOORS = {
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "json_schema secrets values versions",
-    "logs": "failure_table failures matches nccl parse steps",
+    "logs": "failure_table failures matches nccl near_miss parse steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "bench command_line environment folders framework measures payload placement render request run_schema "
         "scaffold schema spec trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused reread rundir sealed "
         "state_file"
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
+        "account bench entries foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
         "numbers/rounding numbers/throughput planned read summary tally"
     ),
 }

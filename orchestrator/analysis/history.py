@@ -29,7 +29,7 @@ from orchestrator.results.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 
-_SCHEMA = 3
+_SCHEMA = 4
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
@@ -139,7 +139,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
-    damaged = [run for run in results if isinstance(run.error, DataError) and run.state in ("damaged", "failed")]
+    # Nor are intact logs in which the log grammar found nothing: they can be read again with a corrected one.
+    damaged = [
+        run
+        for run in results
+        if isinstance(run.error, DataError) and run.state in ("damaged", "failed") and run.error.kind != "log_unmatched"
+    ]
     measures = next((run.measure.noun for run in results if not run.measure.has_speed), "")
     reasons = {run.run_id: str(run.error) for run in damaged}
     return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}

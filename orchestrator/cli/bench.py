@@ -15,6 +15,7 @@ from orchestrator.cli.options import (
     FirstLineTimeout,
     Hosts,
     Json,
+    KeepGoing,
     Lease,
     Selection,
     StallTimeout,
@@ -89,6 +90,7 @@ def bench(
     output_limit: Annotated[int, typer.Option("--output-limit", min=1, help="Most MiB of logs of a run on one node.")] = 1024,
     wait: Wait = False,
     wait_limit: WaitLimit = "",
+    keep_going: KeepGoing = False,
     detach: Detach = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -149,7 +151,17 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     earlier = [run for _, runs in borrowed for run in runs]
-    conduct(plan, earlier, selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach)
+    conduct(
+        plan,
+        earlier,
+        selection,
+        limits,
+        bases,
+        accept_new=accept_new,
+        as_json=as_json,
+        detach=detach,
+        keep_going=keep_going,
+    )
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:

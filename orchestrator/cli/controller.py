@@ -52,6 +52,7 @@ def conduct(
     accept_new: bool,
     as_json: bool,
     detach: bool,
+    keep_going: bool = False,
     tune: TuneRecord | None = None,
 ) -> None:
     """Run a planned bench and print its table, or the result of a tune. Raise the error of the first failed run."""
@@ -62,16 +63,21 @@ def conduct(
     record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune)
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
-    controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv)
+    controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
     _begin(controller, as_json=as_json, detach=detach)
 
 
-def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool) -> None:
+def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
     project = Project.here(os.environ)
     trust = Trust(store=project.known_hosts, accept_new=accept_new)
     controller = Controller.go_on(
-        bench, project.runs, lambda hosts, redaction: Cluster(hosts, trust, redaction), retry_failed=retry_failed, argv=sys.argv
+        bench,
+        project.runs,
+        lambda hosts, redaction: Cluster(hosts, trust, redaction),
+        retry_failed=retry_failed,
+        argv=sys.argv,
+        keep_going=keep_going,
     )
     _begin(controller, as_json=as_json, detach=detach)
 

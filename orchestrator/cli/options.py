@@ -73,6 +73,7 @@ StallTimeout = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold, instead of refusing the bench.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
 
 

@@ -163,13 +163,18 @@ class _View:
         took = time.monotonic() - self.run_began
         speed = self._speed(event.result) if event.state == "finished" and event.result else ""
         words = [event.error.host, one_line(event.error.message)] if event.error else []
+        if event.result and event.result.has_failed and event.result.error and not event.error:
+            words = [one_line(event.result.error.message)]
         cause = "".join(f": {word}" for word in words if word)
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
-        """Return the speed of a run: over its window, as in the table; from its live log if its logs are not collected."""
+        """Return the speed of a run over its window, as in the table, or that it has none; without collected logs, that of its
+        live log."""
         if result.throughput:
             return f", {number(result.throughput.samples_per_s)} samples/s"
+        if result.has_failed:
+            return ", no number"
         lines, sum_of_inverse = self.measured
         return f", about {lines / sum_of_inverse:.1f} samples/s" if lines and result.state == "incomplete" else ""
 

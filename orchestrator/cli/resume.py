@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Detach, Json, find_bench, known_secrets
+from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Detach, Json, KeepGoing, find_bench, known_secrets
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def resume(
     bench: Bench = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed by themselves.")] = False,
+    keep_going: KeepGoing = False,
     detach: Detach = False,
     changed_secrets: ChangedSecrets = False,
     accept_new: AcceptNew = False,
@@ -36,7 +37,14 @@ def resume(
     if record.planned_with and not changed_secrets:
         hosts = [host for host in open_inventory(record.inventory).hosts if host.name in record.planned_with.hosts]
         known_secrets(record, hosts, "add --changed-secrets")
-    go_on(directory, accept_new=accept_new, as_json=as_json, detach=detach, retry_failed=retry_failed)
+    go_on(
+        directory,
+        accept_new=accept_new,
+        as_json=as_json,
+        detach=detach,
+        retry_failed=retry_failed,
+        keep_going=keep_going,
+    )
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:

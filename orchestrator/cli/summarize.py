@@ -43,7 +43,10 @@ def summarize(
         str, typer.Option("--rule", help="dlperf: use the window of the published numbers of each framework.")
     ] = "",
     from_logs: Annotated[
-        Path | None, typer.Option("--from-logs", metavar="DIR", help="Read third-party logs such as 4n8g/rn50_b128_fp32_1.log.")
+        Path | None,
+        typer.Option(
+            "--from-logs", metavar="DIR", help="Read logs that orch did not collect, such as 4n8g/rn50_b128_fp32_1.log."
+        ),
     ] = None,
     framework: Annotated[str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")] = "",
     images: Annotated[
@@ -59,6 +62,10 @@ def summarize(
     open_: Annotated[
         bool, typer.Option("--open", help="Write report.html into the bench directory and open it in a browser.")
     ] = False,
+    reread_: Annotated[
+        bool,
+        typer.Option("--reread", help="Read the logs with the patterns that the framework folder has now, from now on."),
+    ] = False,
     templates: Templates = None,
 ) -> None:
     """Print the scaling table of a bench, computed from its run directory alone, or of a tree of logs."""
@@ -66,6 +73,8 @@ def summarize(
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
     bases = template_bases(templates)
+    if reread_:
+        _reread(bench, from_logs, bases if templates else ())
     if form == "html" or open_:
         from orchestrator.cli.page import show
 
@@ -140,6 +149,26 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
         raise ConfigError("it explains a bench with its own window", where="--explain")
 
 
+def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
+    """Record that the logs of a bench are read with its framework folders as they are now, and say so."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import take
+    from orchestrator.record.reread import folders_of, reread
+    from orchestrator.report.text import one_line
+
+    if from_logs:
+        raise ConfigError("a tree of logs is always read with the folder as it is now", where="--reread")
+    directory = find_bench(bench)
+    folders = folders_of(directory, bases)
+    ownership = take(directory)
+    try:
+        words = reread(directory, folders)
+    finally:
+        ownership.release()
+    for text in words or ["the logs are read with these patterns already"]:
+        typer.echo(f"orch: {one_line(text)}", err=True)
+
+
 def _summary(
     bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, bases: Sequence[Path], short: bool
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
@@ -148,9 +177,11 @@ def _summary(
     ``short``: for a tune, only the default and the best candidate.
     """
     if from_logs:
-        from orchestrator.analysis.published.foreign import summary_of_tree
+        from orchestrator.analysis.published.foreign import rule_of, summary_of_tree
 
         (folder,) = open_frameworks([framework], bases)
+        if rule:
+            rule_of(folder.framework)  # refuses a folder without one
         return summary_of_tree(from_logs, folder.framework, images), [], []
     from dataclasses import replace
 

@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol, TextIO
 
 from orchestrator.controller.campaign import Campaign, ports
 from orchestrator.controller.earlier import earlier_times
-from orchestrator.controller.events import Observer, PlanMade, ProgressEvent, RunOver
+from orchestrator.controller.events import Decided, Observer, PlanMade, ProgressEvent, RunOver
 from orchestrator.controller.pace import Pace
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
@@ -33,6 +33,7 @@ from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event
 from orchestrator.record.owed import reopen
+from orchestrator.record.reread import reread
 from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
 from orchestrator.results.tally import Tally
@@ -65,7 +66,8 @@ class Scheduler(Protocol):
 class Controller:
     """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
-    ``owes`` brings runs that are under way to their end, and returns the runs still to be started.
+    ``owes`` brings runs that are under way to their end, and returns the runs still to be started. ``keep_going``: also those
+    that would fail as an earlier one did. ``notes`` say what has changed since the bench was planned.
     """
 
     bench: BenchDir
@@ -74,6 +76,8 @@ class Controller:
     limits: Limits
     ownership: Ownership
     owes: Callable[[Campaign], Sequence[PlannedRun]]
+    keep_going: bool = False
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def begin(
@@ -85,6 +89,7 @@ class Controller:
         *,
         borrowed: Sequence[RunDir],
         argv: Sequence[str],
+        keep_going: bool = False,
     ) -> Controller:
         """Take ownership of a new bench. Raises RunError run_in_use if another process owns it."""
 
@@ -95,7 +100,7 @@ class Controller:
 
         ownership = take(bench)
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, plan, cluster, limits, ownership, owes)
+        return cls(bench, plan, cluster, limits, ownership, owes, keep_going)
 
     @classmethod
     def go_on(
@@ -106,6 +111,7 @@ class Controller:
         *,
         retry_failed: bool,
         argv: Sequence[str],
+        keep_going: bool = False,
     ) -> Controller:
         """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is not, else like `reopen`.
 
@@ -121,12 +127,13 @@ class Controller:
         try:
             remove_parts(bench.path)
             opened = reopen(bench)
+            notes = reread(bench, opened.plan.folders)
         except BaseException:
             ownership.release()
             raise
         cluster = connect(opened.hosts, opened.inventory.redaction())
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes)
+        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes, keep_going, tuple(notes))
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
         """Execute the outstanding runs of the bench, record how it ended, and release it.
@@ -147,6 +154,8 @@ class Controller:
     def _conducted(self, show: Show, log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
         interrupt = Interrupt()
         with show(interrupt, log) as observe:
+            if self.notes:
+                observe(Decided(self.notes))
             scheduler = self._scheduler(observe)
 
             def show_event(event: ProgressEvent) -> None:
@@ -177,7 +186,7 @@ class Controller:
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))
-        return Pace(self.bench, self.plan, expected, observe)
+        return Pace(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
 
     def _detached(self, show: Show) -> NoReturn:
         """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows in the progress log."""

@@ -6,11 +6,14 @@ Added runs are listed in ``bench.json`` before the first of them starts.
 
 from __future__ import annotations
 
+import copy
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
 from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
 from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
@@ -19,6 +22,7 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
 from orchestrator.record.owed import add_block, leave_out
+from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, longest
 
 __all__ = ["Pace"]
@@ -28,7 +32,8 @@ class Pace:
     """The runs of a bench, one after another, until it has measured enough or its budget is used up.
 
     ``expected`` are cells with the seconds that a run took in earlier benches. ``errors`` names cells for which the budget
-    allowed no run at all.
+    allowed no run at all. Unless it is to ``keep_going``, runs that would fail as an earlier one did are not made; they stay
+    planned, so that a later controller makes them.
     """
 
     def __init__(
@@ -38,6 +43,8 @@ class Pace:
         expected: Sequence[tuple[RunSpec, float]],
         observe: Observer,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        keep_going: bool = False,
     ) -> None:
         self.bench = bench
         self.plan = plan
@@ -46,14 +53,20 @@ class Pace:
         self._observe = observe
         self.tally = Tally(bench, clock)
         self._all: list[PlannedRun] = []
+        self._keep_going = keep_going
+        self._made: list[RunResult] = []
+        self._failures: list[DeterministicFailure] = []
+        self._not_made: dict[str, DeterministicFailure] = {}
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
         """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench: those of its runs, and those of cells without time for a run."""
-        return [*errors, *self.errors]
+        """Return the errors of the bench: those of its runs, with how many others were not made because of each, and those of
+        cells without time for a run."""
+        notes = {failure.run_id: self._not_made_words(failure) for failure in self._failures}
+        return [*(_with_note(error, notes.get(error.run_id, "")) for error in errors), *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
         """Yield the runs that are owed, then those of further blocks; each is over when the next one is requested."""
@@ -67,9 +80,46 @@ class Pace:
                     self._end("budget", waiting)
                     return
                 waiting = waiting[1:]
+                if failure := self._failure_of(run.spec):
+                    self._not_made[run.run_id] = failure
+                    continue
                 yield run
+                self._look_at(run, waiting)
             if self.plan.schedule.adapts:
                 self._show_block(block[0].repeat)
+
+    def _look_at(self, run: PlannedRun, waiting: Sequence[PlannedRun]) -> None:
+        """Judge by the result of a run that is over whether others would fail in the same way."""
+        result = self.tally.result(run.run_id)
+        if result is None or self._keep_going:
+            return
+        self._made.append(result)
+        if result.is_good:
+            return
+        failure = deterministic_failure(run, self.bench.run(run.run_id), self._made, self.tally.results())
+        if failure and not self._failure_of(run.spec):
+            self._failures.append(failure)
+            skipped = [other.run_id for other in waiting if failure.concerns(other.spec)]
+            self.bench.event(Event.DECIDED, reason="deterministic failure", runs=skipped)
+            if skipped:
+                counted = f"{len(skipped)} runs are" if len(skipped) > 1 else "1 run is"
+                self._observe(Decided([f"  {counted} not started: {failure.reason}"]))
+
+    def _failure_of(self, spec: RunSpec) -> DeterministicFailure | None:
+        return next((failure for failure in self._failures if failure.concerns(spec)), None)
+
+    def _not_made_words(self, failure: DeterministicFailure) -> str:
+        count = sum(other is failure for other in self._not_made.values())
+        if not count:
+            return ""
+        runs = f"{count} further runs were" if count > 1 else "1 further run was"
+        resume = "orch resume --retry-failed" if failure.is_crash else "orch resume"
+        again = f"after the repair: {resume} {shlex.quote(self.bench.path.name)}; --keep-going makes them all the same"
+        return f"{runs} not started: {failure.reason}; {again}"
+
+    def _results(self) -> list[RunResult]:
+        """Return the results of all configurations that may have further runs."""
+        return [result for result in self.tally.results() if not (result.spec and self._failure_of(result.spec))]
 
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another block, recorded as owed; an empty list at the end of the bench."""
@@ -81,10 +131,12 @@ class Pace:
             self._end("planned", [])
             return []
         blocks = record.blocks
-        lost = given_up(self.tally.results())
-        block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost]
+        if all(map(self._failure_of, self.plan.cells)):
+            return []
+        lost = given_up(self._results())
+        block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost and not self._failure_of(run.spec)]
         used_s, block_s = self.tally.used_s(), self._time_of(block)
-        decision = decide(schedule, widest(self.tally.results()), blocks=blocks, used_s=used_s, block_s=block_s)
+        decision = decide(schedule, widest(self._results()), blocks=blocks, used_s=used_s, block_s=block_s)
         if not decision.goes_on:
             self._end(decision.reason, [])
             return []
@@ -105,7 +157,7 @@ class Pace:
     def _show_block(self, repeat: int) -> None:
         schedule = self.plan.schedule
         left_s = None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
-        self._observe(BlockOver(repeat, widest(self.tally.results()), schedule, left_s))
+        self._observe(BlockOver(repeat, widest(self._results()), schedule, left_s))
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
         """Record why an adaptive bench ends now, and the runs that it leaves out."""
@@ -136,3 +188,11 @@ class Pace:
             if not any(run.spec == spec for run in measured):
                 message = f"the budget of {schedule.budget_s:g} s was used up before the first run of {spec.shape} {spec.dtype}"
                 self.errors.append(RunError(message, kind="budget_over", hint="use a larger --budget, or fewer configurations"))
+
+
+def _with_note(error: OrchError, note: str) -> OrchError:
+    """Return an error with a note as the last line of its hint; the original belongs to a result."""
+    if note:
+        error = copy.copy(error)
+        error.hint = f"{error.hint}\n{note}" if error.hint else note
+    return error

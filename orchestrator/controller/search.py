@@ -30,7 +30,7 @@ from orchestrator.results.tally import Tally, durations
 
 __all__ = ["TOO_SHORT", "Search"]
 
-_OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid")
+_OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid", "log_unmatched")
 """Failures that a setting may cause; any other failure is one of the tune itself."""
 TOO_SHORT = "no time was left to try a candidate"
 """The end of a tune whose budget does not suffice for one candidate; the same after a resume, which has the same budget."""

@@ -43,7 +43,8 @@ class Parsed:
 
     ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
     ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
-    each line that matches the grammar's ``readings``, as text.
+    each line that matches the grammar's ``readings``, as text. ``misread``: the first matched value that is not a number, with
+    its name; empty if there is none.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -51,6 +52,7 @@ class Parsed:
     closing: Mapping[str, Any] | None
     warnings: tuple[str, ...]
     readings: tuple[Mapping[str, str], ...] = ()
+    misread: str = ""
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -99,6 +101,7 @@ class _Collector:
         self.closing: Mapping[str, Any] | None = None
         self.readings: list[Mapping[str, str]] = []
         self.warnings: dict[str, None] = {}
+        self.misread = ""
 
     def warn(self, text: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
@@ -230,6 +233,10 @@ class _Collector:
         texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
         values = {name: self._value(tag, name, text) for name, text in texts}
         if step is None or None in values.values():
+            if step is None:
+                texts.insert(0, ("step", groups.get("step") or ""))
+            unread = (f"{name} {text!r}" for name, text in texts if text and values.get(name) is None)
+            self.misread = self.misread or next(unread, "")
             self.warn("step lines with a value that is not a number were left out")
             return
         if not self._take(tag, step, values, has_step=groups.get("step") is not None):
@@ -289,7 +296,7 @@ class _Collector:
             by_row = rows(steps, values)
             # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
             samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
-        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings))
+        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings), self.misread)
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that reaches the highest step.

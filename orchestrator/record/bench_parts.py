@@ -5,6 +5,7 @@ Readers raise KeyError for a missing value, and TypeError or ValueError for an i
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -52,7 +53,8 @@ class PlanEntry:
 @dataclass(frozen=True, slots=True)
 class PlannedWith:
     """Everything except specs that a rendered plan depends on, for JSON: the fields of each host without values of secret
-    variables, and the digests of each framework's files and payload."""
+    variables, and the digests of each framework's files, of its payload, and of what in the files decides what runs
+    (``launch``)."""
 
     hosts: Mapping[str, Mapping[str, Any]]
     frameworks: Mapping[str, Mapping[str, Any]]
@@ -67,7 +69,7 @@ class PlannedWith:
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {
-            name: {"files": folder.framework.digest, "payload": dict(folder.payload_digests)}
+            name: {"files": folder.framework.digest, "payload": dict(folder.payload_digests), "launch": _launch_digest(folder)}
             for name, folder in folders.items()
         }
         return cls(plain, frameworks).without(secrets)
@@ -93,6 +95,26 @@ class PlannedWith:
             for name, value in self.hosts.get(host.name, {}).get("env", {}).items()
             if value.startswith(f"{SHOWN} ") and value != hidden(name, host.env.get(name, ""))
         ]
+
+    def as_launched(self, before: PlannedWith) -> PlannedWith:
+        """Return these values with those files of ``before`` that differ in nothing that decides what runs."""
+
+        def files(name: str, now: Mapping[str, Any]) -> Mapping[str, Any]:
+            then = before.frameworks.get(name, {})
+            plain = {key: value for key, value in now.items() if key != "launch"}
+            same = then.get("launch") == now["launch"]
+            # Another version may compute another digest of what runs; files that are the same need none.
+            kept = ("files", "launch") if same else ("launch",)
+            return {**plain, **{key: then[key] for key in kept if key in then}}
+
+        return PlannedWith(self.hosts, {name: files(name, now) for name, now in self.frameworks.items()})
+
+
+def _launch_digest(folder: FrameworkFolder) -> str:
+    """Return a digest of a framework folder without its log grammar, which decides how logs are read and not what runs."""
+    parsed = {name: value for name, value in asdict(folder.framework).items() if name not in ("digest", "folder", "log")}
+    text = json.dumps([parsed, dict(folder.sources)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from orchestrator.record.node_record import LogFile
 from orchestrator.record.rundir import EXIT_RECORD, RunDir
 from orchestrator.record.state_file import check_name, map_bytes, read_bytes
 
-__all__ = ["deadline", "invalid", "last_bytes", "log_bytes", "mark_secrets", "rendered_texts", "verified"]
+__all__ = ["deadline", "first_bytes", "invalid", "last_bytes", "log_bytes", "mark_secrets", "rendered_texts", "verified"]
 
 _MAX_LOG_BYTES = 1 << 30
 _MAX_COLLECTED_BYTES = 1 << 40
@@ -57,14 +57,25 @@ def log_bytes(run: RunDir, host: str, name: str) -> bytes:
     return spliced(run.log_path(host, name).read_bytes(), run.secret_places(host).get(name, ()))
 
 
+def first_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
+    """Return the first ``count`` bytes of a log, without secret values. Raises OSError."""
+    return _piece(run, host, name, lambda size: 0, count)
+
+
 def last_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
     """Return the last ``count`` bytes of a log, without secret values. Raises OSError."""
+    return _piece(run, host, name, lambda size: max(0, size - count), count)
+
+
+def _piece(run: RunDir, host: str, name: str, start_of: Callable[[int], int], count: int) -> bytes:
     with run.log_path(host, name).open("rb") as log:
-        start = max(0, os.fstat(log.fileno()).st_size - count)
+        start = start_of(os.fstat(log.fileno()).st_size)
         log.seek(start)
         data = log.read(count)
     places = run.secret_places(host).get(name, ())
-    return spliced(data, [(max(0, begin - start), end - start) for begin, end in places if end > start])
+    return spliced(
+        data, [(max(0, begin - start), end - start) for begin, end in places if start < end and begin < start + len(data)]
+    )
 
 
 def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:

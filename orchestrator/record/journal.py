@@ -49,6 +49,7 @@ class Event:
     NOT_COLLECTED = "not_collected"
     LEFT_OUT = "left_out"
     SUPERSEDED = "superseded"
+    REREAD = "reread"
 
 
 ENDS = (Event.FINISHED, Event.FAILED, Event.LOST, Event.INTERRUPTED)
@@ -74,6 +75,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.NOT_COLLECTED: ("run", "host", "error"),
     Event.LEFT_OUT: ("run", "host", "names"),
     Event.SUPERSEDED: ("run", "by"),
+    Event.REREAD: ("run", "framework", "digest"),
 }
 """The fields that each event may have in addition to its name and time."""
 

@@ -1,7 +1,7 @@
 """The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded since.
 
-`Manifest` is its only reader; `manifest_of`, `write_end` and `write_outcome` write it. Values that results depend on are
-checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
+`Manifest` is its only reader; `manifest_of`, `write_end`, `write_outcome` and `write_reread` write it. Values that results
+depend on are checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import UNITS, LogGrammar
-from orchestrator.plan import MEASURES, Measure, RunSpec
+from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
@@ -24,7 +24,7 @@ from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
 
 __all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "StartRecord", "manifest_of", "read_manifest",
-           "write_end", "write_outcome"]  # fmt: skip
+           "write_end", "write_outcome", "write_reread"]  # fmt: skip
 
 _MOST_RANKS = 1 << 20
 """A bound, so that a forged manifest cannot make its reader count forever."""
@@ -146,7 +146,8 @@ class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
     ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
-    grammar for the options of the run. ``facts`` are the results of preflight by host.
+    grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words.
+    ``facts`` are the results of preflight by host.
     """
 
     run_id: str
@@ -164,6 +165,7 @@ class Manifest:
     facts: Mapping[str, Mapping[str, Any]]
     start: StartRecord | None
     outcome: RecordedOutcome | None
+    reread: str = ""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -202,12 +204,13 @@ class Manifest:
                 simulated=program.get("simulated") is True,
                 caveat=str((program.get("caveats") or {}).get(spec.device, "")),
                 measure=MEASURES[program.get("measures", TRAINING)],
-                grammar=_grammar(program["log"], spec),
+                grammar=_grammar((content.get("reread") or program)["log"], spec),
                 payload=payload,
                 placement=placement,
                 facts=facts,
                 start=StartRecord.of(content.get("start")),
                 outcome=RecordedOutcome.of(content.get("outcome"), run_id),
+                reread=_reread(content.get("reread"), _text(program, "digest")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"expected a run's manifest, {error} is missing or of the wrong type"
@@ -227,6 +230,11 @@ def write_end(run: RunDir, start: StartRecord | None, outcome: RecordedOutcome) 
 def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:
     """Record the outcome of a run whose controller died before it could."""
     run.update_manifest(outcome=outcome.as_dict())
+
+
+def write_reread(run: RunDir, framework: Framework | None, at: str = "") -> None:
+    """Record that the logs of a run are read with the grammar of a folder as it was at a time; None: with the planned one."""
+    run.update_manifest(reread={"digest": framework.digest, "at": at, "log": asdict(framework.log)} if framework else None)
 
 
 def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,6 +298,14 @@ def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
         raise TypeError("framework.log")
     return grammar
+
+
+def _reread(value: Mapping[str, Any] | None, planned: str) -> str:
+    """Return in words that the logs are read with another grammar than the planned one; empty if they are not."""
+    if value is None:
+        return ""
+    digest, at = _text(value, "digest"), _text(value, "at")
+    return f"log read again on {at[:10]} with framework folder {digest[:12]}, planned with {planned[:12]}"
 
 
 def _clean(node: Mapping[str, Any]) -> Clean:

@@ -15,9 +15,9 @@ from orchestrator.inventory import Host, Inventory, open_inventory
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
-from orchestrator.plan.folders import open_framework
 from orchestrator.record.bench_parts import PlannedWith, RungRecord
 from orchestrator.record.journal import Event
+from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
@@ -36,7 +36,7 @@ class Reopened:
 
 
 def reopen(bench: BenchDir) -> Reopened:
-    """Read a bench back with the current inventory and frameworks.
+    """Read a bench back with the current inventory and frameworks, whose log grammars may differ from the planned ones.
 
     Raises DataError plan_changed naming every difference, state_damaged for an invalid record, and ConfigError if the
     inventory or a framework can no longer be read.
@@ -48,14 +48,14 @@ def reopen(bench: BenchDir) -> Reopened:
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
     if missing_runs := [run_id for run_id in order if run_id not in record.plan]:
         raise damaged(path, f"plan: expected every run of the bench, {missing_runs[0]} is missing")
-    folders = {spec.framework: open_framework(spec.framework, record.templates) for spec in record.cells}
+    folders = folders_of(bench, ())
     inventory = open_inventory(record.inventory)
     try:
         hosts = inventory.of(list(record.planned_with.hosts))
     except ConfigError as error:
         raise _changed([error.message], str(path)) from error
-    now = PlannedWith.of(hosts, inventory.secrets, folders)
     before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned
+    now = PlannedWith.of(hosts, inventory.secrets, folders).as_launched(before)
     if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now))))):
         raise _changed(changes, str(path))
     runs = {}

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.manifest import read_manifest
-from orchestrator.results.run import NEVER_RUN, RESUME, RETRY, RUNNING, RunResult
+from orchestrator.results.run import NEVER_RUN, REREAD, RESUME, RETRY, RUNNING, RunResult
 
 __all__ = ["Counts", "Planned", "counted", "planned_runs"]
 
@@ -115,5 +115,7 @@ def _commands(bench: str, results: Sequence[RunResult], counts: Counts, is_held:
         yield f"{RESUME} {bench} continues it"
     if RETRY in again:
         yield f"{RETRY} {bench} repeats failed runs"
+    if REREAD in again:
+        yield f"{REREAD} {bench} reads the logs again after a correction of the log grammar"
     if "" in again:
         yield "runs that finished without a valid number are measured again only by a new orch bench"

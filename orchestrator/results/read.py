@@ -39,8 +39,9 @@ from orchestrator.results.numbers.throughput import (
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
-from orchestrator.results.run import RESUME, RETRY, RunResult
+from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.silent_ranks import verify_ranks_logged
+from orchestrator.results.unmatched import verify_matched
 
 __all__ = ["read_run"]
 
@@ -80,7 +81,8 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         error.host, error.where = error.host or planned.slots[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
         # A run that finished is never made again in its bench, even if its evidence is found damaged later.
-        return replace(result, state=state, error=error, repeated_by="" if outcome.state else RESUME)
+        again = "" if outcome.state else RESUME
+        return replace(result, state=state, error=error, repeated_by=REREAD if error.kind == "log_unmatched" else again)
 
 
 def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
@@ -91,12 +93,12 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     rank_terms = terms if each_rank and grammar.nodes == "every" else None
     logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), rank_terms)
     parsed = {host: node_logs.files for host, node_logs in logs.items()}
-    notes = ([planned.caveat] if planned.caveat else []) + _verify_ranks(planned, parsed)
-    sampled = [logs[node.host].files[name] for node in holders for name in logs[node.host].sampled]
-    if not sampled:
-        raise invalid(f"expected a log like {', '.join(grammar.files)}, the exit record lists none", holders[0].host)
-    observed = _closing(planned, sampled)
+    places = {(node.host, name): logs[node.host].files[name] for node in holders for name in logs[node.host].sampled}
+    sampled = list(places.values())
     samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
+    verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
+    notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
+    observed = _closing(planned, sampled)
     notes += [text for log in sampled for text in log.warnings] + _remarks(observed)
     notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
     notes += _arithmetic(spec.dtype, observed.get("output_dtype"))
@@ -146,8 +148,6 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
 
 def _readings(planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the parsed readings of a program that does not train. Raises DataError if they are incomplete."""
-    if not lines:
-        raise invalid(f"expected lines with {planned.measure.noun}, the log has none")
     return _READERS.get(planned.measure.name, _as_read)(planned.spec, lines, {**observed, "nodes": planned.hosts})
 
 

@@ -12,12 +12,14 @@ from orchestrator.plan.measures import TRAINING
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 
-__all__ = ["NEVER_RUN", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
+__all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
 
 NEVER_RUN, RUNNING = "never run", "running"
 """States of planned runs that have no result yet."""
 RESUME, RETRY = "orch resume", "orch resume --retry-failed"
 """The commands that continue a bench: the first makes runs that were never run, interrupted, or lost with a node."""
+REREAD = "orch summarize --reread"
+"""The command that reads the logs of a bench with a corrected log grammar."""
 
 
 class Lowered(NamedTuple):

@@ -32,7 +32,7 @@ from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup, spread
 from orchestrator.results.planned import Counts, Planned, counted
 from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
-from orchestrator.results.run import NEVER_RUN, RUNNING, RunResult
+from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.sheets import content_of
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
@@ -194,7 +194,7 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
     tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
     rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
-    again = sorted({run.repeated_by for run in tried if run.repeated_by})
+    again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
         return f"{series}: no speedup yet, because no 1n1g run is over"

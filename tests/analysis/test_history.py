@@ -21,6 +21,7 @@ from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.support import commands
 from tests.support.benches import bench
+from tests.support.run_folders import build
 
 SPEED = 64
 """Samples of a step in these benches; at one step a second that is samples/s."""
@@ -182,3 +183,15 @@ def test_no_line_of_the_table_is_wider_than_the_terminal_and_the_median_stays(pr
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines) and any("128.00" in line for line in lines)
+
+
+def test_a_log_that_no_pattern_matches_is_no_damage(tmp_path: Path) -> None:
+    folder = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-11-23T00:00:00Z", "runs": ["r1"]})
+    build(
+        folder, "r1", lambda planned, logs: planned["framework"]["log"].update(patterns=["^stop=(?P<step>[0-9]+) (?P<loss>.)"])
+    )
+
+    whole = history(tmp_path / "runs", tmp_path / "history.json")
+
+    assert whole.damaged == {}
+    assert [(cell.bench_id, cell.speed, cell.n, cell.failed) for cell in whole.cells] == [("b1", None, 0, 1)]

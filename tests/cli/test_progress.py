@@ -66,7 +66,7 @@ def test_what_a_program_left_running_is_named(shown: tuple[Observer, io.StringIO
 
 def test_evidence_that_gives_no_number_gives_none_here(shown: tuple[Observer, io.StringIO]) -> None:
     wrong = replace(MEASURED, state="failed", throughput=None, error=DataError("another digest", kind="result_invalid"))
-    assert "samples/s" not in last_line(shown, wrong)
+    assert last_line(shown, wrong).endswith(" s, no number: another digest")
     assert "samples/s" not in last_line(shown, wrong, state="failed")
 
 

@@ -96,7 +96,7 @@ def test_a_signal_ends_it_with_its_number_whatever_else_failed(tmp_path: Path) -
 def test_logs_that_prove_nothing_end_it_with_4(rig: FakeBench) -> None:
     rig.runs(lambda order: {order["node_rank"]: Rank(b"", 0, 0.0)})
     errors, _ = conducted(rig)
-    assert [(code, kind) for code, kind, _ in errors] == [(4, "result_invalid")]
+    assert [(code, kind) for code, kind, _ in errors] == [(4, "log_unmatched")]
     assert rig.run().manifest_content()["outcome"]["state"] == "finished"
 
 

@@ -34,7 +34,18 @@ def bench(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = Controller(shared_lab, tmp_path_factory.mktemp("project"))
     words = ["--set", "compute_ms=5", "--set", "fail_at_step=6", "--set", "fail_rank=3", "--set", "fail_mode=oom-print"]
     done = made.orch(
-        "bench", *SMALL[:5], *words, "--shape", "1n1g,2n1g,4n1g", "--repeats", "3", "--steps", "8", "--warmup-steps", "2"
+        "bench",
+        *SMALL[:5],
+        *words,
+        "--shape",
+        "1n1g,2n1g,4n1g",
+        "--repeats",
+        "3",
+        "--keep-going",
+        "--steps",
+        "8",
+        "--warmup-steps",
+        "2",
     )
     assert done.code == 1, done
     copy = tmp_path_factory.mktemp("laptop") / "copied"

@@ -101,7 +101,7 @@ def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(co
 
 
 def test_cells_that_only_fail_end_a_bench_and_a_detached_one_tells_so_too(controller: Controller) -> None:
-    words = ("--set", "fail_at_step=2", "--until-ci", "5%", "--repeats", "3", "--detach")
+    words = ("--set", "fail_at_step=2", "--until-ci", "5%", "--repeats", "3", "--keep-going", "--detach")
     assert controller.orch("bench", *QUICK, "--nodes", "1", "--gpus", "1", *words).code == 0
     done = controller.orch("attach", "--json")
     assert done.code == 1 and decisions(controller) == [("failing", 3)], done

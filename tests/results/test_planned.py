@@ -13,6 +13,7 @@ from rich.console import Console
 
 from orchestrator.controller.events import RunOver, Started
 from orchestrator.record.refused import refusal
+from orchestrator.record.rundir import BenchDir
 from orchestrator.report import terminal
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
@@ -25,6 +26,7 @@ from orchestrator.results.run import NEVER_RUN, RUNNING
 from orchestrator.results.summary import of_bench
 from tests.support.fake_bench import FakeBench
 from tests.support.fake_supervisor import Rank
+from tests.support.run_folders import build
 
 
 def conducted(rig: FakeBench) -> Planned:
@@ -119,3 +121,14 @@ def test_a_bench_that_was_interrupted_before_its_first_run_is_not_refused(tmp_pa
     rig.bench.event("begun", argv=["orch"])
     rig.bench.event("over", code=130, errors=[{"kind": "interrupted", "message": "interrupted"}])
     assert refusal(rig.bench) == ""
+
+
+def test_a_log_that_no_pattern_matches_is_read_again_and_not_measured_again(tmp_path: Path) -> None:
+    bench = BenchDir.create(tmp_path, {"bench_id": "b1", "created": "2026-11-23T00:00:00Z", "runs": ["r1"]})
+    build(
+        bench, "r1", lambda planned, logs: planned["framework"]["log"].update(patterns=["^stop=(?P<step>[0-9]+) (?P<loss>.)"])
+    )
+
+    note = planned_runs(bench, read_bench(bench)).note
+
+    assert note.endswith("1 failed; orch summarize --reread b1 reads the logs again after a correction of the log grammar")

@@ -198,7 +198,7 @@ def test_what_is_derived_is_kept_and_can_be_made_again(bench: BenchDir) -> None:
     path = bench.path / "r1" / "results" / "throughput.json"
     first = path.read_bytes()
     assert json.loads(first)["throughput"]["samples"] == 640
-    assert json.loads((bench.path / "r2" / "results" / "throughput.json").read_bytes())["error"]["kind"] == "result_invalid"
+    assert json.loads((bench.path / "r2" / "results" / "throughput.json").read_bytes())["error"]["kind"] == "log_unmatched"
     path.unlink()
     read_bench(bench)
     assert path.read_bytes() == first
@@ -246,7 +246,11 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
             "node1",
             "expected 640 samples in the window, the log counts 160",
         ),
-        (in_log("orch done", "orch dune"), "node1", "expected the program's closing line, the log has none"),
+        (
+            in_log("orch done {", "orch done ["),
+            "node1",
+            "expected the program's closing line, found none; log.closing comes nearest",
+        ),
         (
             in_log('"world_size"', '"world_size": 1, "world_size"'),
             "node1",
@@ -283,7 +287,7 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
         ),
         (in_record(ranks="none"), "node1", "ranks: expected a list"),
         (in_record(files=[]), "node1", "files: expected an object"),
-        (in_record(files={}), "node1", "2 are missing, first rank 0"),
+        (in_record(files={}), "node1", "expected a log like rank-0.out, the exit record lists none"),
         (in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}), "node1", "expected 5 bytes as on the node"),
         (in_file_entry("rank-0.out", "x"), "node1", "files.rank-0.out: expected bytes and sha256"),
         (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "node1", "expected a name of letters"),
@@ -293,7 +297,8 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
 def test_a_flaw_is_an_error_of_the_run_and_no_number(bench: BenchDir, flaw: Flaw, host: str, text: str) -> None:
     result = read_run(build(bench, "r1", **flaw))
     assert result.throughput is None and result.state == "failed"
-    assert isinstance(result.error, DataError) and result.error.kind == "result_invalid"
+    kind = "log_unmatched" if "found none" in text else "result_invalid"
+    assert isinstance(result.error, DataError) and result.error.kind == kind
     assert text in str(result.error)
     assert result.error.host == host and result.error.run_id == "r1"
     assert summarize([result]).rows[0].median_speed is None
@@ -472,7 +477,8 @@ def test_a_program_that_does_not_name_its_ranks_is_qualified(bench: BenchDir) ->
 
 def test_a_grammar_whose_files_are_not_there_is_an_error(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1", grammar(files=["worker.*"])))
-    assert "expected a log like worker.*, the exit record lists none" in str(result.error)
+    assert "expected a log like worker.*, the exit record lists node.err, node.out, rank-0.err" in str(result.error)
+    assert result.error and result.error.kind == "log_unmatched" and "orch summarize --reread" in result.error.hint
 
 
 def test_rates_of_single_processes_count_for_all_ranks_of_all_nodes(bench: BenchDir) -> None:

@@ -27,6 +27,7 @@ from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
 from orchestrator.results import RunResult, Throughput
+from orchestrator.results.foreign_log import by_grammar, grammar_note
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.strictjson import strict_json
 
@@ -90,12 +91,14 @@ def rule_of(framework: Framework) -> Rule:
 
 
 def summary_of_tree(root: Path, framework: Framework, images: int | None = None) -> Summary:
-    """Return the scaling table of a log tree by the framework's published rule.
+    """Return the scaling table of a log tree by the framework's published rule, or by its log grammar if it has no rule.
 
     ``images`` is the size of the data set: None for that of the published runs, 0 to skip the check of the epoch length.
-    Raise ConfigError if the tree has no such log.
+    Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
-    rule = rule_of(framework)
+    rule = rule_of(framework) if framework.published.get("rule") else None
+    if rule is None and not framework.measure.has_speed:
+        raise ConfigError(f"{framework.name} measures {framework.measure.noun}, not the speed of training", where="--framework")
     if images is None:
         tables = Path(framework.folder) / "published.json"
         images = open_published(framework.name, tables.parent).images if tables.exists() else 0
@@ -109,9 +112,10 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
             hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
-    summary = summarize(results, of_medians=True)
+    summary = summarize(results, of_medians=rule is not None)
     notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
-    notes += [_rule_note(framework, rule), *copies, *_misnamed_note(misnamed), *_run_counts(framework, summary)]
+    notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
+    notes += _run_counts(framework, summary) if rule else []
     # The command that measures a baseline applies to orch's own runs only.
     notes += [note.partition("; orch ")[0] for note in summary.notes]
     return replace(summary, notes=tuple(notes))
@@ -189,13 +193,13 @@ def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
     return logs, misnamed
 
 
-def _results(logs: Sequence[_Log], framework: Framework, rule: Rule) -> tuple[list[RunResult], list[str]]:
+def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> tuple[list[RunResult], list[str]]:
     """Return one result per log, and a note for each log that is a byte-for-byte copy of another: it is not a second run."""
     uses = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
     first: dict[str, str] = {}
     results, notes = [], []
     for log in logs:
-        spec = _spec(log, framework, rule)
+        spec = _spec(log, framework, *((rule.first - 1, rule.last) if rule else (0, 0)))
         result = RunResult(log.name, log.run_id, spec, False, "failed")
         try:
             data = read_bytes(log.path, _MAX_LOG_BYTES)
@@ -208,11 +212,13 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule) -> tuple[li
             continue
         if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
             result = replace(result, qualifications=(f"run id {log.run_id} occurs more than once, with different content",))
-        results.append(_measured(result, spec, rule, data, log.case.images))
+        results.append(
+            _measured(result, spec, rule, data, log.case.images) if rule else by_grammar(result, spec, framework, data)
+        )
     return results, notes
 
 
-def _spec(log: _Log, framework: Framework, rule: Rule) -> RunSpec:
+def _spec(log: _Log, framework: Framework, warmup_steps: int, steps: int) -> RunSpec:
     return RunSpec(
         framework=framework.name,
         model=log.model,
@@ -222,8 +228,8 @@ def _spec(log: _Log, framework: Framework, rule: Rule) -> RunSpec:
         batch_size=log.case.batch_size,
         dtype=log.dtype,
         loader="unstated",
-        steps=rule.last,
-        warmup_steps=rule.first - 1,
+        steps=steps,
+        warmup_steps=warmup_steps,
         timeout_s=0.0,
         options={"folder": log.folder},
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.logs.steps import ABSURD, rows
-from orchestrator.results.numbers.repeated_steps import verify_once
+from orchestrator.results.numbers.window import window_lines
 
 if TYPE_CHECKING:
     from orchestrator.logs import LogGrammar
@@ -105,10 +105,9 @@ class Stretch:
 def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     """Return samples per second over the window.
 
-    Raises DataError (result_invalid) with the number of lines if steps of the window are missing, and if a time is not finite
-    or does not increase.
+    Raises DataError like `window_lines`, and result_invalid if a time is not finite or does not increase.
     """
-    window = _window(samples, terms)
+    window = window_lines(samples, terms.warmup_steps, terms.steps)
     seconds, _ = stretches(samples, window, terms)
     counts = _all(sample.samples for sample in window)
     printed = terms.ranks if terms.counts is None else terms.counts
@@ -126,7 +125,7 @@ def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]
 
 def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
     """Return steps and seconds of each line of the window, in order. Raises like `throughput`."""
-    return stretches(samples, _window(samples, terms), terms)[1]
+    return stretches(samples, window_lines(samples, terms.warmup_steps, terms.steps), terms)[1]
 
 
 def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
@@ -140,7 +139,7 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
     best = throughput(samples, terms).samples_per_s
     measures: list[tuple[str, tuple[str, ...]]] = [("rates", ("samples_per_s", "steps_per_s"))]
     # Many steps may lie between two lines: a rate covers all of them, a step time only the last.
-    if len(_window(samples, terms)) == terms.steps - terms.warmup_steps:
+    if len(window_lines(samples, terms.warmup_steps, terms.steps)) == terms.steps - terms.warmup_steps:
         measures.insert(0, ("step times", ("step_time_s",)))
     numbers = [sample.step for sample in samples]
     for name, kinds in measures:
@@ -152,39 +151,6 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
             if not 1 / (1 + APART) < speed / best < 1 + APART:
                 return name, speed
     return None
-
-
-def _window(samples: Sequence[StepSample], terms: Terms) -> list[StepSample]:
-    """Return the lines of the window. They must end with the last step and be equally spaced, by 1 or more steps."""
-    warmup_steps, steps = terms.warmup_steps, terms.steps
-    numbers = [sample.step for sample in samples]
-    if any(later <= earlier for earlier, later in zip(numbers, numbers[1:], strict=False)):
-        verify_once(samples, warmup_steps, steps)
-    window = [sample for sample in samples if warmup_steps < sample.step <= steps]
-    span = f"steps {warmup_steps + 1}…{steps}"
-    if not window:
-        last = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
-        raise DataError(f"expected lines for {span}, found 0; {last}", kind="result_invalid")
-    edges = [sample.step for sample in window]
-    if warmup_steps in numbers or warmup_steps == 0:
-        edges.insert(0, warmup_steps)
-    if len(edges) == 1 and steps - warmup_steps > 1:
-        raise DataError(
-            f"expected a line for step {warmup_steps} or several for {span}, got one line: its time has no start",
-            kind="result_invalid",
-            hint="set --warmup-steps to a step that is printed",
-        )
-    stride = min((later - earlier for earlier, later in zip(edges, edges[1:], strict=False)), default=1)
-    expected = range(warmup_steps + stride, steps + 1, stride)
-    missing = sorted(set(expected) - set(edges))
-    if missing or window[-1].step != steps or len(window) != len(expected):
-        detail = f"; the first missing is step {missing[0]}" if missing else ""
-        raise DataError(
-            f"expected {len(expected)} lines for {span}, found {len(window)}, the last for step {window[-1].step}{detail}",
-            kind="result_invalid",
-            hint="the log is incomplete, or --steps and --warmup-steps do not fall on steps that are printed",
-        )
-    return window
 
 
 def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms: Terms) -> tuple[float, list[Stretch]]:

@@ -435,10 +435,13 @@ def test_an_empty_tree_and_a_missing_one_are_refused(tmp_path: Path) -> None:
         summary_of_tree(tmp_path / "nowhere", FRAMEWORKS[TF])
 
 
-def test_a_framework_without_a_rule_reads_no_tree(tmp_path: Path) -> None:
+def test_a_framework_without_a_rule_reads_no_tree_by_rule(tmp_path: Path) -> None:
     own: Framework = open_framework("pytorch").framework
     with pytest.raises(ConfigError, match="pytorch has no published tables"):
-        summary_of_tree(tmp_path, own)
+        rule_of(own)
+    words = ["summarize", "--from-logs", str(tmp_path), "-f", "pytorch", "--rule", "dlperf"]
+    done = CliRunner().invoke(program(), words)
+    assert isinstance(done.exception, ConfigError) and "pytorch has no published tables" in done.exception.message
 
 
 # Runs of our own
@@ -577,8 +580,48 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--images", "5"], "it can only be used with --from-logs"),
         (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
+        (["--from-logs", ".", "--framework", TF, "--reread"], "is always read with the folder as it is now"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(program(), ["summarize", *words], catch_exceptions=False)
+
+
+# ------------------------------------------------------------------ folders without a published rule
+
+
+def log_of(steps: range, seconds: float, samples: int = 64) -> str:
+    lines = [
+        f"orch step={step} t={9 + step * seconds:.6f} step_time_s={seconds:.6f} samples={samples} loss=nan\n" for step in steps
+    ]
+    return "".join(lines)
+
+
+def test_a_folder_without_a_rule_reads_a_tree_with_its_own_patterns(tmp_path: Path) -> None:
+    for case, number, seconds in (("1n1g", 1, 0.5), ("1n1g", 2, 0.5), ("2n1g", 1, 0.25), ("2n1g", 2, 0.25)):
+        path = tmp_path / case / f"resnet50_b64_fp32_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"noise {number}\n{log_of(range(121), seconds, 64 * int(case[0]))}")
+    framework = open_framework("simulated").framework
+    warmup_steps = framework.defaults["warmup_steps"]
+
+    summary = summary_of_tree(tmp_path, framework)
+
+    assert [(row.shape, row.n, row.median_speed) for row in summary.rows] == [("1n1g", 2, 128.0), ("2n1g", 2, 512.0)]
+    assert f"the window begins after {warmup_steps} steps and ends with the last line of a log" in " ".join(summary.notes)
+
+
+def test_a_tree_that_the_patterns_do_not_match_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "1n1g" / "resnet50_b64_fp32_1.log"
+    path.parent.mkdir()
+    path.write_text(log_of(range(121), 0.5).replace("samples=", "images="))
+
+    (row,) = summary_of_tree(tmp_path, open_framework("simulated").framework).rows
+
+    assert "expected lines with steps, found 0; log.patterns[0] comes nearest: line 1 matches up to" in row.failures[0]
+
+
+def test_a_tree_of_what_is_no_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not the speed of training"):
+        summary_of_tree(tmp_path, open_framework("collectives").framework)

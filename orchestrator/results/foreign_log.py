@@ -1,0 +1,62 @@
+"""Logs that orch did not collect, read with the log grammar of a framework folder instead of a published rule.
+
+Such a log has no plan: its window begins after the folder's default warm-up, at a step that the log prints, and ends with its
+last line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.errors import DataError
+from orchestrator.logs.parse import Parsed, parse
+from orchestrator.logs.text import cleaned
+from orchestrator.plan import Framework, RunSpec
+from orchestrator.results.numbers.throughput import Terms, throughput
+from orchestrator.results.run import RunResult
+from orchestrator.results.unmatched import explained
+
+__all__ = ["by_grammar", "grammar_note"]
+
+_SHOWN_BYTES = 1 << 20
+
+
+def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: bytes) -> RunResult:
+    """Return a run with the speed that the log grammar of a framework finds in a log, or with the error that says why not.
+
+    ``spec`` says everything but the window, and the result's spec has that too.
+    """
+    grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
+    try:
+        parsed = parse(log, grammar)
+        if not parsed.samples:
+            raise _unmatched(framework, parsed, result.run_id, log)
+        printed = [sample.step for sample in parsed.samples]
+        warmup_steps = int(framework.default("warmup_steps", spec.device)[0])
+        if grammar.after_warmup:
+            spec = replace(spec, warmup_steps=warmup_steps, steps=printed[-1] + warmup_steps)
+        else:
+            later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
+            spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
+        measured = throughput(parsed.samples, Terms.of(spec, grammar))
+    except DataError as error:
+        error.run_id = result.run_id
+        return replace(result, spec=spec, error=error)
+    return replace(result, spec=spec, state="finished", throughput=measured, qualifications=parsed.warnings)
+
+
+def grammar_note(framework: Framework) -> str:
+    """Return the note that says how these logs were read."""
+    warmup_steps = framework.default("warmup_steps", "cuda")[0]
+    return (
+        f"read with log: of {framework.name}; the window begins after {warmup_steps} steps and ends with the last line of a log"
+    )
+
+
+def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
+    patterns = {f"log.patterns[{number}]": pattern for number, pattern in enumerate(framework.log.patterns)}
+    text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
+    return DataError(
+        f"expected lines with steps, found 0; {detail}", kind="log_unmatched", hint=f"correct {' or '.join(patterns)}"
+    )

@@ -1,0 +1,147 @@
+"""Runs in whose logs the log grammar finds nothing: the file, the pattern, and the line that comes nearest to it.
+
+An error of this kind is one of the grammar and not of a run: every run of the program has it, and logs that were collected can
+be read again with a corrected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+
+from orchestrator.errors import DataError
+from orchestrator.logs import StepSample
+from orchestrator.logs.near_miss import NearMiss, near_miss
+from orchestrator.logs.parse import Parsed
+from orchestrator.logs.text import cleaned
+from orchestrator.record import RunDir
+from orchestrator.record.evidence import first_bytes
+from orchestrator.record.manifest import Manifest
+
+__all__ = ["explained", "verify_matched"]
+
+_READ_BYTES = 1 << 20
+_MOST_FILES = 8
+_SHOWN_LINES = 3
+_SHOWN_CHARACTERS = 120
+
+
+def verify_matched(
+    run: RunDir,
+    planned: Manifest,
+    names: Sequence[str],
+    parsed: Mapping[str, Mapping[str, Parsed]],
+    sampled: Mapping[tuple[str, str], Parsed],
+    samples: Sequence[StepSample],
+) -> None:
+    """Raise DataError (log_unmatched) if the grammar of a run found no log, or none of the lines that it has a pattern for.
+
+    ``names`` are all logs of the first node, ``parsed`` those that the grammar names, by host and name, and ``sampled`` those
+    of them that should hold samples.
+    """
+    grammar, spec = planned.grammar, planned.spec
+    if not sampled:
+        raise _no_log(names, planned)
+    files, logs = list(sampled), sampled.values()
+    if not planned.measure.has_speed and not any(log.readings for log in logs):
+        expected = f"expected lines with {planned.measure.noun}, found 0"
+        raise _unmatched(expected, {"log.readings": grammar.readings}, run, files, planned)
+    if planned.measure.has_speed and not samples:
+        expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
+        patterns = {f"log.patterns[{number}]": pattern for number, pattern in enumerate(grammar.patterns)}
+        misread = next((log.misread for log in logs if log.misread), "")
+        raise _unmatched(expected, patterns, run, files, planned, misread)
+    if grammar.rank and not any(log.ranks for by_name in parsed.values() for log in by_name.values()):
+        globs = grammar.rank_files or grammar.files
+        places = [(host, name) for host, names in parsed.items() for name in names if _is_like(name, globs)]
+        raise _unmatched(
+            f"expected rank lines of {spec.world_size} ranks, found 0", {"log.rank": grammar.rank}, run, places, planned
+        )
+    if grammar.closing and not any(log.closing or any(map(_is_of_closing, log.warnings)) for log in logs):
+        raise _unmatched(
+            "expected the program's closing line, found none", {"log.closing": grammar.closing}, run, files, planned
+        )
+
+
+def _is_like(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _is_of_closing(warning: str) -> bool:
+    return warning.startswith("closing line")
+
+
+def _unmatched(
+    expected: str,
+    patterns: Mapping[str, str],
+    run: RunDir,
+    files: Sequence[tuple[str, str]],
+    planned: Manifest,
+    misread: str = "",
+) -> DataError:
+    """Return the error of a run in whose logs no line matches.
+
+    ``expected`` says which lines were. ``patterns`` are those that should have matched, by their keys in the folder, and
+    ``files`` the logs (host, name) in which they were sought. ``misread`` is a matched value that is not a number.
+    """
+    host, name, detail = explained(patterns, list(_texts(run, files[:_MOST_FILES])), misread)
+    hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
+    return DataError(f"{expected}; {detail}", kind="log_unmatched", host=host, where=name, hint=hint, phase="summarize")
+
+
+def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]], misread: str = "") -> tuple[str, str, str]:
+    """Return the host and the name of the log (host, name, text) that shows best why no pattern matches, and what it shows.
+
+    ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is not a number.
+    """
+    host, name = logs[0][:2] if logs else ("", "")
+    nearest = _nearest(patterns, logs)
+    if misread:
+        detail = f"lines match, and in the first of them {misread} is not a number"
+    elif nearest:
+        key, (host, name), miss = nearest
+        detail = f"{key} comes nearest: {miss}"
+    else:
+        host, name, detail = next(_beginnings(patterns, logs), (host, name, "it is empty"))
+    return host, name, detail
+
+
+def _no_log(names: Sequence[str], planned: Manifest) -> DataError:
+    """Return the error of a run that left no log with a name that the log grammar has; ``names`` are those that it left."""
+    left = ", ".join(sorted(names)[:_MOST_FILES]) or "none"
+    return DataError(
+        f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists {left}",
+        kind="log_unmatched" if names else "result_invalid",
+        host=planned.slots[0].host,
+        hint=f"correct log.files in the framework.yaml of {planned.framework}, then: orch summarize --reread",
+        phase="summarize",
+    )
+
+
+def _texts(run: RunDir, files: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield (host, name, text) of the beginning of each log that can be read."""
+    for host, name in files:
+        with suppress(OSError):
+            raw = first_bytes(run, host, name, _READ_BYTES).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            yield host, name, cleaned(raw)
+
+
+def _nearest(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]) -> tuple[str, tuple[str, str], NearMiss] | None:
+    """Return the key, the log and the near miss of the pattern of which most matches in a line, as a share of it."""
+    misses = [
+        (key, (host, name), miss)
+        for key, pattern in patterns.items()
+        for host, name, text in logs
+        if (miss := near_miss(pattern, text))
+    ]
+    return max(misses, key=lambda entry: len(entry[2].matched) / len(patterns[entry[0]]), default=None)
+
+
+def _beginnings(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yield host and name of each log that is not empty, with how it begins."""
+    for host, name, text in logs:
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        if lines:
+            shown = ", ".join(repr(line[:_SHOWN_CHARACTERS]) for line in lines[:_SHOWN_LINES])
+            yield host, name, f"no line comes near {' or '.join(patterns)}, the log begins with {shown}"
