@@ -87,7 +87,7 @@ def tune(
     single = {"dtype": dtype, "batch_size": batch_size, "loader": loader, "steps": steps, "warmup_steps": warmup_steps}
     request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single={**single, "timeout_s": timeout})
     folder = open_framework(framework, templates)
-    knobs = free_knobs(folder.framework, request.sets)
+    knobs = free_knobs(folder.framework, request)
     selection = select(hosts, exclude)
     plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
     target = _new_file(output)

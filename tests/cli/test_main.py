@@ -83,7 +83,7 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --set =5", "orch: --set: expected key=value, got '=5'"),
         ("resnet50 --set image_size=64 --set image_size=32", "orch: --set: image_size is set twice, to '64' and '32'"),
         ("resnet50 --set image_size=tall", "orch: --set image_size: expected a whole number ≥ 32, got 'tall'"),
-        ("allreduce --nodes 2 --set sizes=1024,0",
+        ("allreduce --nodes 2 --set sizes='1024,0'",
          "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
@@ -119,8 +119,8 @@ def test_every_fault_of_an_inventory_is_reported_with_file_line_and_key(project:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. valid keys: batch_size, dtype, loader"),
-        ("options: {image_size: 1}\n", "--set image_size: expected a whole number ≥ 32, got '1'"),
+        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. valid keys: framework, dtype, batch_size"),
+        ("options: {image_size: 1}\n", "orch: choices.yaml:1: options.image_size: expected a whole number ≥ 32, got '1'"),
         ("a: 1\na: 2\n", "choices.yaml:2"),
         ("timeout_s: .inf\n", "got '.inf'"),
     ],
