@@ -55,15 +55,15 @@ DOORS = {
     "inventory": "secrets values versions",
     "logs": "failure_table failures nccl parse steps",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
-    "plan": "bench folders framework measures placement render request spec words",
+    "plan": "baselines bench folders framework measures placement render request spec words",
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused rundir sealed "
-        "state_file"
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal rundir "
+        "sealed state_file"
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
         "account bench entries grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
-        "numbers/throughput planned read summary tally"
+        "numbers/throughput planned read series summary tally"
     ),
 }
 # Packages that have no effects, and the modules in them that open files.
