@@ -195,9 +195,11 @@ def _note_variables(plan: Bench, selection: Selection) -> None:
     from orchestrator.errors import ConfigError
 
     variables = {item for spec in plan.cells for item in spec.env.items()}
-    if secret := sorted({name for name, _ in variables if name in selection.inventory.secrets}):
+    names = {name for name, _ in variables}
+    names |= {name.removeprefix("env.") for one in plan.skipped for name in one.choices if name.startswith("env.")}
+    if secret := sorted({name for name in names if selection.inventory.is_secret(name)}):
         hint = "its values would be in the table and in the files of the bench: set it in the inventory"
-        raise ConfigError("expected a variable that the inventory does not keep secret", where=f"--env {secret[0]}", hint=hint)
+        raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
     note_references("--env", variables)
 
 

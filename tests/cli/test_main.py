@@ -278,6 +278,32 @@ def test_who_stops_reading_our_output_gets_no_traceback(project: Project) -> Non
     assert done.stdout.endswith("that is chosen when a run starts\n") and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("name", ["HF_TOKEN", "NCCL_IB_DISABLE"])
+def test_a_secret_variable_is_no_axis(project: Project, name: str) -> None:
+    (project.path / "inventory" / "cluster.yaml").write_text(
+        f"{INVENTORY}secrets: [NCCL_IB_DISABLE]\n".replace('"0"', "a-word")
+    )
+    said = project.refused("bench", "resnet50", "-f", "simulated", "--env", f"{name}=hush-hush", "--dry-run")
+    assert f"--env {name}: expected a variable that is not secret" in said and "hush" not in said
+
+
+def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(project: Project) -> None:
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,9", "--gpus", "1", "--env", "NCCL_ALGO=Ring,Tree")
+    done = project.orch(*words, "--dry-run")
+    assert done.returncode == 0, done
+    start = done.stdout.index("2 configurations are skipped, because they are impossible\n")
+    too_many = "--nodes: expected 9 hosts, 4 selected: no[1-4]"
+    assert done.stdout[start:].splitlines()[1:3] == [
+        f"  simulated resnet50 9n1g NCCL_ALGO=Ring: {too_many}", f"  simulated resnet50 9n1g NCCL_ALGO=Tree: {too_many}",
+    ]  # fmt: skip
+    for line in ("   env.NCCL_ALGO = Tree  (command line)", "export NCCL_ALGO=Tree"):
+        assert line in done.stdout.splitlines()
+    as_json = project.orch(*words, "--dry-run", "--json")
+    assert "skipped, because impossible: simulated resnet50 9n1g NCCL_ALGO=Ring; simulated" in as_json.stderr
+    assert {run["spec"]["env"]["NCCL_ALGO"] for run in json.loads(as_json.stdout)} == {"Ring", "Tree"}
+    assert too_many in project.refused(*words, "--strict", "--dry-run")
+
+
 def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_every_file(project: Project) -> None:
     (project.path / "choices.yaml").write_text("steps: 40\noptions: {compute_ms: 7}\n")
     done = project.orch(
