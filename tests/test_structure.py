@@ -56,17 +56,17 @@ DOORS = {
     "logs": "failure_table failures matches nccl near_miss parse steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "bench command_line environment folders framework measures payload placement render request run_schema "
+        "baselines bench command_line environment folders framework measures payload placement render request run_schema "
         "scaffold schema spec trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused reread rundir sealed "
-        "state_file"
+        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
+        "sealed state_file"
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
         "account bench entries foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
-        "numbers/rounding numbers/throughput planned read summary tally"
+        "numbers/rounding numbers/throughput planned read series summary tally"
     ),
 }
 # Packages that have no effects, and the modules in them that open files.

@@ -19,6 +19,7 @@ from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError
 from orchestrator.files import write_atomic
 from orchestrator.record import BenchDir
+from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.rundir import bench_folders
 from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
@@ -38,7 +39,8 @@ _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 class PastCell:
     """One cell of one bench: typical speed and its 95 % interval in samples/s of ``n`` good repeats, None if there is none.
 
-    ``spec`` is the whole spec as text: cells with equal ones are comparable. ``created`` is when the bench was planned, in UTC.
+    ``spec`` is the whole spec as text: cells with equal ones are comparable. ``created`` is when the bench was planned, in UTC,
+    ``label`` is that of the bench.
     """
 
     created: str
@@ -55,6 +57,7 @@ class PastCell:
     failed: int
     qualifications: tuple[str, ...]
     hardware: str
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
         results = placed(bench, [read_run(run) for run in bench.runs()])
         specs = {run.run_id: json.dumps(run.spec.as_dict(), sort_keys=True) for run in results if run.spec}
         rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
-        cells = [_measured(row, record.created, path.name, specs[row.run_ids[0]]) for row in rows]
+        cells = [_measured(row, record, path.name, specs[row.run_ids[0]]) for row in rows]
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
@@ -150,9 +153,9 @@ def _read(path: Path) -> dict[str, Any]:
     return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}
 
 
-def _measured(row: Row, created: str, bench_id: str, spec: str) -> PastCell:
+def _measured(row: Row, record: BenchRecord, bench_id: str, spec: str) -> PastCell:
     return PastCell(
-        created,
+        record.created,
         bench_id,
         row.series,
         row.framework,
@@ -166,4 +169,5 @@ def _measured(row: Row, created: str, bench_id: str, spec: str) -> PastCell:
         row.failed,
         row.qualifications,
         row.hardware,
+        record.label,
     )

@@ -91,12 +91,13 @@ def options_path(target: Path) -> Path:
 def _command(result: Tuned, files: list[Path], templates: Sequence[Path]) -> list[str]:
     """Return the `orch bench` command that uses the result."""
     from orchestrator.plan.spec import as_written
+    from orchestrator.plan.words import quoted
 
     spec = result.spec
     words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
     words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
     words += [word for folder in templates for word in ("--templates", os.path.relpath(folder))]
-    words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={as_written(value)}")]
+    words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={quoted(as_written(value))}")]
     for path in files:
         words += ["--file" if path.name.endswith(".options.yaml") else "--hosts", os.path.relpath(path)]
     return words

@@ -27,6 +27,7 @@ from orchestrator.cli.options import (
     WarmupSteps,
     new_bench_id,
     new_seed,
+    note_references,
     open_frameworks,
     print_json,
     select,
@@ -75,11 +76,25 @@ def bench(
     timeout: Timeout = None,
     order: Annotated[str, typer.Option("--order", help="balanced, random or interleaved.")] = "balanced",
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the framework.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=V,…", help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'."
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=V,…", help="Values of an environment variable, such as NCCL_ALGO=Ring,Tree."),
     ] = None,
     run_file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="YAML file with settings; options take precedence.")
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", help="YAML file with the same choices, lists, include and exclude; options win."
+        ),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse the bench if a configuration is impossible, instead of skipping it.")
+    ] = False,
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
     ] = True,
@@ -104,11 +119,15 @@ def bench(
     """Plan a bench (configurations x repeats), show it, run it, collect it.
 
     Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, run interleaved, each --repeats times.
+    A configuration that is impossible is skipped and named with its reason.
     """
     from orchestrator import yamlfile
     from orchestrator.plan import Limits
+    from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
-    from orchestrator.plan.request import check_measures, planned, request_of, without
+    from orchestrator.plan.request import check_measures, planned, request_of
+    from orchestrator.plan.spec import skipped_words
+    from orchestrator.report.text import one_line
 
     request = request_of(
         model,
@@ -122,6 +141,7 @@ def bench(
         loader=loader,
         single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout},
         sets=sets or [],
+        env=env or [],
         run_file=yamlfile.load(run_file) if run_file else None,
         repeats=repeats,
         order=order,
@@ -129,12 +149,18 @@ def bench(
         max_repeats=max_repeats,
         budget=budget,
         baseline=baseline,
+        strict=strict,
+        label=label,
     )
     bases = template_bases(templates)
-    folders = open_frameworks(request.frameworks or (framework_for(model, bases),), bases)
+    folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
     selection = select(hosts, exclude)
     plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
+    _note_variables(plan, selection)
+    if as_json or not dry_run:
+        for text in skipped_words(plan.skipped):
+            typer.echo(one_line(text), err=True)
     borrowed = _borrowed(plan, selection)
     plan = without(plan, [spec for spec, _ in borrowed])
     if dry_run:
@@ -167,7 +193,7 @@ def bench(
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:
     """Return the baselines of a bench for which earlier benches have usable runs, with those runs."""
     from orchestrator.controller.earlier import usable_baseline
-    from orchestrator.plan.request import borrowable
+    from orchestrator.plan.baselines import borrowable
 
     borrowed = []
     for spec in borrowable(plan):
@@ -176,6 +202,19 @@ def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[Run
         if runs:
             borrowed.append((spec, runs))
     return borrowed
+
+
+def _note_variables(plan: Bench, selection: Selection) -> None:
+    """Refuse a variable whose value the inventory keeps secret, because specs are recorded; name values that keep their $."""
+    from orchestrator.errors import ConfigError
+
+    variables = {item for spec in plan.cells for item in spec.env.items()}
+    names = {name for name, _ in variables}
+    names |= {name.removeprefix("env.") for one in plan.skipped for name in one.choices if name.startswith("env.")}
+    if secret := sorted({name for name in names if selection.inventory.is_secret(name)}):
+        hint = "its values would be in the table and in the files of the bench: set it in the inventory"
+        raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
+    note_references("--env", variables)
 
 
 def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
@@ -209,6 +248,10 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
     typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
     for run, _ in plans:
         typer.echo(f"  {run.run_id}")
+    if plan.skipped:
+        typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
+    for skipped in plan.skipped:
+        typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
     shown = set()
     for run, decided in plans:
         if repr(run.spec.as_dict()) in shown:
@@ -216,8 +259,8 @@ def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
         shown.add(repr(run.spec.as_dict()))
         typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
         for key, value in run.spec.as_dict().items():
-            for name, setting in value.items() if key == "options" else ((None, value),):
-                label = f"options.{name}" if name else key
+            for name, setting in value.items() if key in ("options", "env") else ((None, value),):
+                label = f"{key}.{name}" if name else key
                 typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
         for slot in decided.placement.slots:
             ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"

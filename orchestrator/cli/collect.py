@@ -65,7 +65,10 @@ def collect(
             for run, hosts in runs.items():
                 settle(run, hosts)
                 whole = [host for host in hosts if prune and host in cluster.nodes and is_complete(run, host)]
-                errors += each(whole, partial(_drop, cluster, run.run_id))[1].values()
+                dropped, kept = each(whole, partial(_drop, cluster, run.run_id))
+                errors += kept.values()
+                if dropped:
+                    directory.event(Event.PRUNED, run=run.run_id, hosts=list(dropped))
     if as_json:
         print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
     else:

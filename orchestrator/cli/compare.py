@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A bench's name or directory.")],
+    before: Annotated[str, typer.Argument(metavar="A", help="A bench's name, label or directory.")],
     after: Annotated[str, typer.Argument(metavar="[B]", help="The bench to compare with it. Default with --by: A.")] = "",
     by: Annotated[
         str,

@@ -26,6 +26,7 @@ MODULES = {
     "summarize": ("summarize",),
     "history": ("history",),
     "archive": ("archive", "verify"),
+    "remove": ("rm",),
     "compare": ("compare", "gate"),
     "published": ("published",),
     "schema": ("schema",),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
@@ -37,7 +37,7 @@ Hosts = Annotated[
 ]
 Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
-Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name or directory of a bench. Default: the latest.")]
+Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: the latest.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Templates = Annotated[
     list[Path] | None,
@@ -172,25 +172,21 @@ def select(hosts: str, exclude: str = "") -> Selection:
         raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
-    _note_references(chosen, inventory.secrets)
+    shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
+    note_references("inventory: env", shown)
     return Selection(project, inventory, chosen, source)
 
 
-def _note_references(hosts: Sequence[Host], secrets: Sequence[str]) -> None:
+def note_references(where: str, variables: Iterable[tuple[str, str]]) -> None:
     """Name variables whose values look as if they were meant to be expanded on the node, and are not."""
     import re
 
     from orchestrator.inventory import takes_references
 
-    names = {
-        name
-        for host in hosts
-        for name, value in host.env.items()
-        if not takes_references(name) and name not in secrets and re.search(r"\$\{?[A-Za-z_]", value)
-    }
+    names = {name for name, value in variables if not takes_references(name) and re.search(r"\$\{?[A-Za-z_]", value)}
     if names:
         text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
-        typer.echo(f"inventory: env {', '.join(sorted(names))} {text}", err=True)
+        typer.echo(f"{where} {', '.join(sorted(names))} {text}", err=True)
 
 
 def _is_file(text: str) -> bool:
@@ -220,26 +216,45 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench with this name or directory, or the latest of the project. Raise ConfigError if it does not exist."""
+    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none."""
     from orchestrator.errors import ConfigError
     from orchestrator.record import BenchDir, Project, latest
 
-    runs = Project.here(os.environ).runs
     if name:
-        path = Path(name) if _is_folder(Path(name)) else runs / name
-        if not _is_folder(path):
-            listed = "orch status lists the benches; the path of a bench directory also works"
-            hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
-            raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
-        return BenchDir.open(path)
+        return BenchDir.open(bench_path(name))
+    runs = Project.here(os.environ).runs
     newest = latest(runs)
     if newest is None:
         raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
     return BenchDir.open(newest)
 
 
-def _is_folder(path: Path) -> bool:
+def bench_path(name: str) -> Path:
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several.
+
+    A directory comes first, then a name, then a label that only one bench of the project has.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import Project
+    from orchestrator.record.rundir import benches
+
+    runs = Project.here(os.environ).runs
+    folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
+    if any(_is_folder(path / "bench.json", file=True) for path in folders):
+        return next(path for path in folders if _is_folder(path / "bench.json", file=True))
+    labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
+    if len(labelled) > 1:
+        names = ", ".join(path.name for path in labelled)
+        raise ConfigError(f"{len(labelled)} benches have the label {name!r}", where=str(runs), hint=f"name one of {names}")
+    if not (labelled or folders):
+        listed = "orch status lists the benches; the path of a bench directory also works"
+        hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
+        raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
+    return (labelled or folders)[0]
+
+
+def _is_folder(path: Path, *, file: bool = False) -> bool:
     try:
-        return path.is_dir()
+        return path.is_file() if file else path.is_dir()
     except (OSError, ValueError):  # a name too long, or with a NUL
         return False

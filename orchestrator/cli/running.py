@@ -49,6 +49,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
     benches = [Benches.open(folder) for folder in reversed(bench_folders(selection.project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
+    labels = {bench.path.name: label for bench in benches if (label := bench.record().label)}
     controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
     if as_json:
         print_json(
@@ -58,6 +59,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
                 "benches": {name: counts for name, counts in states.items() if name not in refused},
                 "refused": refused,
                 "conducted": controllers,
+                "labels": labels,
             }
         )
         return
@@ -81,7 +83,8 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
         if not rest and {"open", "planned", "interrupted"} & set(counts):
             rest = f"; to continue: orch resume {bench_id}"
-        typer.echo(f"bench    {bench_id}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
+        name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
+        typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
     if refused:
         newest, reason = next(iter(refused.items()))
         count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
@@ -216,7 +219,7 @@ def cancel(
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name or directory of a bench. Default: all runs of the login user.")
+        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""

@@ -89,7 +89,7 @@ def tune(
     request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single={**single, "timeout_s": timeout})
     bases = template_bases(templates)
     (folder,) = open_frameworks([framework], bases)
-    knobs = free_knobs(folder.framework, request.sets)
+    knobs = free_knobs(folder.framework, request)
     selection = select(hosts, exclude)
     plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
     target = _new_file(output)

@@ -115,11 +115,12 @@ class Inventory:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The ``env`` variables whose values are never shown: those in ``hidden``, and those with a name like a secret's."""
-        names = dict.fromkeys(name for host in self.hosts for name in host.env)
-        return tuple(
-            name for name in names if _SECRET.search(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
-        )
+        """The ``env`` variables whose values are never shown."""
+        return tuple(filter(self.is_secret, dict.fromkeys(name for host in self.hosts for name in host.env)))
+
+    def is_secret(self, name: str) -> bool:
+        """Whether values of this variable are never shown: it is in ``hidden``, or has a name like a secret's."""
+        return bool(_SECRET.search(name)) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
 
     def redaction(self) -> Redaction:
         """Return the redaction of the values of all secret variables of all hosts.

@@ -7,6 +7,6 @@ from orchestrator.plan.framework import Framework, Knob
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.measures import MEASURES, Measure
 from orchestrator.plan.schedule import Schedule
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.spec import RunSpec, Skipped
 
-__all__ = ["Framework", "Knob", "Limits", "MEASURES", "Measure", "RunSpec", "Schedule"]
+__all__ = ["Framework", "Knob", "Limits", "MEASURES", "Measure", "RunSpec", "Schedule", "Skipped"]

@@ -11,7 +11,7 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render
 from orchestrator.plan.schedule import Schedule
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.spec import RunSpec, Skipped
 
 __all__ = ["PORTS", "Bench", "PlannedRun", "ordered", "plan_run", "run_name"]
 
@@ -32,12 +32,17 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once."""
+    """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once.
+
+    ``skipped`` are the configurations that were requested and are impossible.
+    """
 
     bench_id: str
     cells: tuple[RunSpec, ...]
     folders: Mapping[str, FrameworkFolder]
     schedule: Schedule
+    skipped: tuple[Skipped, ...] = ()
+    label: str = ""
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""

@@ -2,30 +2,36 @@
 
 Precedence is that of a spec, framework defaults < run file < command line, and also holds for the number of repeats. Nothing
 here reads files, the clock, random numbers or earlier benches: the run file is passed as a document, id and seed of the bench
-as values. A bench is planned with every baseline it needs; `without` removes those for which an earlier bench has usable runs.
+as values. A bench is planned with every baseline it needs; `baselines.without` removes those that an earlier bench lends.
 
->>> request = request_of("resnet50", nodes="1,2", dtype="fp32,fp16", sets=["seed=5"], repeats=3)
->>> request.nodes, request.axes, request.sets, request.repeats
-((1, 2), {'dtype': ('fp32', 'fp16')}, {'seed': '5'}, 3)
+>>> request = request_of("resnet50", nodes="1,2", dtype="fp32,fp16", sets=["seed=5,6"], repeats=3)
+>>> request.nodes, request.axes, request.repeats
+((1, 2), {'dtype': ('fp32', 'fp16'), 'options.seed': ('5', '6')}, 3)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, fold
-from orchestrator.plan.bench import PORTS, Bench, plan_run
+from orchestrator.inventory import Host
+from orchestrator.plan.baselines import missing_baselines, possible
+from orchestrator.plan.bench import Bench
+from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, ranks_by_default
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob
+from orchestrator.plan.matrix import Axis, axis, combined, names_of
 from orchestrator.plan.placement import ladder as ladder_shapes
-from orchestrator.plan.run_file import choices_of
+from orchestrator.plan.run_file import RunFile, run_file_of
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
-from orchestrator.plan.spec import RunSpec, cells, resolve
+from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import assignments, numbers, seconds, share, words
+from orchestrator.plan.words import label as label_of
 from orchestrator.plan.words import shapes as shapes_of
+from orchestrator.plan.words import single as single_values
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
@@ -33,28 +39,22 @@ if TYPE_CHECKING:
 __all__ = [
     "Request",
     "allows_numerics",
-    "baseline_of",
-    "borrowable",
     "check_measures",
     "checked_specs",
     "free_knobs",
-    "missing_baselines",
     "planned",
     "request_of",
     "tune_request",
-    "without",
 ]
-
-_BASELINE = "baseline"
-"""The origin of the shape of a cell that was added as the baseline of a speedup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The request on a command line. Empty axes and ``repeats`` fall back to the run file, then to the framework.
 
-    ``axes`` hold several values of a choice, ``single`` one value or None. ``order``, ``until_ci`` and ``budget`` are unparsed
-    text: which values are valid depends on the repeats, which may come from the framework.
+    ``axes`` hold the values of a choice by name, those of options and variables as ``options.<name>`` and ``env.<name>``;
+    ``single`` hold one value or None. ``order``, ``until_ci`` and ``budget`` are unparsed text: which values are valid depends
+    on the repeats, which may come from the framework. ``strict`` refuses the bench if a configuration is impossible.
     """
 
     model: str
@@ -64,8 +64,7 @@ class Request:
     ladder: bool = False
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     single: Mapping[str, Any] = field(default_factory=dict)
-    sets: Mapping[str, str] = field(default_factory=dict)
-    run_file: Mapping[str, Any] = field(default_factory=dict)
+    run_file: RunFile = field(default_factory=RunFile)
     frameworks: tuple[str, ...] = ()
     repeats: int | None = None
     order: str = "balanced"
@@ -73,6 +72,16 @@ class Request:
     max_repeats: int | None = None
     budget: str = ""
     baseline: bool = True
+    strict: bool = False
+    label: str = ""
+
+    def framework_names(self, default: Callable[[], str]) -> tuple[str, ...]:
+        """Return the frameworks of its configurations; first the one of those that name none, which may be the default."""
+        file = self.run_file
+        listed = [one["framework"] for alternatives in file.lists for one in alternatives if "framework" in one]
+        alone = [file.single["framework"]] if "framework" in file.single else []
+        included = [entry["framework"] for entry in file.include if "framework" in entry]
+        return tuple(dict.fromkeys([*(self.frameworks or alone or listed or [default()]), *included]))
 
 
 def request_of(
@@ -88,6 +97,7 @@ def request_of(
     loader: str = "",
     single: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
+    env: Sequence[str] = (),
     run_file: Document | None = None,
     repeats: int | None = None,
     order: str = "balanced",
@@ -95,17 +105,27 @@ def request_of(
     max_repeats: int | None = None,
     budget: str = "",
     baseline: bool = True,
+    strict: bool = False,
+    label: str = "",
 ) -> Request:
     """Return the request made by the options of ``orch bench``. Lists are comma-separated text, ``single`` is as in `Request`.
 
-    Raises ConfigError naming the option, or file and line of the run file.
+    ``sets`` and ``env`` are ``name=value,value``. Raises ConfigError naming the option, or file and line of the run file.
     """
     if shape and (nodes or gpus or ladder) or ladder and "," in gpus:
         where = "--shape" if shape else "--ladder"
         raise ConfigError("expected --shape alone, or --ladder, or --nodes and --gpus", where=where)
     if framework and not words(framework):
         raise ConfigError("expected at least one framework, got none", where="--framework")
-    axes = {"batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype), "loader": words(loader)}
+    axes: dict[str, tuple[Any, ...]] = {
+        "batch_size": numbers(batch_size, "--batch-size"), "dtype": words(dtype), "loader": words(loader),
+    }  # fmt: skip
+    axes |= {f"options.{name}": values for name, values in assignments(sets, "--set").items()}
+    variables = assignments(env, "--env")
+    for name in variables:
+        check_variable(name, f"--env {name}")
+    axes |= {f"env.{name}": values for name, values in variables.items()}
+    file = run_file_of(run_file) if run_file else RunFile()
     return Request(
         model=model,
         frameworks=tuple(dict.fromkeys(words(framework))),
@@ -115,14 +135,15 @@ def request_of(
         ladder=ladder,
         axes={name: values for name, values in axes.items() if values},
         single=single or {},
-        sets=assignments(sets),
-        run_file=choices_of(run_file) if run_file else {},
+        run_file=file,
         repeats=repeats,
         order=order,
         until_ci=until_ci,
         max_repeats=max_repeats,
         budget=budget,
         baseline=baseline,
+        strict=strict,
+        label=label_of(label, "--label") or file.label,
     )
 
 
@@ -132,7 +153,9 @@ def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, si
     if len(shapes) > 1:
         hint = "settings of one shape may not suit another"
         raise ConfigError(f"expected one shape, got {shape}", where="--shape", hint=hint)
-    return Request(model, shapes=shapes, single=single, sets=assignments(sets), repeats=1, budget=budget, baseline=False)
+    fixed = single_values(assignments(sets, "--set"), "--set")
+    axes = {f"options.{name}": (value,) for name, value in fixed.items()}
+    return Request(model, shapes=shapes, single=single, axes=axes, repeats=1, budget=budget, baseline=False)
 
 
 def allows_numerics(allow: str) -> bool:
@@ -142,12 +165,12 @@ def allows_numerics(allow: str) -> bool:
     return bool(allow)
 
 
-def free_knobs(framework: Framework, sets: Mapping[str, str]) -> list[Knob]:
-    """Return the framework's parameters that ``--set`` does not fix. Raises ConfigError if the framework has none."""
+def free_knobs(framework: Framework, request: Request) -> list[Knob]:
+    """Return the framework's parameters that the request does not fix. Raises ConfigError if the framework has none."""
     if not framework.tunes:
         hint = "list them under tunes: in its framework.yaml"
         raise ConfigError(f"{framework.name} has no parameters to tune", where="--framework", hint=hint)
-    return [knob for knob in framework.tunes if knob.option not in sets]
+    return [knob for knob in framework.tunes if f"options.{knob.option}" not in request.axes]
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
@@ -164,56 +187,80 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
     Raises ConfigError if a run is not possible on these hosts.
     """
     by_name = {folder.framework.name: folder for folder in folders}
-    specs = checked_specs(request, folders, hosts)
-    schedule = _schedule(request, [folder.framework for folder in folders], specs[0].device, seed)
+    asked = _configurations(request, folders, hosts)
+    schedule = _schedule(request, [folder.framework for folder in folders], asked.specs[0].device, seed)
     baselines: tuple[RunSpec, ...] = ()
+    skipped = [left_out for left_out, _ in asked.skipped]
     if request.baseline:
-        baselines = missing_baselines([spec for spec in specs if by_name[spec.framework].framework.measure.has_speed])
-    return Bench(bench_id, (*baselines, *specs), by_name, schedule)
+        with_speed = [spec for spec in asked.specs if by_name[spec.framework].framework.measure.has_speed]
+        baselines, impossible = possible(missing_baselines(with_speed), by_name, hosts)
+        skipped += impossible
+    return Bench(bench_id, (*baselines, *asked.specs), by_name, schedule, tuple(skipped), request.label)
 
 
 def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> tuple[RunSpec, ...]:
-    """Return every requested cell once, in the requested order. Each is rendered as a check.
+    """Return every possible configuration of the request once, in the requested order. Each is rendered as a check.
 
-    So ConfigError is raised before any host is contacted if the hosts are too small or a template refuses a cell.
+    So ConfigError is raised before any host is contacted if none is possible, because the hosts are too small or a template
+    refuses it, and for a value that none can have.
     """
-    specs = _specs(request, folders, hosts)
-    folder_of = {folder.framework.name: folder for folder in folders}
-    for spec in specs:
-        plan_run(folder_of[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
-    return specs
+    return _configurations(request, folders, hosts).specs
 
 
-def _specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> tuple[RunSpec, ...]:
-    device = _device(hosts)
-    first = folders[0].framework
-    shapes = _shapes(request, hosts, first.measure.gpus)
-    origins = _shape_origins(request, first)
-    distinct: dict[str, RunSpec] = {}
-    for folder in folders:
-        for cell in cells(request.axes, shapes):
-            choices = {**request.single, **cell, **origins}
-            spec = resolve(
-                folder.framework, request.model, device=device, choices=choices, run_file=request.run_file, sets=request.sets
-            )
-            distinct.setdefault(repr(spec.as_dict()), spec)
-    return tuple(distinct.values())
+def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> Configurations:
+    file = request.run_file
+    commanded = {name: value for name, value in request.single.items() if value is not None}
+    given, lists = _axes(request, folders[0], hosts)
+    entries = [one for alternatives in (*given, *lists) for one in alternatives]
+    values = [item for choices in (*entries, *file.include, file.single, commanded) for item in choices.items()]
+    check_values(values, folders, device_of(hosts), file.places)
+    combinations = combined(lists, given, file.include, file.exclude)
+    if not combinations:
+        raise ConfigError(
+            "expected a configuration that exclude: leaves and the command line allows, there is none", where="--file"
+        )
+    choices = [{**file.single, **combination, **commanded} for combination in combinations]
+    asked = configurations(request.model, choices, folders, hosts, {*names_of(given), *commanded})
+    asked.check(strict=request.strict)
+    return asked
 
 
-def _shape_origins(request: Request, framework: Framework) -> dict[str, str]:
-    """Return the origins of the numbers of nodes and ranks that the user did not give."""
-    gpus = "inventory" if framework.measure.gpus is None else f"{framework.name} default"
-    if not (request.nodes or request.gpus or request.shapes or request.ladder):
-        return {"nodes_origin": "all selected hosts", "gpus_origin": gpus}
-    if not (request.gpus or request.shapes or request.ladder):
-        return {"gpus_origin": gpus}
-    return {}
+def _axes(request: Request, folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[list[Axis], list[Axis]]:
+    """Return the axes of the command line and those of the run file; a ladder is an axis of either."""
+    given = [axis("framework", request.frameworks)] if request.frameworks else []
+    given += [axis(name, values) for name, values in request.axes.items()]
+    file = request.run_file
+    in_file = {"nodes": _values_of("nodes", file), "gpus": _values_of("gpus", file)}
+    if request.shapes or request.ladder:
+        shapes = request.shapes or _ladder(request.nodes or in_file["nodes"], request.gpus or in_file["gpus"], folder, hosts)
+        given.append(tuple({"nodes": nodes, "gpus": gpus} for nodes, gpus in dict.fromkeys(shapes)))
+    else:
+        given += [axis(name, values) for name, values in (("nodes", request.nodes), ("gpus", request.gpus)) if values]
+    lists = list(file.lists)
+    if file.ladder and not (request.shapes or request.ladder):
+        lists = [alternatives for alternatives in lists if not names_of([alternatives]) & {"nodes", "gpus"}]
+        given = [alternatives for alternatives in given if not names_of([alternatives]) & {"nodes", "gpus"}]
+        shapes = _ladder(request.nodes or in_file["nodes"], request.gpus or in_file["gpus"], folder, hosts)
+        lists.append(tuple({"nodes": nodes, "gpus": gpus} for nodes, gpus in shapes))
+    return given, lists
+
+
+def _values_of(name: str, file: RunFile) -> tuple[int, ...]:
+    listed = [one[name] for alternatives in file.lists for one in alternatives if name in one]
+    return tuple(listed or ([file.single[name]] if name in file.single else []))
+
+
+def _ladder(
+    nodes: Sequence[int], gpus: Sequence[int], folder: FrameworkFolder, hosts: Sequence[Host]
+) -> tuple[tuple[int, int], ...]:
+    most = max(nodes, default=len(hosts))
+    return ladder_shapes(most, max(gpus) if gpus else ranks_by_default(folder, hosts[:most])[0])
 
 
 def _schedule(request: Request, frameworks: Sequence[Framework], device: str, seed: int) -> Schedule:
     """Return the schedule of the bench. With ``--until-ci`` a framework's own repeats would be too few to start with."""
     until_ci, max_repeats = request.until_ci, request.max_repeats
-    repeats = request.repeats or request.run_file.get("repeats")
+    repeats = request.repeats or request.run_file.repeats
     if repeats is None:
         least = min(LEAST, max_repeats or LEAST)
         repeats = least if until_ci else max(framework.default("repeats", device)[0] for framework in frameworks)
@@ -227,66 +274,3 @@ def _schedule(request: Request, frameworks: Sequence[Framework], device: str, se
     aim = share(until_ci, "--until-ci") if until_ci else None
     budget_s = seconds(request.budget, "--budget") if request.budget else None
     return Schedule(request.order, seed, repeats, aim, most, budget_s)
-
-
-def baseline_of(spec: RunSpec) -> RunSpec:
-    """Return the one-rank spec that is the baseline for the speedup of ``spec``."""
-    origins = {**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE}
-    return replace(spec, nodes=1, gpus=1, origins=origins)
-
-
-def missing_baselines(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
-    """Return the baselines of ``specs`` that are not among them, each once."""
-    present = {repr(spec.as_dict()) for spec in specs}
-    missing = {repr(base.as_dict()): base for base in map(baseline_of, specs)}
-    return tuple(base for key, base in missing.items() if key not in present)
-
-
-def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
-    """Return the baselines that were only added to a bench, and may be replaced by runs of an earlier bench.
-
-    Empty if repeats may be added, because a baseline needs the added repeats too.
-    """
-    if bench.schedule.until_ci is not None:
-        return ()
-    return tuple(spec for spec in bench.cells if spec.origins.get("nodes") == _BASELINE)
-
-
-def without(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:
-    """Return the bench without the cells whose runs come from an earlier bench."""
-    return replace(bench, cells=tuple(spec for spec in bench.cells if spec not in borrowed))
-
-
-def _device(hosts: Iterable[Host]) -> str:
-    by_device: dict[str, list[str]] = {}
-    for host in hosts:
-        by_device.setdefault(host.device, []).append(host.name)
-    if len(by_device) > 1:
-        cpu, cuda = fold(by_device["cpu"]), fold(by_device["cuda"])
-        raise ConfigError(
-            f"expected hosts of one kind, got {cuda} with GPUs and {cpu} without",
-            where="--hosts",
-            hint=f"exclude one kind: -x {cpu}",
-        )
-    return next(iter(by_device), "cpu")
-
-
-def _shapes(request: Request, hosts: Sequence[Host], usual: int | None) -> tuple[tuple[int, int], ...]:
-    """Return (nodes, gpus) of the cells; ``usual`` is the default number of ranks per node, None for one per GPU."""
-    if request.shapes:
-        return request.shapes
-    gpus = request.gpus or (usual or _capacity(hosts[: max(request.nodes, default=len(hosts))]),)
-    if request.ladder:
-        return ladder_shapes(max(request.nodes, default=len(hosts)), max(gpus))
-    return tuple((nodes, count) for nodes in request.nodes or (len(hosts),) for count in gpus)
-
-
-def _capacity(hosts: Sequence[Host]) -> int:
-    unknown = [host.name for host in hosts if host.capacity is None]
-    if unknown:
-        raise ConfigError(
-            f"the inventory does not give the number of GPUs of {fold(unknown)}",
-            where="--gpus",
-            hint="give --gpus N, or set gpus: in the inventory",
-        )
-    return min((host.capacity or 0 for host in hosts), default=1)

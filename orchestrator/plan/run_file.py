@@ -1,54 +1,235 @@
-"""The content of a run file (``orch bench --file``): choices of a bench, one value each, overridden by the command line.
+"""The content of a run file (``orch bench --file``): the choices of a bench, where a list stands for several configurations.
 
-Ranges of numbers and the words of a framework are checked in the spec, whatever the source of a value.
+The command line overrides it. Keys and types are checked here, ranges of numbers and the words of a framework in the spec,
+whatever the source of a value; `RunFile.places` says where in the file a value is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Faults
+from orchestrator.inventory import nearest
+from orchestrator.plan.matrix import Axis
+from orchestrator.plan.variables import check_variable
+from orchestrator.plan.words import label, shapes
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["TYPES", "choices_of"]
+__all__ = ["LISTS", "MAPPINGS", "OF_A_RUN", "OF_THE_BENCH", "RunFile", "run_file_of"]
 
-_LISTS = ("batch_size", "dtype", "loader")
-TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "batch_size": ((int,), "a whole number ≥ 1"),
-    "dtype": ((str,), "one type as text"),
-    "loader": ((str,), "one loader as text"),
-    "steps": ((int,), "a whole number ≥ 1"),
-    "warmup_steps": ((int,), "a whole number ≥ 0"),
-    "timeout_s": ((int, float), "seconds above 0"),
-    "repeats": ((int,), "a whole number ≥ 1"),
-    "options": ((dict,), "a mapping"),
+_KeyPath = tuple[str | int, ...]
+_Types = Mapping[str, tuple[tuple[type, ...], str]]
+"""The types of the values of each key, and how a message describes them."""
+
+_WHOLE = ((int,), "a whole number")
+_TEXT = ((str,), "text")
+LISTS: _Types = {
+    "framework": _TEXT,
+    "dtype": _TEXT,
+    "batch_size": _WHOLE,
+    "loader": _TEXT,
+    "options": ((str, int, float, bool), "a text, a number, true or false"),
+    "env": ((str, int), "a text or a whole number"),
+    "nodes": _WHOLE,
+    "gpus": _WHOLE,
+    "shape": ((str,), "a shape such as 4n8g"),
 }
-"""The types of each key, and how a message describes them."""
+"""Keys that take one value or a list of values; options and env map names to these."""
+OF_A_RUN: _Types = {"steps": _WHOLE, "warmup_steps": _WHOLE, "timeout_s": ((int, float), "seconds above 0")}
+"""Keys that take one value, also in an entry of ``include``."""
+OF_THE_BENCH: _Types = {"ladder": ((bool,), "true or false"), "repeats": _WHOLE, "label": _TEXT}
+_KEYS = (*LISTS, *OF_A_RUN, *OF_THE_BENCH, "include", "exclude")
+MAPPINGS = ("options", "env")
+_WAYS = ("shape", "ladder", "nodes", "gpus")
 
 
-def choices_of(document: Document) -> dict[str, Any]:
-    """Return the choices of a run file by key, options of the framework as a mapping under ``options``.
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The choices of a run file. Names are its keys, ``options.<name>`` and ``env.<name>``; a shape is ``nodes`` and ``gpus``.
 
-    Raises ConfigError with file and line for an unknown key, a value of the wrong type, or a list instead of one value.
+    Options and variables are texts, as on the command line; a variable of None is not set. ``places`` maps a name and a value
+    to file, line and key.
     """
-    source, keys = document.source, ", ".join(TYPES)
+
+    single: Mapping[str, Any] = field(default_factory=dict)
+    lists: tuple[Axis, ...] = ()
+    include: tuple[Mapping[str, Any], ...] = ()
+    exclude: tuple[Mapping[str, Any], ...] = ()
+    ladder: bool = False
+    repeats: int | None = None
+    label: str = ""
+    places: Mapping[tuple[str, Any], str] = field(default_factory=dict, compare=False)
+
+
+def run_file_of(document: Document) -> RunFile:
+    """Return the choices of a run file. Raises ConfigError, or Faults with all of them, each with file, line and key."""
     if not isinstance(document.value, dict):
-        raise ConfigError("expected a mapping of choices", where=source, hint=f"valid keys: {keys}")
-    for key in document.value:
-        if key not in TYPES:
-            raise ConfigError(f"unknown key {key}", where=f"{source}:{document.line((key,))}", hint=f"valid keys: {keys}")
-    choices = dict(document.value)
-    for key, value in choices.items():
-        types, expectation = TYPES[key]
-        if type(value) not in types or (key == "repeats" and value < 1):
-            hint = f"for several use --{key.replace('_', '-')}" if key in _LISTS else ""
-            message = f"expected {expectation}, got {value!r}"
-            raise ConfigError(message, where=f"{source}:{document.line((key,))}: {key}", hint=hint)
-    for name, value in choices.get("options", {}).items():
-        if type(value) not in (str, int, float, bool):
-            where = f"{source}:{document.line(('options', name))}: options.{name}"
-            raise ConfigError(f"expected one value, got {value!r}", where=where)
+        hint = f"valid keys: {', '.join(_KEYS)}"
+        raise ConfigError("expected a mapping of choices", where=document.source, hint=hint)
+    reader = _Reader(document)
+    choices = reader.read(document.value)
+    if reader.faults:
+        raise reader.faults[0] if len(reader.faults) == 1 else Faults(reader.faults)
     return choices
+
+
+class _Reader:
+    """Reads one document, and gathers its faults and the places of its values."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.faults: list[ConfigError] = []
+        self.places: dict[tuple[str, Any], str] = {}
+
+    def read(self, content: Mapping[str, Any]) -> RunFile:
+        self._check_keys(content, _KEYS, ())
+        single: dict[str, Any] = {}
+        lists: list[Axis] = []
+        for name, path, value in self._named(content, ()):
+            if not isinstance(value, list):
+                single |= self._value(name, path, value)
+            elif alternatives := self._alternatives(name, path, value):
+                lists.append(alternatives)
+        single |= self._typed(content, OF_A_RUN, ())
+        bench = self._typed(content, OF_THE_BENCH, ())
+        listed = _values_of(lists) | ({"nodes": set(), "gpus": set()} if bench.get("ladder") else {})
+        exclude = [entry for entry, path in self._entries(content, "exclude") if self._is_of_lists(entry, path, listed)]
+        return RunFile(
+            single=single,
+            lists=tuple(lists),
+            include=tuple(entry for entry, _ in self._entries(content, "include")),
+            exclude=tuple(exclude),
+            ladder=bench.get("ladder", False),
+            repeats=self._repeats(bench.get("repeats")),
+            label=self._label(bench.get("label", "")),
+            places=self.places,
+        )
+
+    def _check_keys(self, content: Mapping[str, Any], keys: Collection[str], path: _KeyPath) -> None:
+        for key in content:
+            if key == "matrix":
+                hint = "write its lists as keys of the file, and include: and exclude: next to them"
+            else:
+                hint = f"valid keys: {', '.join(keys)}{nearest(key, keys)}"
+            if key not in keys:
+                where = f"{self.document.source}:{self.document.line((*path, key))}"
+                self.faults.append(ConfigError(f"unknown key {key}", where=where, hint=hint))
+        ways = [key for key in _WAYS if content.get(key) not in (None, False)]
+        if len(ways) > 1 and (ways[0] == "shape" or ways[0] == "ladder" and isinstance(content.get("gpus"), list)):
+            self._fault((*path, ways[0]), f"expected shape alone, or ladder, or nodes and gpus, got {', '.join(ways)}")
+
+    def _named(self, content: Mapping[str, Any], path: _KeyPath) -> Iterator[tuple[str, _KeyPath, Any]]:
+        """Yield name, path and value of every choice that may be a list, in the order of `LISTS`."""
+        for key in LISTS:
+            if key not in content:
+                continue
+            if key not in MAPPINGS:
+                yield key, (*path, key), content[key]
+            elif isinstance(content[key], dict):
+                yield from ((f"{key}.{name}", (*path, key, name), value) for name, value in content[key].items())
+            else:
+                self._fault((*path, key), f"expected a mapping, got {content[key]!r}")
+
+    def _alternatives(self, name: str, path: _KeyPath, values: list[Any]) -> Axis:
+        if not values:
+            self._fault(path, "expected one value or a list of values, got an empty list")
+        read = [self._value(name, (*path, place), value, may_be_unset=True) for place, value in enumerate(values)]
+        return tuple(part for place, part in enumerate(read) if part and part not in read[:place])
+
+    def _value(self, name: str, path: _KeyPath, value: Any, *, may_be_unset: bool = False) -> dict[str, Any]:
+        """Return a value by its name, a shape as two; nothing if there is a fault."""
+        key, _, own_name = name.partition(".")
+        types, expected = LISTS[key]
+        parts: dict[str, Any] = {}
+        try:
+            if key == "env":
+                check_variable(own_name, "")
+            if key == "env" and value is None and may_be_unset:
+                parts = {name: None}
+            elif type(value) not in types:
+                hint = "put quotes around it" if key == "env" and isinstance(value, bool | float) else ""
+                raise ConfigError(f"expected {expected}, got {value!r}", hint=hint)
+            elif key == "shape":
+                pairs = shapes(value)
+                if len(pairs) != 1:
+                    raise ConfigError(f"expected {expected}, got {value!r}", hint="several are a list: [1n1g, 4n8g]")
+                parts = dict(zip(("nodes", "gpus"), pairs[0], strict=True))
+            else:
+                parts = {name: str(value) if key in MAPPINGS else value}
+        except ConfigError as error:
+            self._fault(path, error.message, error.hint)
+        self.places |= dict.fromkeys(parts.items(), self._where(path))
+        return parts
+
+    def _typed(self, content: Mapping[str, Any], table: _Types, path: _KeyPath) -> dict[str, Any]:
+        """Return the values of the keys in ``table``; those of another type are faults."""
+        values = {}
+        for key, (types, expected) in table.items():
+            if key in content and type(content[key]) in types:
+                values[key] = content[key]
+                self.places[key, content[key]] = self._where((*path, key))
+            elif key in content:
+                self._fault((*path, key), f"expected {expected}, got {content[key]!r}")
+        return values
+
+    def _entries(self, content: Mapping[str, Any], kind: str) -> Iterator[tuple[dict[str, Any], _KeyPath]]:
+        """Yield the values of each entry of ``include`` or ``exclude``, and its path."""
+        entries = content.get(kind, [])
+        if not isinstance(entries, list):
+            self._fault((kind,), f"expected a list of mappings, got {entries!r}")
+            return
+        of_a_run = OF_A_RUN if kind == "include" else {}
+        for place, entry in enumerate(entries):
+            path = (kind, place)
+            if not isinstance(entry, dict) or not entry:
+                self._fault(path, f"expected a mapping of one or more values, got {entry!r}")
+                continue
+            self._check_keys(entry, (*LISTS, *of_a_run), path)
+            values = self._typed(entry, of_a_run, path)
+            for name, where, value in self._named(entry, path):
+                values |= self._value(name, where, value, may_be_unset=True)
+            yield values, path
+
+    def _is_of_lists(self, entry: Mapping[str, Any], path: _KeyPath, listed: Mapping[str, set[Any]]) -> bool:
+        """Return True if an entry of ``exclude`` has only values of lists; add a fault for each other one."""
+        before = len(self.faults)
+        for name, value in entry.items():
+            if name not in listed:
+                hint = f"the file's lists: {', '.join(listed) or 'none'}{nearest(name, listed)}"
+                self._fault((*path, *name.split(".", 1)), f"expected a name that has a list in this file, got {name}", hint)
+            elif listed[name] and value not in listed[name]:
+                values = sorted("null" if each is None else str(each) for each in listed[name])
+                got = "null" if value is None else repr(value)
+                message = f"expected a value of the list of {name}, {', '.join(values)}, got {got}"
+                self._fault((*path, *name.split(".", 1)), message, nearest(str(value), values).removeprefix("; "))
+        return bool(entry) and len(self.faults) == before
+
+    def _repeats(self, repeats: int | None) -> int | None:
+        if repeats is not None and repeats < 1:
+            self._fault(("repeats",), f"expected a whole number ≥ 1, got {repeats}")
+        return repeats
+
+    def _label(self, text: str) -> str:
+        try:
+            return label(text, "")
+        except ConfigError as error:
+            self._fault(("label",), error.message)
+            return ""
+
+    def _where(self, path: _KeyPath) -> str:
+        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+        return f"{self.document.source}:{self.document.line(path)}: {keys}"
+
+    def _fault(self, path: _KeyPath, message: str, hint: str = "") -> None:
+        self.faults.append(ConfigError(message, where=self._where(path), hint=hint))
+
+
+def _values_of(lists: list[Axis]) -> dict[str, set[Any]]:
+    values: dict[str, set[Any]] = {}
+    for name, value in (item for alternatives in lists for one in alternatives for item in one.items()):
+        values.setdefault(name, set()).add(value)
+    return values

@@ -7,17 +7,18 @@ varies: these are part of the spec and take precedence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import product
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
 
-__all__ = ["RunSpec", "as_written", "cells", "resolve"]
+__all__ = ["RunSpec", "Skipped", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
 
+_NAMED = 3
+"""Skipped configurations that a note names for one reason."""
 _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0}
 
 
@@ -70,6 +71,46 @@ class RunSpec:
         return {**self.options, **self.env}
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A configuration that a bench leaves out because it is impossible, and the reason in one line.
+
+    ``choices`` are its ``nodes`` and ``gpus``, and the values that differ between the requested configurations; options are
+    ``options.<name>``, variables ``env.<name>``.
+    """
+
+    framework: str
+    model: str
+    choices: Mapping[str, Any]
+    reason: str
+
+    def __str__(self) -> str:
+        """Return its name among the configurations of its bench."""
+        rest = {name: value for name, value in self.choices.items() if name not in ("nodes", "gpus")}
+        written = {name: "(not set)" if value is None else as_written(value) for name, value in rest.items()}
+        words = [f"{name.partition('.')[2] or name}={value}" for name, value in written.items()]
+        return " ".join([self.framework, self.model, f"{self.choices['nodes']}n{self.choices['gpus']}g", *words])
+
+
+def skipped_words(skipped: Iterable[Skipped]) -> list[str]:
+    """Return one text for each reason, with the first configurations that it concerns, and how many more there are."""
+    by_reason: dict[str, list[str]] = {}
+    for one in skipped:
+        by_reason.setdefault(one.reason, []).append(str(one))
+    texts = []
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        texts.append(f"skipped, because impossible: {'; '.join(names[:_NAMED])}{more}: {reason}")
+    return texts
+
+
+def impossible(framework: str, model: str, choices: Mapping[str, Any], error: ConfigError) -> Skipped:
+    """Return the configuration that ``error`` refuses. Raises the error if it is of another kind: a fault in a file."""
+    if error.kind != "config_invalid":
+        raise error
+    return Skipped(framework, model, choices, f"{error.where}: {error.message}" if error.where else error.message)
+
+
 def resolve(
     framework: Framework,
     model: str,
@@ -78,14 +119,17 @@ def resolve(
     choices: Mapping[str, Any],
     run_file: Mapping[str, Any] | None = None,
     sets: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> RunSpec:
-    """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``.
+    """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``, ``env`` from ``--env``.
 
-    ``choices`` must hold ``nodes`` and ``gpus``; any other value that is None or missing falls back to the run file, then to
-    the framework. Raises ConfigError for a model, type, loader, option or number that the framework does not support.
+    The three together with ``run_file`` must hold ``nodes`` and ``gpus``; any other value that is None or missing falls back to
+    the run file, then to the framework. The run file has options and variables as mappings under ``options`` and ``env``.
+    Raises ConfigError for a model, type, loader, option or number that the framework does not support.
     """
     file_values = dict(run_file or {})
-    _check_fixed(framework, {**file_values, **choices})
+    for key in framework.measure.fixed:
+        _check_fixed(framework, key, {**file_values, **choices}.get(key))
     if model not in framework.models:
         raise ConfigError(
             f"{framework.name} has no model {model!r}",
@@ -93,7 +137,7 @@ def resolve(
             hint=f"it has {', '.join(framework.models)}{nearest(model, framework.models)}",
         )
     values: dict[str, Any] = {}
-    origins: dict[str, str] = {"model": "command line", "framework": "command line"}
+    origins: dict[str, str] = {"model": "command line", "framework": choices.get("framework_origin", "command line")}
     for key in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s"):
         if choices.get(key) is not None:
             values[key], origins[key] = choices[key], choices.get(f"{key}_origin", "command line")
@@ -101,49 +145,86 @@ def resolve(
             values[key], origins[key] = file_values[key], "run file"
         else:
             values[key], origins[key] = framework.default(key, device)
-    _check_numbers(values)
-    if values["loader"] not in framework.loaders:
-        raise ConfigError(
-            f"expected one of {', '.join(framework.loaders)} for {framework.name}, got {values['loader']!r}", where="--loader"
-        )
-    framework.dtype_flag(values["dtype"], device)
-    options = _options(framework, device, file_values.get("options", {}), sets or {}, origins)
-    return RunSpec(framework=framework.name, model=model, device=device, options=options, origins=origins, **values)
-
-
-def _check_fixed(framework: Framework, choices: Mapping[str, Any]) -> None:
-    for key in framework.measure.fixed:
-        if choices.get(key) is not None:
-            message = f"{framework.name} measures {framework.measure.noun} and takes no such value, got {choices[key]!r}"
-            raise ConfigError(message, where=f"--{key.replace('_', '-')}", hint="leave it out")
-
-
-def _check_numbers(values: Mapping[str, Any]) -> None:
-    for key, least in _COUNTS.items():
-        if not isinstance(values[key], int) or isinstance(values[key], bool) or values[key] < least:
-            raise ConfigError(f"expected a whole number ≥ {least}, got {values[key]!r}", where=f"--{key.replace('_', '-')}")
+    for key, value in values.items():
+        _check_number(key, value)
     if values["steps"] <= values["warmup_steps"]:
         raise ConfigError(
             f"expected more steps than the {values['warmup_steps']} warm-up steps, got {values['steps']}",
             where="--steps",
             hint="--steps includes the warm-up; the steps after it are measured",
         )
-    timeout_s = values["timeout_s"]
-    if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not 0 < timeout_s < float("inf"):
-        raise ConfigError(f"expected seconds above 0, got {values['timeout_s']!r}", where="--timeout")
+    _check_loader(framework, values["loader"])
+    framework.dtype_flag(values["dtype"], device)
+    options = _options(framework, device, file_values.get("options", {}), sets or {}, origins)
+    variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
+    variables |= {name: (value, "command line") for name, value in (env or {}).items()}
+    origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
+    return RunSpec(
+        framework=framework.name,
+        model=model,
+        device=device,
+        options=options,
+        env={name: value for name, (value, _) in sorted(variables.items())},
+        origins=origins,
+        **values,
+    )
+
+
+def check_value(framework: Framework, device: str, name: str, value: Any) -> None:
+    """Raise ConfigError if no configuration of this framework can have this value, whatever its other values and its device.
+
+    ``name`` is a field of `RunSpec`, ``options.<name>`` or ``env.<name>``.
+    """
+    kind, _, option = name.partition(".")
+    _check_number(name, value)
+    _check_fixed(framework, name, value)
+    if kind == "options":
+        _check_option(framework, option)
+        framework.options[option].parse(option, value)
+    elif name == "loader":
+        _check_loader(framework, value)
+    elif name == "dtype" and not any(value in table for table in framework.dtypes.values()):
+        framework.dtype_flag(value, device)
+
+
+def _check_fixed(framework: Framework, key: str, value: Any) -> None:
+    if key in framework.measure.fixed and value is not None:
+        message = f"{framework.name} measures {framework.measure.noun} and takes no such value, got {value!r}"
+        raise ConfigError(message, where=f"--{key.replace('_', '-')}", hint="leave it out")
+
+
+def _check_number(key: str, value: Any) -> None:
+    least = _COUNTS.get(key)
+    if least is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        raise ConfigError(f"expected a whole number ≥ {least}, got {value!r}", where=f"--{key.replace('_', '-')}")
+    if key == "timeout_s" and (not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf")):
+        raise ConfigError(f"expected seconds above 0, got {value!r}", where="--timeout")
+
+
+def _check_loader(framework: Framework, loader: str) -> None:
+    if loader not in framework.loaders:
+        raise ConfigError(
+            f"expected one of {', '.join(framework.loaders)} for {framework.name}, got {loader!r}",
+            where="--loader",
+            hint=nearest(loader, framework.loaders).removeprefix("; "),
+        )
+
+
+def _check_option(framework: Framework, name: str) -> None:
+    if name not in framework.options:
+        raise ConfigError(
+            f"{framework.name} has no option {name!r}",
+            where=f"--set {name}",
+            hint=f"it has {', '.join(f'{k}={o.default}' for k, o in framework.options.items())}"
+            f"{nearest(name, framework.options)}",
+        )
 
 
 def _options(
     framework: Framework, device: str, from_file: Mapping[str, Any], sets: Mapping[str, str], origins: dict[str, str]
 ) -> dict[str, Any]:
     for name in (*from_file, *sets):
-        if name not in framework.options:
-            raise ConfigError(
-                f"{framework.name} has no option {name!r}",
-                where=f"--set {name}",
-                hint=f"it has {', '.join(f'{k}={o.default}' for k, o in framework.options.items())}"
-                f"{nearest(name, framework.options)}",
-            )
+        _check_option(framework, name)
     values = {}
     for name, option in framework.options.items():
         if name in sets:
@@ -156,21 +237,6 @@ def _options(
             values[name], origin = option.default, f"{framework.name} default"
         origins[f"options.{name}"] = origin
     return values
-
-
-def cells(axes: Mapping[str, Sequence[Any]], shapes: Sequence[tuple[int, int]]) -> tuple[dict[str, Any], ...]:
-    """Return every combination of the axes with every (nodes, gpus) shape, in the given order; shapes vary fastest.
-
-    >>> cells({"dtype": ["fp32", "fp16"]}, [(1, 1), (4, 8)])[1]
-    {'dtype': 'fp32', 'nodes': 4, 'gpus': 8}
-    """
-    names = list(axes)
-    combinations = product(*(axes[name] for name in names))
-    return tuple(
-        dict(zip(names, values, strict=True)) | {"nodes": nodes, "gpus": gpus}
-        for values in combinations
-        for nodes, gpus in shapes
-    )
 
 
 def as_written(value: Any) -> str:

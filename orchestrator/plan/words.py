@@ -1,21 +1,26 @@
-"""Parse values of command-line options: comma-separated lists, shapes, percentages, durations.
+"""Parse values of command-line options: comma-separated lists, shapes, assignments, percentages, durations.
 
 Each function raises ConfigError with the option, the expected form, and the given text.
 
 >>> words("fp32, fp16,"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1.5h", "--budget")
 (('fp32', 'fp16'), (1, 2, 4), ((1, 8), (4, 8)), 5400.0)
+>>> assignments(["bucket_mb=25,100", "sizes='1024,4096'"], "--set")
+{'bucket_mb': ('25', '100'), 'sizes': ('1024,4096',)}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["assignments", "numbers", "seconds", "shapes", "share", "words"]
+__all__ = ["assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "single", "words"]
 
+_LONGEST_LABEL = 80
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
+_VALUE = re.compile(r"""[ ]*(?:"((?:[^"]|"")*)"|'((?:[^']|'')*)')[ ]*(?=,|$)|([^,]*)""", re.DOTALL)
+"""A value in quotes, in which a doubled quote stands for one, or the text up to the next comma."""
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -63,14 +68,75 @@ def _positive(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0 else None
 
 
-def assignments(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` pairs as a mapping. A key with two different values is an error."""
-    values: dict[str, str] = {}
+def assignments(pairs: Sequence[str], option: str) -> dict[str, tuple[str, ...]]:
+    """Return the values of each key of ``key=value`` or ``key=value,value``. Quotes around a value keep the commas in it.
+
+    A key that is given twice is an error.
+    """
+    values: dict[str, tuple[str, ...]] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
+        key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise ConfigError(f"expected key=value, got {pair!r}", where="--set")
-        if values.get(key, value) != value:
-            raise ConfigError(f"{key} is set twice, to {values[key]!r} and {value!r}", where="--set")
-        values[key] = value
+            raise ConfigError(f"expected key=value, got {pair!r}", where=option)
+        listed = _values(key, text, option)
+        if values.get(key, listed) != listed:
+            before, now = (",".join(map(quoted, several)) for several in (values[key], listed))
+            hint = f"to measure both, write {option} {key}={before},{now}"
+            raise ConfigError(f"{key} is set twice, to {before!r} and {now!r}", where=option, hint=hint)
+        values[key] = listed
     return values
+
+
+def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]:
+    """Return the one value of each key of `assignments`. A list of several is an error."""
+    for key, several in values.items():
+        if len(several) > 1:
+            hint = "put quotes around a value that contains a comma"
+            raise ConfigError(f"expected one value, got {','.join(map(quoted, several))}", where=f"{option} {key}", hint=hint)
+    return {key: several[0] for key, several in values.items()}
+
+
+def quoted(value: str) -> str:
+    """Return a value as it is written in a list of `assignments`: in quotes if it would otherwise be read differently.
+
+    >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
+    ('1024', '"1024,4096"', '"say ""hi"", twice"')
+    """
+    is_plain = value and "," not in value and value.strip(" ") == value and value[0] not in "\"'"
+    return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+
+def _values(key: str, text: str, option: str) -> tuple[str, ...]:
+    if "," not in text and text.strip(" ")[:1] not in ("'", '"'):
+        return (text,)
+    values, at = [], 0
+    while at <= len(text):
+        match = _VALUE.match(text, at)
+        assert match  # its last alternative matches any text
+        double, apostrophe, plain = match.groups()
+        if plain is not None and not plain.strip(" "):
+            hint = 'write "" for an empty value'
+            raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=f"{option} {key}", hint=hint)
+        if plain is not None and plain.strip(" ")[0] in "\"'":
+            hint = "quotes are at both ends of a value; in it, write a quote of the same kind twice"
+            raise ConfigError(
+                f"expected a closing quote and then a comma or the end, got {text!r}", where=f"{option} {key}", hint=hint
+            )
+        values.append(
+            double.replace('""', '"')
+            if double is not None
+            else apostrophe.replace("''", "'")
+            if apostrophe is not None
+            else plain.strip(" ")
+        )
+        at = match.end() + 1
+    return tuple(dict.fromkeys(values))
+
+
+def label(text: str, where: str) -> str:
+    """Return the label of a bench: one line of at most 80 characters, without spaces around it; it may be empty."""
+    stripped = text.strip()
+    if not stripped.isprintable() or len(stripped) > _LONGEST_LABEL:
+        shown = repr(stripped if len(stripped) <= _LONGEST_LABEL else f"{stripped[:_LONGEST_LABEL]}…")
+        raise ConfigError(f"expected one line of at most {_LONGEST_LABEL} printable characters, got {shown}", where=where)
+    return stripped

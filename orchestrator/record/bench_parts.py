@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.inventory import Host
 from orchestrator.inventory.secrets import SHOWN, hidden
-from orchestrator.plan import Knob, RunSpec
+from orchestrator.plan import Knob, RunSpec, Skipped
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record.recorded_spec import spec_of
 
@@ -29,6 +29,7 @@ __all__ = [
     "names",
     "plain",
     "planned_with",
+    "skipped",
     "text",
     "texts",
     "tune",
@@ -187,6 +188,19 @@ def _whole(value: Any) -> int:
 def cells(value: Any) -> tuple[RunSpec, ...]:
     """Return the cells of a bench."""
     return tuple(spec_of(_object(cell)["spec"], cell.get("origins", {})) for cell in value)
+
+
+def skipped(value: Any) -> tuple[Skipped, ...]:
+    """Return the configurations that a bench skips."""
+    return tuple(_skipped(_object(one)) for one in value)
+
+
+def _skipped(written: Mapping[str, Any]) -> Skipped:
+    choices = _object(written["choices"])
+    _whole(choices["nodes"]), _whole(choices["gpus"])
+    if odd := [name for name, part in choices.items() if not isinstance(part, (int, float, str, type(None)))]:
+        raise TypeError(f"got no number or text for {', '.join(odd)}")
+    return Skipped(text(written["framework"]), text(written["model"]), choices, text(written["reason"]))
 
 
 def entries(value: Any) -> dict[str, PlanEntry]:

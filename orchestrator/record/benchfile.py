@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError
 from orchestrator.inventory import Host
-from orchestrator.plan import Limits, RunSpec, Schedule
+from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
@@ -30,7 +30,7 @@ class BenchRecord:
     ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
     None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
     frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
-    runs that the bench ended without.
+    runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible.
     """
 
     bench_id: str
@@ -50,6 +50,8 @@ class BenchRecord:
     tune: TuneRecord | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    label: str = ""
+    skipped: tuple[Skipped, ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -92,6 +94,10 @@ class BenchRecord:
         }
         if self.tune:
             content["tune"] = asdict(self.tune)
+        if self.label:
+            content["label"] = self.label
+        if self.skipped:
+            content["skipped"] = [asdict(one) for one in self.skipped]
         return content | {name: list(texts) for name in ("notes", "left_out") if (texts := getattr(self, name))}
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
@@ -168,6 +174,8 @@ def bench_record(
         limits=limits,
         planned_with=PlannedWith.of(hosts, secrets, plan.folders),
         tune=tune,
+        label=plan.label,
+        skipped=plan.skipped,
     )
     return record.planned(plan, plan.planned())
 
@@ -191,6 +199,8 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "tune": ("tune", parts.tune),
     "notes": ("notes", parts.texts),
     "left_out": ("left_out", parts.texts),
+    "label": ("label", parts.text),
+    "skipped": ("skipped", parts.skipped),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}
@@ -200,5 +210,6 @@ _EXPECTED = {
     "cells": "a list of specs with the origins of their values",
     "plan": "the cell and the repeat of each run",
     "tune": "the record of a tune",
+    "skipped": "a list of configurations with the reasons why they are impossible",
 }
 assert set(_READERS) == {item.name for item in fields(BenchRecord)}

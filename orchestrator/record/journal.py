@@ -20,7 +20,7 @@ from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.record.state_file import damaged, json_bytes, read_bytes
 from orchestrator.strictjson import strict_json
 
-__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller"]
+__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller", "pruned_hosts"]
 
 _MOST_BYTES = 1 << 30
 
@@ -50,6 +50,7 @@ class Event:
     LEFT_OUT = "left_out"
     SUPERSEDED = "superseded"
     REREAD = "reread"
+    PRUNED = "pruned"
 
 
 ENDS = (Event.FINISHED, Event.FAILED, Event.LOST, Event.INTERRUPTED)
@@ -76,6 +77,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     Event.LEFT_OUT: ("run", "host", "names"),
     Event.SUPERSEDED: ("run", "by"),
     Event.REREAD: ("run", "framework", "digest"),
+    # by a command without a controller: the files of a run were removed from these hosts
+    Event.PRUNED: ("run", "hosts"),
 }
 """The fields that each event may have in addition to its name and time."""
 
@@ -182,10 +185,20 @@ def begun_runs(entries: Iterable[Entry]) -> frozenset[str]:
     return frozenset(entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED))
 
 
+def pruned_hosts(entries: Iterable[Entry]) -> dict[str, set[str]]:
+    """Return the hosts from which each run has been removed, by run id."""
+    hosts: dict[str, set[str]] = {}
+    for entry in entries:
+        names = entry.fields.get("hosts")
+        if entry.event == Event.PRUNED and isinstance(names, list):
+            hosts.setdefault(entry.run, set()).update(map(str, names))
+    return hosts
+
+
 def last_controller(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Return the events of the last controller of a bench; if it ended normally, the last event says how."""
     begun = [index for index, entry in enumerate(entries) if entry.event == Event.BEGUN]
-    return entries[begun[-1] :] if begun else []
+    return [entry for entry in entries[begun[-1] :] if entry.event != Event.PRUNED] if begun else []
 
 
 def _whole_lines(file: int) -> int:

@@ -63,7 +63,8 @@ def reopen(bench: BenchDir) -> Reopened:
         entry = record.plan[run_id]
         spec = record.cells[entry.cell]
         runs[run_id] = PlannedRun(run_id, entry.repeat, spec, folders[spec.framework], record.bench_id)
-    return Reopened(Bench(record.bench_id, record.cells, folders, record.schedule), runs, hosts, inventory, record.limits)
+    plan = Bench(record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label)
+    return Reopened(plan, runs, hosts, inventory, record.limits)
 
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:

@@ -11,6 +11,7 @@ from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.planned import Counts
+from orchestrator.results.series import Group
 from orchestrator.results.summary import Row, Summary
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "number",
     "reach",
     "repeats",
+    "series_tables",
     "sheet_tables",
     "tables",
 ]
@@ -40,7 +42,10 @@ _WIDEST = 17
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One series, or one grid of a sheet, ready to be printed. Every text is on one line and without control characters."""
+    """Rows in one table, or one grid of a sheet, ready to be printed. Every text is on one line and without control characters.
+
+    The first ``keys`` columns tell its rows apart; 0 if that is not known.
+    """
 
     title: str
     head: tuple[str, ...]
@@ -48,11 +53,18 @@ class Table:
     footnotes: tuple[str, ...]
     simulated: bool
     columns: tuple[str, ...] = COLUMNS
+    keys: int = 0
 
 
 def tables(summary: Summary) -> tuple[Table, ...]:
+    """Return one table per framework, model, dtype and device; other values that differ are columns after the case."""
+    return tuple(_table(group, summary) for group in summary.groups())
+
+
+def series_tables(summary: Summary) -> tuple[Table, ...]:
     """Return one table per series, in the summary's order."""
-    return tuple(_table(series, rows, _baseline_line(summary, series)) for series, rows in summary.by_series().items())
+    groups = (Group(series, (), rows) for series, rows in summary.by_series().items())
+    return tuple(_table(group, summary) for group in groups)
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
@@ -89,15 +101,25 @@ def _shown(value: str | int | float | None) -> str:
     return one_line(str(value))
 
 
-def _table(series: str, rows: Sequence[Row], baseline_line: str) -> Table:
+def _table(group: Group, summary: Summary) -> Table:
     footnotes: dict[str, int] = {}
-    marks = []
-    for row in rows:
+    lines = []
+    for row in group.rows:
         texts = [one_line(text) for text in (*row.qualifications, *row.failures)]
-        marks.append(" ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts))
-    lines = tuple((*cells(row), mark) for row, mark in zip(rows, marks, strict=True))
-    head = (baseline_line, *_hardware_lines(rows))
-    return Table(title(series, rows[0].simulated), head, lines, tuple(footnotes), any(row.simulated for row in rows))
+        mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
+        name, *numbers = cells(row)
+        lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
+    head = (_baseline_line(group, summary), *_hardware_lines(group.rows))
+    columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
+    return Table(
+        title=title(group.title, group.rows[0].simulated),
+        head=head,
+        rows=tuple(lines),
+        footnotes=tuple(footnotes),
+        simulated=any(row.simulated for row in group.rows),
+        columns=(COLUMNS[0], *columns, *COLUMNS[1:]),
+        keys=1 + len(columns),
+    )
 
 
 def title(series: str, simulated: bool) -> str:
@@ -156,12 +178,17 @@ def reach(interval: Interval | None) -> str:
     return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
 
 
-def _baseline_line(summary: Summary, series: str) -> str:
-    row, divisor = summary.baseline.get(series), summary.divisor(series)
-    if row is None or divisor is None:
+def _baseline_line(group: Group, summary: Summary) -> str:
+    series = dict.fromkeys(row.series for row in group.rows)
+    measured = [name for name in series if summary.divisor(name) is not None]
+    if not measured:
         return "no baseline: no speedup"
-    statistic = " (median)" if summary.of_medians else ""
-    return f"baseline {row.shape}: {number(divisor)} samples/s{statistic}, n={row.n}"
+    base = summary.baseline[measured[0]]
+    if len(series) == 1:
+        statistic = " (median)" if summary.of_medians else ""
+        return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} samples/s{statistic}, n={base.n}"
+    same = f"baseline {base.shape} of the same {', '.join(map(one_line, group.columns))}"
+    return same if len(measured) == len(series) else f"{same}; without one, no speedup"
 
 
 def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

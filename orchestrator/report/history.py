@@ -16,17 +16,21 @@ from orchestrator.report.text import one_line
 
 __all__ = ["document", "render"]
 
-SCHEMA = 2
-"""1: first version. 2: benches without speeds."""
+SCHEMA = 3
+"""1: first version. 2: benches without speeds. 3: labels."""
 _COLUMNS = ("when", "bench", "case", "n", "speed", "speed 95%", "notes", "hardware")
 _DROPPED = (("hardware",), ("when",), ("speed 95%",))
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
-    """Print a table per series, as wide as the console; ``notes`` is the number of qualifications."""
-    for series in sorted({cell.series for cell in cells}):
+    """Print a table per series, as wide as the console; ``notes`` is the number of qualifications.
+
+    Cells of equal specs are in one table: that of the newest one, because a series names only what differs within its bench.
+    """
+    newest = {cell.spec: cell.series for cell in cells}
+    for series in sorted(set(newest.values())):
         console.print(Text(one_line(series), style="bold"))
-        rows = sorted((cell for cell in cells if cell.series == series), key=lambda cell: (len(cell.shape), cell.shape))
+        rows = sorted((cell for cell in cells if newest[cell.spec] == series), key=lambda cell: (len(cell.shape), cell.shape))
         console.print(
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
         )
@@ -44,5 +48,6 @@ def document(cells: Sequence[PastCell], whole: History) -> str:
 def _row(cell: PastCell) -> tuple[str, ...]:
     when = cell.created[:16].replace("T", " ")
     numbers = (repeats(cell.n, cell.failed), number(cell.speed), reach(cell.interval))
-    texts = (when, cell.bench_id, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
+    bench = f"{cell.bench_id} {cell.label}" if cell.label else cell.bench_id
+    texts = (when, bench, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
     return tuple(map(one_line, texts))

@@ -34,7 +34,9 @@ _GAP = 2
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print one table per series and per grid of a sheet with its footnotes, then the notes, as wide as the console."""
+    """Print the label, the tables with their footnotes, then the notes, as wide as the console."""
+    if summary.label:
+        console.print(Text(one_line(summary.label), style="bold underline"))
     for table in (*tables(summary), *(table for sheet in summary.sheets for table in sheet_tables(sheet))):
         console.print(_drawn(table, console), soft_wrap=False)
         for number, footnote in enumerate(table.footnotes, start=1):
@@ -51,7 +53,7 @@ def _drawn(table: Table, console: Console) -> Group:
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
     elsewhere = "orch summarize --format markdown, csv or json"
-    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console, elsewhere)
+    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console, elsewhere, table.keys)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 
@@ -61,11 +63,13 @@ def fitting(
     dropped: Sequence[Collection[str]],
     console: Console,
     elsewhere: str,
+    keys: int = 0,
 ) -> Group:
     """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left out one by one until it fits.
 
     A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If the rest is still too wide,
-    it continues in further tables that repeat the columns that tell the rows apart: no number is ever cut.
+    it continues in further tables that repeat the columns that tell the rows apart, the first ``keys`` if that is known: no
+    number is ever cut.
     """
     if not titles:
         return Group()
@@ -75,7 +79,7 @@ def fitting(
         if _width(kept.values()) <= console.width:
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}
-    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, _keys(rows), console.width)]
+    stacked: list[RichTable | Text] = [_columns(part) for part in _stacked(kept, keys or _keys(rows), console.width)]
     if hidden := ", ".join(name for name in columns if name not in kept):
         note = f"hidden at {console.width} columns: {hidden}; COLUMNS={needed} shows them, or {elsewhere}"
         stacked.append(Text(note, style="dim"))

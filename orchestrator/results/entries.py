@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
+from orchestrator.results.numbers.intervals import Interval
 
-__all__ = ["Entry", "Sheet"]
+__all__ = ["Entry", "Row", "Sheet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,32 @@ class Entry:
     failures: tuple[str, ...]
     run_ids: tuple[str, ...]
     hardware: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Entry):
+    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0.
+
+    ``speed`` is the typical speed of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average_speed`` and
+    ``median_speed`` describe the repeats as they are, and ``speed_deviation`` is their sample standard deviation. ``series``
+    describes what a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no
+    interval of its speedup, which is 1 by definition.
+    """
+
+    loader: str
+    batch_size: int
+    average_speed: float | None
+    median_speed: float | None
+    min_speed: float | None
+    max_speed: float | None
+    speed_deviation: float | None
+    speed: float | None
+    speed_interval: Interval | None
+    speedup: float | None
+    speedup_interval: Interval | None
+    efficiency: float | None
+    efficiency_interval: Interval | None
+    repeats: tuple[Repeat, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.plan import Skipped
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.manifest import read_manifest
 from orchestrator.results.run import NEVER_RUN, REREAD, RESUME, RETRY, RUNNING, RunResult
@@ -37,12 +38,16 @@ class Counts:
 class Planned:
     """The planned runs of a bench: a result for each, their counts, and what is missing (``note``), empty if nothing is.
 
+    ``skipped`` are the configurations that the bench left out because they are impossible, ``label`` is its own.
+
     Runs that were never started are in the counts, but have no result if no run of their framework shows what it measures.
     """
 
     results: tuple[RunResult, ...]
     counts: Counts
     note: str
+    label: str = ""
+    skipped: tuple[Skipped, ...] = ()
 
 
 def counted(results: Sequence[RunResult]) -> Counts:
@@ -81,7 +86,8 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
         planned.append(replace(run, repeated_by=RESUME))
     counts = counted(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
-    return Planned(tuple(planned), counts, _note(record.bench_id, planned, counts, is_held))
+    note = _note(record.bench_id, planned, counts, is_held)
+    return Planned(tuple(planned), counts, note, record.label, record.skipped)
 
 
 def _is_over(bench: BenchDir, result: RunResult) -> bool:

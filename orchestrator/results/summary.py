@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.plan import RunSpec
-from orchestrator.plan.spec import as_written
-from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, Repeat, _order, cells_of
-from orchestrator.results.entries import Entry, Sheet
+from orchestrator.plan import Skipped
+from orchestrator.plan.spec import skipped_words
+from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
+from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.hardware import (
     conditions_of,
     differing_facts,
@@ -27,12 +27,12 @@ from orchestrator.results.hardware import (
     unsteady_in,
 )
 from orchestrator.results.numbers.drift import Drift, Estimate, drift_of, typical_ratio, typical_speed
-from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup, spread
 from orchestrator.results.planned import Counts, Planned, counted
 from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
+from orchestrator.results.series import Group, choice, differing_names, grouped, series_of
 from orchestrator.results.sheets import content_of
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
@@ -42,37 +42,12 @@ WIDE_SPREAD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Entry):
-    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0.
-
-    ``speed`` is the typical speed of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average_speed`` and
-    ``median_speed`` describe the repeats as they are, and ``speed_deviation`` is their sample standard deviation. ``series``
-    describes what a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no
-    interval of its speedup, which is 1 by definition.
-    """
-
-    loader: str
-    batch_size: int
-    average_speed: float | None
-    median_speed: float | None
-    min_speed: float | None
-    max_speed: float | None
-    speed_deviation: float | None
-    speed: float | None
-    speed_interval: Interval | None
-    speedup: float | None
-    speedup_interval: Interval | None
-    efficiency: float | None
-    efficiency_interval: Interval | None
-    repeats: tuple[Repeat, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Summary:
     """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
     ``drift`` is by how much faster the last run would be than the first because of the drift that was taken out of the typical
-    speeds, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out."""
+    speeds, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out. ``label`` is the
+    bench's; ``skipped`` are the configurations that it left out as impossible."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -81,12 +56,18 @@ class Summary:
     runs: Counts | None = None
     drift: float = 0.0
     of_medians: bool = False
+    label: str = ""
+    skipped: tuple[Skipped, ...] = ()
 
     def divisor(self, series: str) -> float | None:
         """Return the speed of the baseline of a series that its speedups are divided by, in samples/s; None without one."""
         if (base := self.baseline.get(series)) is None:
             return None
         return base.median_speed if self.of_medians else base.speed
+
+    def groups(self) -> tuple[Group, ...]:
+        """Return the rows by the tables in which they are shown."""
+        return grouped(self.rows)
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
@@ -99,9 +80,10 @@ def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
 
 
 def lacking(summary: Summary, planned: Planned) -> Summary:
-    """Return the table of a bench with the counts of its planned runs, and first among its notes what is missing."""
-    notes = (planned.note, *summary.notes) if planned.note else summary.notes
-    return replace(summary, notes=notes, runs=planned.counts)
+    """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing."""
+    missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
+    notes = (*missing, *summary.notes)
+    return replace(summary, notes=notes, runs=planned.counts, label=planned.label, skipped=planned.skipped)
 
 
 def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_medians: bool = False) -> Summary:
@@ -115,8 +97,8 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
         raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
     unknown = sorted(run.run_id for run in results if run.spec is None)
     every = cells_of(results)
-    differing, typical = _differing(every), _typical_repeats(every)
-    series = {id(cell): _series(cell, differing) for cell in every}
+    differing, typical = differing_names(every), _typical_repeats(every)
+    series = {id(cell): series_of(cell, differing) for cell in every}
     sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in every if not cell.measure.has_speed]
     cells = [cell for cell in every if cell.measure.has_speed]
     families = _families(cells)
@@ -145,36 +127,6 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, drift.total, of_medians)
 
 
-def _differing(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the names of options and lengths that differ between cells, and of options that were set explicitly."""
-    values: dict[str, set[str]] = {}
-    names = {name for cell in cells for name in cell.spec.settings}
-    for cell in cells:
-        for name in (*names, *_LENGTH):
-            values.setdefault(name, set()).add(repr(_choice(cell.spec, name)))
-    with_origin = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
-    chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
-    return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
-
-
-def _choice(spec: RunSpec, name: str) -> Any:
-    return getattr(spec, name) if name in _LENGTH else spec.settings.get(name)
-
-
-def _series(cell: Cell, differing: Sequence[str]) -> str:
-    """Return a description of what a cell shares with its baseline: ``pytorch resnet50 fp16 b128 synthetic``."""
-    spec = cell.spec
-    words = [spec.framework, spec.model, spec.dtype]
-    if cell.measure.has_speed:
-        words += [f"b{spec.batch_size}", spec.loader]
-    if spec.device != "cuda":
-        words.append(spec.device)
-    words += [f"{name}={as_written(spec.settings[name])}" for name in differing if name in spec.settings]
-    if cell.simulated:
-        words.append("simulated")
-    return " ".join(words)
-
-
 def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
     """Return, by ``id`` of each cell, all cells that differ from it only in shape and length, including the cell itself."""
     keys = {id(cell): cell.key(*_SHAPE, *_LENGTH) for cell in cells}
@@ -199,11 +151,6 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     if any(run.state == RUNNING for run in tried):
         return f"{series}: no speedup yet, because no 1n1g run is over"
     return f"{series}: no speedup, because there is no good 1n1g run; {retry if tried else rerun}"
-
-
-def _is_chosen(spec: RunSpec, name: str) -> bool:
-    """Return True if the value was set explicitly; a value of unknown origin counts as set."""
-    return " default" not in spec.origins.get(name, "")
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
@@ -280,7 +227,7 @@ def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tu
     counts = counted(cell.runs)
     return {name: getattr(cell.spec, name) for name in names} | {
         "series": series,
-        "options": {name: _choice(cell.spec, name) for name in differing},
+        "options": {name: choice(cell.spec, name) for name in differing},
         "simulated": cell.simulated,
         "n": counts.measured,
         **{name: getattr(counts, name) for name in ("planned", "failed", "interrupted", "running", "never_run")},

@@ -195,3 +195,15 @@ def test_a_log_that_no_pattern_matches_is_no_damage(tmp_path: Path) -> None:
 
     assert whole.damaged == {}
     assert [(cell.bench_id, cell.speed, cell.n, cell.failed) for cell in whole.cells] == [("b1", None, 0, 1)]
+
+
+def test_equal_specs_are_in_one_table_whatever_their_benches_varied(project: Path) -> None:
+    old, new = read(project)
+    new = replace(new, series=f"{old.series} mb=25")
+    other = replace(new, bench_id="c", series=f"{old.series} mb=50", spec="{}")
+    console = Console(file=io.StringIO(), width=150, color_system=None)
+    report.render([old, new, other], console)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
+    assert lines[0][-1] == "mb=25" and [line[2] for line in lines[2:4]] == ["b", "a"]
+    assert lines[4][-1] == "mb=50" and lines[6][2] == "c"

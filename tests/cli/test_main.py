@@ -83,7 +83,7 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --set =5", "orch: --set: expected key=value, got '=5'"),
         ("resnet50 --set image_size=64 --set image_size=32", "orch: --set: image_size is set twice, to '64' and '32'"),
         ("resnet50 --set image_size=tall", "orch: --set image_size: expected a whole number ≥ 32, got 'tall'"),
-        ("allreduce --nodes 2 --set sizes=1024,0",
+        ("allreduce --nodes 2 --set sizes='1024,0'",
          "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
@@ -119,8 +119,8 @@ def test_every_fault_of_an_inventory_is_reported_with_file_line_and_key(project:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. valid keys: batch_size, dtype, loader"),
-        ("options: {image_size: 1}\n", "--set image_size: expected a whole number ≥ 32, got '1'"),
+        ("dtype: fp16\ncolour: red\n", "choices.yaml:2: unknown key colour. valid keys: framework, dtype, batch_size"),
+        ("options: {image_size: 1}\n", "orch: choices.yaml:1: options.image_size: expected a whole number ≥ 32, got '1'"),
         ("a: 1\na: 2\n", "choices.yaml:2"),
         ("timeout_s: .inf\n", "got '.inf'"),
     ],
@@ -276,6 +276,32 @@ def test_who_stops_reading_our_output_gets_no_traceback(project: Project) -> Non
     done = subprocess.run(argv, cwd=project.path, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout.endswith("that is chosen when a run starts\n") and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "NCCL_IB_DISABLE"])
+def test_a_secret_variable_is_no_axis(project: Project, name: str) -> None:
+    (project.path / "inventory" / "cluster.yaml").write_text(
+        f"{INVENTORY}secrets: [NCCL_IB_DISABLE]\n".replace('"0"', "a-word")
+    )
+    said = project.refused("bench", "resnet50", "-f", "simulated", "--env", f"{name}=hush-hush", "--dry-run")
+    assert f"--env {name}: expected a variable that is not secret" in said and "hush" not in said
+
+
+def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(project: Project) -> None:
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,9", "--gpus", "1", "--env", "NCCL_ALGO=Ring,Tree")
+    done = project.orch(*words, "--dry-run")
+    assert done.returncode == 0, done
+    start = done.stdout.index("2 configurations are skipped, because they are impossible\n")
+    too_many = "--nodes: expected 9 hosts, 4 selected: no[1-4]"
+    assert done.stdout[start:].splitlines()[1:3] == [
+        f"  simulated resnet50 9n1g NCCL_ALGO=Ring: {too_many}", f"  simulated resnet50 9n1g NCCL_ALGO=Tree: {too_many}",
+    ]  # fmt: skip
+    for line in ("   env.NCCL_ALGO = Tree  (command line)", "export NCCL_ALGO=Tree"):
+        assert line in done.stdout.splitlines()
+    as_json = project.orch(*words, "--dry-run", "--json")
+    assert "skipped, because impossible: simulated resnet50 9n1g NCCL_ALGO=Ring; simulated" in as_json.stderr
+    assert {run["spec"]["env"]["NCCL_ALGO"] for run in json.loads(as_json.stdout)} == {"Ring", "Tree"}
+    assert too_many in project.refused(*words, "--strict", "--dry-run")
 
 
 def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_every_file(project: Project) -> None:

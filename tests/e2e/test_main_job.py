@@ -165,7 +165,7 @@ def test_collectives_on_two_nodes_are_a_table_of_bandwidths(controller: Controll
     """No framework is named and no baseline made; JSON, table and evidence agree."""
     needs("torch")
     done = controller.orch(
-        "bench", "allreduce", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--set", "sizes=1024,65536",
+        "bench", "allreduce", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--set", "sizes='1024,65536'",
         "--set", "size_seconds=0.1", timeout_s=110,
     )  # fmt: skip
     assert done.code == 0, done

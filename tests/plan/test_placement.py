@@ -15,7 +15,7 @@ from orchestrator.plan import placement as topology
 from orchestrator.plan.bench import ordered, run_name
 from orchestrator.plan.placement import ladder, place, taken
 from orchestrator.plan.schedule import ORDERS
-from orchestrator.plan.spec import RunSpec, cells
+from orchestrator.plan.spec import RunSpec
 from orchestrator.record.state_file import check_name
 
 
@@ -100,17 +100,6 @@ def test_the_ladder_of_the_reference_cluster() -> None:
     assert ladder(4, 8) == ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))
     assert ladder(3, 6) == ((1, 1), (1, 2), (1, 4), (1, 6), (2, 6), (3, 6))
     assert ladder(1, 1) == ((1, 1),)
-
-
-@given(st.dictionaries(st.sampled_from(["dtype", "loader", "batch_size"]), st.lists(st.integers(), min_size=1, unique=True)),
-       st.lists(st.tuples(st.integers(1, 4), st.integers(1, 8)), min_size=1, unique=True))  # fmt: skip
-def test_cells_are_every_combination_once(axes: dict[str, list[int]], shapes: list[tuple[int, int]]) -> None:
-    made = cells(axes, shapes)
-    count = len(shapes)
-    for values in axes.values():
-        count *= len(values)
-    assert len({tuple(sorted(cell.items())) for cell in made}) == len(made) == count
-    assert [(cell["nodes"], cell["gpus"]) for cell in made[: len(shapes)]] == shapes
 
 
 @given(st.integers(1, 8), st.integers(1, 6), st.sampled_from(ORDERS), st.integers(0, 1 << 32))

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from orchestrator import yamlfile
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan import request as module
+from orchestrator.plan.baselines import borrowable, without
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Knob, Option
 from orchestrator.plan.request import (
     Request,
     allows_numerics,
-    borrowable,
     check_measures,
     checked_specs,
     free_knobs,
     planned,
     request_of,
     tune_request,
-    without,
 )
+from orchestrator.plan.run_file import RunFile
 from orchestrator.plan.schedule import LEAST, MOST, Schedule
 from tests.support.mill import MILL
 
@@ -78,13 +78,16 @@ def test_the_example_of_the_module_is_true() -> None:
 def test_the_words_of_a_command_become_values() -> None:
     request = request_of(
         "resnet50", framework="mill,reader,mill", shape="1n1g,2x8", dtype="fp32,fp16", batch_size="8,16", loader="native",
-        single={"steps": 9}, sets=["seed=5"], repeats=3, order="random", until_ci="1%", max_repeats=9, budget="2h",
-        baseline=False, run_file=run_file("steps: 40\n"),
+        single={"steps": 9}, sets=["seed=5,6"], env=["NCCL_ALGO=Ring"], repeats=3, order="random", until_ci="1%", max_repeats=9,
+        budget="2h",
+        baseline=False, strict=True, label=" today ", run_file=run_file("steps: 40\nlabel: tomorrow\n"),
     )  # fmt: skip
     assert request == Request(
         "resnet50", shapes=((1, 1), (2, 8)), frameworks=("mill", "reader"),
-        axes={"batch_size": (8, 16), "dtype": ("fp32", "fp16"), "loader": ("native",)}, single={"steps": 9}, sets={"seed": "5"},
-        run_file={"steps": 40}, repeats=3, order="random", until_ci="1%", max_repeats=9, budget="2h", baseline=False,
+        axes={"batch_size": (8, 16), "dtype": ("fp32", "fp16"), "loader": ("native",), "options.seed": ("5", "6"),
+              "env.NCCL_ALGO": ("Ring",)},
+        single={"steps": 9}, run_file=RunFile({"steps": 40}, label="tomorrow"), repeats=3, order="random", until_ci="1%",
+        max_repeats=9, budget="2h", baseline=False, strict=True, label="today",
     )  # fmt: skip
 
 
@@ -105,8 +108,13 @@ def test_what_is_left_out_is_left_to_the_run_file_and_the_framework() -> None:
         ({"batch_size": "big"}, "--batch-size: expected whole numbers separated by commas, got 'big'"),
         ({"shape": "4-8"}, "--shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
         ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
-        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. valid keys: batch_size, "
-         "dtype, loader, steps, warmup_steps, timeout_s, repeats, options"),
+        ({"env": ["NCCL_ALGO"]}, "--env: expected key=value, got 'NCCL_ALGO'"),
+        ({"env": ["RANK=1"]},
+         "--env RANK: expected a variable that orch does not set itself, got RANK. use --nodes, --gpus or --shape"),
+        ({"label": "a\nb"}, "--label: expected one line of at most 80 printable characters, got 'a\\nb'"),
+        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. valid keys: framework, "
+         "dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, ladder, repeats, label, "
+         "include, exclude"),
     ],
 )  # fmt: skip
 def test_words_that_cannot_be_are_refused_with_their_option(words: dict[str, Any], message: str) -> None:
@@ -172,7 +180,7 @@ def test_of_several_frameworks_the_one_with_most_repeats_decides() -> None:
     [
         ({}, "all selected hosts", "inventory"),
         ({"nodes": "2"}, "command line", "inventory"),
-        ({"gpus": "2"}, "command line", "command line"),
+        ({"gpus": "2"}, "all selected hosts", "command line"),
         ({"shape": "2n2g"}, "command line", "command line"),
         ({"ladder": True}, "command line", "command line"),
     ],
@@ -224,6 +232,141 @@ def test_intervals_are_refused_of_what_measures_no_speed() -> None:
     )
 
 
+# ------------------------------------------------------------------ axes
+
+
+def settings(bench: Bench) -> list[tuple[Any, ...]]:
+    return [(spec.shape, spec.dtype, *spec.settings.values()) for spec in bench.cells]
+
+
+def test_options_and_variables_are_axes_as_dtypes_and_shapes_are() -> None:
+    request = request_of(
+        "resnet50", shape="1n1g,2n8g", sets=["seed=1,2", "layout=on"], env=["NCCL_ALGO=Ring,Tree"], baseline=False
+    )
+    assert settings(bench_of(request)) == [
+        (shape, "fp32", "on", seed, algorithm)
+        for seed in (1, 2) for algorithm in ("Ring", "Tree") for shape in ("1n1g", "2n8g")
+    ]  # fmt: skip
+    spec = bench_of(request).cells[0]
+    assert {name: spec.origins[name] for name in ("options.seed", "env.NCCL_ALGO")} == {
+        "options.seed": "command line", "env.NCCL_ALGO": "command line",
+    }  # fmt: skip
+
+
+def test_a_baseline_has_the_other_axes_of_its_configuration() -> None:
+    bench = bench_of(request_of("resnet50", shape="2n8g", sets=["seed=1,2"], env=["NCCL_ALGO=Ring,Tree"]))
+    assert settings(bench)[:4] == [
+        ("1n1g", "fp32", "auto", seed, algorithm) for seed in (1, 2) for algorithm in ("Ring", "Tree")
+    ]  # fmt: skip
+    assert borrowable(bench) == bench.cells[:4]
+
+
+def test_lists_of_a_run_file_are_axes_and_the_command_line_replaces_them() -> None:
+    document = run_file(
+        "nodes: [1, 2]\ngpus: 8\noptions: {seed: [1, 2]}\nenv: {NCCL_ALGO: [null, Tree]}\nsteps: 40\n"
+        "exclude:\n  - {nodes: 1, env: {NCCL_ALGO: Tree}}\ninclude:\n  - {nodes: 2, options: {seed: 2}, steps: 80}\n"
+    )
+    bench = bench_of(request_of("resnet50", run_file=document, baseline=False))
+    assert [(spec.shape, spec.options["seed"], dict(spec.env), spec.steps) for spec in bench.cells] == [
+        ("1n8g", 1, {}, 40), ("2n8g", 1, {}, 40), ("2n8g", 1, {"NCCL_ALGO": "Tree"}, 40),
+        ("1n8g", 2, {}, 40), ("2n8g", 2, {}, 80), ("2n8g", 2, {"NCCL_ALGO": "Tree"}, 80),
+    ]  # fmt: skip
+    assert bench.cells[0].origins["nodes"] == bench.cells[0].origins["options.seed"] == "run file"
+    bench = bench_of(request_of("resnet50", nodes="2", sets=["seed=7"], run_file=document, baseline=False))
+    assert [(spec.shape, spec.options["seed"], dict(spec.env)) for spec in bench.cells] == [
+        ("2n8g", 7, {}), ("2n8g", 7, {"NCCL_ALGO": "Tree"}),
+    ]  # fmt: skip
+    assert (bench.cells[0].origins["nodes"], bench.cells[0].origins["gpus"]) == ("command line", "run file")
+
+
+def test_a_ladder_and_frameworks_may_be_in_the_run_file() -> None:
+    document = run_file("ladder: true\nnodes: 2\ngpus: 2\nframework: [mill, reader]\n")
+    request = request_of("resnet50", run_file=document)
+    assert request.framework_names(lambda: "other") == ("mill", "reader")
+    assert cells_of(bench_of(request, FOLDER, READER)) == [
+        f"{name} {shape} fp32" for name in ("mill", "reader") for shape in ("1n1g", "1n2g", "2n2g")
+    ]  # fmt: skip
+    assert cells_of(bench_of(request_of("resnet50", shape="1n1g", framework="mill", run_file=document))) == ["mill 1n1g fp32"]
+
+
+def test_a_framework_of_include_does_not_replace_the_default() -> None:
+    document = run_file("include:\n  - {nodes: 1, gpus: 1}\n  - {framework: reader, nodes: 2, gpus: 2}\n")
+    request = request_of("resnet50", run_file=document)
+    assert request.framework_names(lambda: "mill") == ("mill", "reader")
+    assert cells_of(bench_of(request, FOLDER, READER)) == ["mill 1n1g fp32", "reader 2n2g fp32"]
+
+
+# ------------------------------------------------------------------ configurations that are impossible
+
+
+def skipped_of(bench: Bench) -> list[tuple[str, str]]:
+    return [(str(one), one.reason) for one in bench.skipped]
+
+
+def test_configurations_that_are_impossible_are_skipped_with_their_reason_and_the_others_run() -> None:
+    bench = bench_of(request_of("resnet50", nodes="1,2,9", gpus="8", sets=["layout=off,on"], baseline=False))
+    assert [(spec.shape, spec.options["layout"]) for spec in bench.cells] == [("1n8g", "off"), ("1n8g", "on"), ("2n8g", "on")]
+    too_many = "--nodes: expected 9 hosts, 4 selected: n[1-4]"
+    assert skipped_of(bench) == [
+        ("mill resnet50 2n8g layout=off", "--set layout: mill: off needs one node"),
+        ("mill resnet50 9n8g layout=off", too_many),
+        ("mill resnet50 9n8g layout=on", too_many),
+    ]
+
+
+def test_a_dtype_that_this_device_does_not_have_is_skipped() -> None:
+    bench = bench_of(request_of("resnet50", shape="1n1g", dtype="fp32,fp16"), hosts=CPUS)
+    assert cells_of(bench) == ["mill 1n1g fp32"]
+    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp16", "--dtype: expected one of fp32 for mill on cpu, got 'fp16'")]
+
+
+def test_an_option_that_only_one_framework_has_skips_the_configurations_of_the_others() -> None:
+    plain = replace(READER, framework=replace(READER.framework, options={}))
+    bench = bench_of(request_of("resnet50", shape="1n1g", framework="mill,reader", sets=["seed=5"]), FOLDER, plain)
+    assert cells_of(bench) == ["mill 1n1g fp32"]
+    assert skipped_of(bench) == [("reader resnet50 1n1g", "--set seed: reader has no option 'seed'")]
+
+
+def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_reason_once() -> None:
+    request = request_of("resnet50", nodes="1,2,9", sets=["layout=off,on"], strict=True)
+    with pytest.raises(Faults) as caught:
+        bench_of(request)
+    assert [str(error) for error in caught.value.errors] == [
+        "--set layout: mill: off needs one node",
+        "--nodes: expected 9 hosts, 4 selected: n[1-4]. select more hosts with --hosts, or lower --nodes",
+    ]
+    assert bench_of(replace(request, nodes=(1,))).skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"dtype": "fp32,fp61"}, "--dtype: expected one of fp32, fp16 for mill on cuda, got 'fp61'. did you mean 'fp16'?"),
+        ({"nodes": "1,0"}, "--nodes: expected a whole number ≥ 1, got 0"),
+        ({"batch_size": "64,-1"}, "--batch-size: expected a whole number ≥ 1, got -1"),
+        ({"loader": "native,natvie"},
+         "--loader: expected one of synthetic, native for mill, got 'natvie'. did you mean 'native'?"),
+        ({"sets": ["layout=on,of"]}, "--set layout: expected one of auto, on, off, got 'of'"),
+        ({"sets": ["sead=1,2"]}, "--set sead: mill has no option 'sead'. it has layout=auto, seed=0; did you mean 'seed'?"),
+        ({"run_file": run_file("dtype:\n  - fp32\n  - fp61\n")},
+         "choices.yaml:3: dtype[1]: expected one of fp32, fp16 for mill on cuda, got 'fp61'. did you mean 'fp16'?"),
+        ({"run_file": run_file("nodes: [1, 2]\ninclude:\n  - {nodes: 2, options: {seed: big}}\n")},
+         "choices.yaml:3: include[0].options.seed: expected a whole number, got 'big'"),
+        ({"run_file": run_file("nodes: [1]\nexclude: [{nodes: 1}]\n")},
+         "--file: expected a configuration that exclude: leaves and the command line allows, there is none"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_configuration_can_have_is_refused(words: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: bench_of(request_of("resnet50", **words))) == message
+
+
+def test_a_fault_in_a_template_refuses_the_bench_wherever_it_shows() -> None:
+    broken = replace(FOLDER, sources={"launch.sh.j2": "{% if spec.nodes > 1 %}{{ colour }}{% endif %}"})
+    with pytest.raises(ConfigError) as caught:
+        bench_of(request_of("resnet50", nodes="1,2"), broken)
+    assert caught.value.kind == "template_error"
+
+
 # ------------------------------------------------------------------ cells and baselines
 
 
@@ -240,9 +383,16 @@ def test_a_bench_begins_with_the_baselines_that_it_lacks() -> None:
 
 def test_no_baseline_is_run_where_none_is_wanted_and_where_there_is_no_speed() -> None:
     assert cells_of(bench_of(request_of("resnet50", baseline=False))) == ["mill 4n8g fp32"]
-    assert cells_of(bench_of(request_of("resnet50", gpus="8"), FOLDER, READER)) == [
+    assert cells_of(bench_of(request_of("resnet50", gpus="8", framework="mill,reader"), FOLDER, READER)) == [
         "mill 1n1g fp32", "mill 4n8g fp32", "reader 4n8g fp32",
     ]  # fmt: skip
+
+
+def test_a_baseline_that_a_template_refuses_is_skipped() -> None:
+    refuses = "{% if spec.nodes == 1 %}{{ refuse('--nodes', 'expected 2 or more') }}{% endif %}"
+    bench = bench_of(request_of("resnet50", shape="2n8g"), replace(FOLDER, sources={"launch.sh.j2": refuses}))
+    assert cells_of(bench) == ["mill 2n8g fp32"]
+    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp32", "--nodes: mill: expected 2 or more")]
 
 
 def test_cells_whose_runs_are_borrowed_are_left_out_and_the_others_keep_their_order() -> None:
@@ -261,9 +411,8 @@ def test_where_repeats_are_added_a_baseline_is_run_and_not_borrowed() -> None:
 
 def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
     request = request_of("resnet50", nodes="1,2", sets=["layout=off"])
-    assert refusal(lambda: bench_of(request)) == "--set layout: mill: off needs one node"
-    assert refusal(lambda: checked_specs(request, [FOLDER], HOSTS)) == "--set layout: mill: off needs one node"
-    assert len(checked_specs(replace(request, nodes=(1,)), [FOLDER], HOSTS)) == 1
+    assert refusal(lambda: bench_of(replace(request, nodes=(2, 4)))) == "--set layout: mill: off needs one node"
+    assert [spec.nodes for spec in checked_specs(request, [FOLDER], HOSTS)] == [1]
 
 
 def test_what_the_hosts_cannot_carry_is_refused() -> None:
@@ -293,18 +442,20 @@ def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() 
         ({"shape": "1n1g,2n1g"}, "--shape: expected one shape, got 1n1g,2n1g. settings of one shape may not suit another"),
         ({"shape": "all"}, "--shape: expected shapes such as 1n1g,4n8g, got 'all'"),
         ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
+        ({"sets": ["seed=1,2"]},
+         "--set seed: expected one value, got 1,2. put quotes around a value that contains a comma"),
         ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
     ],
-)
+)  # fmt: skip
 def test_a_tune_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:
     assert refusal(lambda: bench_of(tune(**words))) == message
 
 
 def test_a_knob_that_an_option_fixes_is_not_turned() -> None:
-    assert [knob.name for knob in free_knobs(FRAMEWORK, {})] == ["NCCL_ALGO", "layout", "seed"]
-    assert [knob.name for knob in free_knobs(FRAMEWORK, {"seed": "5"})] == ["NCCL_ALGO", "layout"]
+    assert [knob.name for knob in free_knobs(FRAMEWORK, tune())] == ["NCCL_ALGO", "layout", "seed"]
+    assert [knob.name for knob in free_knobs(FRAMEWORK, tune(sets=["seed=5"]))] == ["NCCL_ALGO", "layout"]
     message = "--framework: mill has no parameters to tune. list them under tunes: in its framework.yaml"
-    assert refusal(lambda: free_knobs(replace(FRAMEWORK, tunes=()), {})) == message
+    assert refusal(lambda: free_knobs(replace(FRAMEWORK, tunes=()), tune())) == message
 
 
 def test_one_word_lets_a_tune_change_the_computed_numbers() -> None:

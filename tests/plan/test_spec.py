@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.baselines import baseline_of, missing_baselines
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.request import Request, baseline_of, checked_specs, missing_baselines
+from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.spec import RunSpec, resolve
 from tests.support.mill import MILL
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan import words as module
-from orchestrator.plan.words import assignments, numbers, seconds, shapes, share, words
+from orchestrator.plan.words import assignments, label, numbers, quoted, seconds, shapes, share, single, words
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -72,7 +72,32 @@ def test_a_share_is_a_percentage() -> None:
 
 
 def test_an_assignment_may_hold_equals_signs_and_be_repeated_unchanged() -> None:
-    assert assignments(["note=a=b", "seed=5", "seed=5", "empty="]) == {"note": "a=b", "seed": "5", "empty": ""}
+    pairs = ["note=a=b", "seed=5", "seed=5", "empty="]
+    assert assignments(pairs, "--set") == {"note": ("a=b",), "seed": ("5",), "empty": ("",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("5", ("5",)),
+        ("5,10,5", ("5", "10")),
+        ("Ring, Tree", ("Ring", "Tree")),
+        (" spaces stay ", (" spaces stay ",)),
+        ('"1024,4096"', ("1024,4096",)),
+        ("'1024,4096',8", ("1024,4096", "8")),
+        ('"say ""hi"", twice"', ('say "hi", twice',)),
+        ("'it''s'", ("it's",)),
+        ('"",on', ("", "on")),
+        ('5" disk', ('5" disk',)),
+    ],
+)
+def test_a_comma_separates_values_and_quotes_keep_it(text: str, values: tuple[str, ...]) -> None:
+    assert assignments([f"x={text}"], "--set") == {"x": values}
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0\r"), max_size=20), min_size=1, max_size=5, unique=True))
+def test_quoted_values_are_read_as_they_were(values: list[str]) -> None:
+    assert assignments([f"x={','.join(map(quoted, values))}"], "--set") == {"x": tuple(values)}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +105,35 @@ def test_an_assignment_may_hold_equals_signs_and_be_repeated_unchanged() -> None
     [
         (["seed"], "--set: expected key=value, got 'seed'"),
         (["=5"], "--set: expected key=value, got '=5'"),
-        (["size=64", "size=32"], "--set: size is set twice, to '64' and '32'"),
+        (
+            ["size=64", "size=32"],
+            "--set: size is set twice, to '64' and '32'. to measure both, write --set size=64,32",
+        ),
+        (
+            ["size=64,"],
+            "--set size: expected a value before and after each comma, got '64,'. write \"\" for an empty value",
+        ),
+        (
+            ["note='open"],
+            '--set note: expected a closing quote and then a comma or the end, got "\'open". '
+            "quotes are at both ends of a value; in it, write a quote of the same kind twice",
+        ),
     ],
 )
 def test_an_assignment_that_is_none_and_one_that_contradicts_are_refused(pairs: list[str], message: str) -> None:
-    assert refusal(lambda: assignments(pairs)) == message
+    assert refusal(lambda: assignments(pairs, "--set")) == message
+
+
+def test_a_command_that_takes_one_value_refuses_a_list() -> None:
+    assert single({"sizes": ("1024,4096",)}, "--set") == {"sizes": "1024,4096"}
+    assert refusal(lambda: single({"sizes": ("1024", "4096")}, "--set")) == (
+        "--set sizes: expected one value, got 1024,4096. put quotes around a value that contains a comma"
+    )
+
+
+def test_a_label_is_one_short_line() -> None:
+    assert label("  before the driver update ", "--label") == "before the driver update" and label("", "--label") == ""
+    assert refusal(lambda: label("a\nb", "--label")) == (
+        "--label: expected one line of at most 80 printable characters, got 'a\\nb'"
+    )
+    assert refusal(lambda: label("x" * 81, "--label")).endswith(f"got '{'x' * 80}…'")

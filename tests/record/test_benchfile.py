@@ -19,6 +19,7 @@ from orchestrator.plan.framework import Knob
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request, checked_specs
 from orchestrator.plan.schedule import Schedule
+from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
 from orchestrator.record.benchfile import BenchRecord, bench_record
 from orchestrator.record.owed import add_rung, end_tune
@@ -30,6 +31,7 @@ FOLDER = open_framework("simulated")
 CELLS = checked_specs(Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS)
 PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7, repeats=2, until_ci=0.02, budget_s=600.0))
 BASE = Path(FOLDER.framework.folder).parent
+SKIPPED = Skipped("simulated", "resnet50", {"nodes": 9, "gpus": 1, "options.seed": "5", "env.NCCL_ALGO": None}, "too few hosts")
 KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), numerics=False, default="unset")
 TUNE = TuneRecord((KNOB,), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1,), (2,)), 3, 60, False, (0, 1, 0)),))
 
@@ -39,7 +41,8 @@ def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
         PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), (Path("/x"), BASE), ["orch", "bench"], tune
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
-    return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",))
+    more = {"label": "before the update", "skipped": (SKIPPED,)}
+    return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",), **more)
 
 
 def written(content: dict[str, Any]) -> Any:
@@ -57,10 +60,11 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     content = written(record(None).as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
-        "course", "limits", "planned_with", "notes", "left_out",
+        "course", "limits", "planned_with", "label", "skipped", "notes", "left_out",
     ]  # fmt: skip
     assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}
     assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})
+    assert content["label"] == "before the update" and content["skipped"][0]["reason"] == "too few hosts"
     assert content["course"]["until_ci"] == 0.02 and content["cells"][1]["origins"]["dtype"] == "command line"
     assert content["planned_with"]["hosts"]["a"]["env"]["LC_ALL"] == "C" and "hush" not in json.dumps(content)
 
@@ -88,7 +92,7 @@ def test_an_earlier_version_wrote_less() -> None:
     assert (oldest.runs, oldest.created_order, oldest.plan, oldest.limits) == (("r1",), (1735689600.5, ""), None, None)
     assert BenchRecord.of({}, "x/b7/bench.json").bench_id == "b7"
     content = written(record(None).as_dict())
-    del content["course"], content["notes"], content["left_out"]
+    del content["course"], content["notes"], content["left_out"], content["label"], content["skipped"]
     assert BenchRecord.of(content, "").schedule == Schedule(order="interleaved")  # as it ran
 
 
@@ -114,8 +118,11 @@ def _damage(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
     [
         *((key, _damage(key, value=value)) for value in (7, [7], {"x": 7}) for key in (
             "bench_id", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan", "course",
-            "limits", "planned_with", "tune", "notes", "left_out",
+            "limits", "planned_with", "tune", "notes", "left_out", "label", "skipped",
         )),
+        ("skipped", _damage("skipped", 0, "choices", "nodes", value="9")),
+        ("skipped", _damage("skipped", 0, "choices", "dtype", value=["fp16"])),
+
         ("created", _damage("created", value=[])),
         ("cells", _damage("cells", 0, value={"spec": {}})),
         ("cells", _damage("cells", 0, "spec", "nodes", value="2")),

@@ -18,6 +18,7 @@ from junitparser import JUnitXml
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from orchestrator.plan.spec import Skipped
 from orchestrator.report import terminal
 from orchestrator.report import text as text_module
 from orchestrator.report.cells import COLUMNS
@@ -25,7 +26,8 @@ from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
 from orchestrator.report.text import lines_of, one_line, visible
-from orchestrator.results.summary import Row, Summary, summarize
+from orchestrator.results.planned import Counts, Planned
+from orchestrator.results.summary import Row, Summary, lacking, summarize
 from tests.support.summaries import evil, example, runs, with_text
 
 
@@ -140,6 +142,93 @@ def test_cells_that_differ_in_length_only_can_be_told_apart() -> None:
     assert "1n1g steps=120" in text and "1n2g steps=60" in text
 
 
+def sweep() -> Summary:
+    """1n1g and 1n2g with three sizes of an option, one of them with another batch size; and one cell of another dtype."""
+    cells = [
+        run
+        for size, speed in ((25, 100.0), (5, 50.0), (100, 80.0))
+        for shape, times in (("1n1g", 1.0), ("1n2g", 1.5))
+        for run in runs(
+            shape,
+            [speed * times] * 3,
+            spec={"options": {"mb": size, "on": True}, "env": {"NCCL_ALGO": "Ring"} if size == 5 else {}},
+        )
+    ]
+    cells += runs("1n1g", [70.0] * 3, spec={"options": {"mb": 25, "on": True}, "batch_size": 64})
+    cells += runs("1n1g", [60.0] * 3, spec={"options": {"mb": 25, "on": True}, "dtype": "fp32"})
+    return summarize([replace(run, run_id=str(number)) for number, run in enumerate(cells)])
+
+
+def test_what_differs_in_a_sweep_is_a_column_and_numbers_are_in_order() -> None:
+    text = shown(sweep(), 220)
+    table = text[text.index("pytorch resnet50 fp16") :].splitlines()
+    assert table[0] == "pytorch resnet50 fp16 synthetic"
+    assert table[1] == "baseline 1n1g of the same batch_size, NCCL_ALGO, mb"
+    lines = [line.split() for line in table if line.startswith(("case", "1n"))]
+    assert lines[0][:5] == ["case", "batch_size", "NCCL_ALGO", "mb", "n"]
+    rows = [line for line in table if line.startswith("1n")]
+    assert [" ".join(row.split()[:4]) for row in rows[:-1]] == [
+        "1n1g 64 25 3", "1n1g 128 25 3", "1n2g 128 25 3", "1n1g 128 100 3", "1n2g 128 100 3", "1n1g 128 Ring 5",
+        "1n2g 128 Ring 5",
+    ]  # fmt: skip
+    assert "pytorch resnet50 fp32 b128 synthetic mb=25\nbaseline 1n1g: 60.00 samples/s, n=3" in text
+
+
+def test_each_speedup_of_a_sweep_is_that_over_the_baseline_of_the_same_settings() -> None:
+    pairs = {(row.options["mb"], row.batch_size, row.dtype, row.shape): row.speedup for row in sweep().rows}
+    assert {key: value for key, value in pairs.items() if key[3] == "1n2g"} == {
+        (size, 128, "fp16", "1n2g"): pytest.approx(1.5) for size in (5, 25, 100)
+    }
+
+
+def test_a_table_that_is_too_wide_repeats_all_columns_that_tell_its_rows_apart() -> None:
+    headers = [line.split() for line in shown(sweep(), 46).splitlines() if line.startswith("case")]
+    fp16 = [header for header in headers if "NCCL_ALGO" in header]
+    assert len(fp16) > 1 and all(header[:4] == ["case", "batch_size", "NCCL_ALGO", "mb"] for header in fp16)
+
+
+def test_markdown_csv_and_json_have_what_differs_too() -> None:
+    assert "| case | batch\\_size | NCCL\\_ALGO | mb | n |" in markdown.render(sweep())
+    lines = list(csv.DictReader(io.StringIO(delimited.render(sweep()))))
+    columns = [(line["options.mb"], line["options.NCCL_ALGO"], line["batch_size"], line["dtype"]) for line in lines]
+    assert len(set(columns)) == 5 and ("5", "Ring", "128", "fp16") in columns and ("25", "", "64", "fp16") in columns
+    assert "options.on" not in lines[0]  # the same everywhere
+    small = [*runs("1n1g", [1.0], spec={"options": {"lr": 0.0001}}), *runs("1n2g", [1.0], spec={"options": {"lr": 1e-05}})]
+    rates = [line["options.lr"] for line in csv.DictReader(io.StringIO(delimited.render(summarize(small))))]
+    assert rates == ["0.0001", "1e-05"]
+    rows = json.loads(jsonout.render(sweep()))["rows"]
+    assert {row["options"]["mb"] for row in rows} == {5, 25, 100}
+
+
+def test_an_option_with_the_name_of_a_column_keeps_its_values() -> None:
+    summary = summarize(
+        [*runs("1n1g", [1.0] * 3, spec={"options": {"n": 7}}), *runs("1n2g", [2.0] * 3, spec={"options": {"n": 8}})]
+    )
+    header, first, second = (line.split() for line in shown(summary, 200).splitlines() if line.startswith(("case", "1n")))
+    assert header[:4] == ["case", "option", "n", "n"] and (first[:3], second[:3]) == (["1n1g", "7", "3"], ["1n2g", "8", "3"])
+
+
+def test_a_bench_without_the_baselines_of_a_sweep_says_so() -> None:
+    cells = [*runs("1n1g", [1.0] * 3, spec={"options": {"mb": 1}}), *runs("1n2g", [2.0] * 3, spec={"options": {"mb": 2}})]
+    assert "\nbaseline 1n1g of the same mb; without one, no speedup\n" in shown(summarize(cells), 200)
+
+
+def test_skipped_configurations_are_shown_by_every_output() -> None:
+    choices = {"nodes": 9, "gpus": 8, "dtype": "fp16", "env.NCCL_ALGO": None}
+    skipped = (Skipped("pytorch", "resnet50", choices, "--nodes: expected 9 hosts"), Skipped("pytorch", "vgg16", choices, "no"))
+    planned = Planned((), Counts(0, 0, 0, 0, 0, 0), "", "a label", skipped)
+    summary = lacking(example(), planned)
+    words = "skipped, because impossible: pytorch resnet50 9n8g dtype=fp16 NCCL_ALGO=(not set): --nodes: expected 9 hosts"
+    assert words in " ".join(shown(summary, 200).split()) and shown(summary, 200).startswith("a label\n")
+    assert summary.notes[:2] == (words, "skipped, because impossible: pytorch vgg16 9n8g dtype=fp16 NCCL_ALGO=(not set): no")
+    document = json.loads(jsonout.render(summary))
+    assert document["skipped"][0] == {
+        "framework": "pytorch", "model": "resnet50", "choices": choices, "reason": "--nodes: expected 9 hosts",
+    }  # fmt: skip
+    suite = next(suite for suite in JUnitXml.fromstring(junit.render(summary).encode()) if suite.name == "impossible")
+    assert [case.is_skipped for case in suite] == [True, True] and suite.skipped == 2
+
+
 def test_hardware_that_differs_between_cells_is_said_for_each() -> None:
     text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, observed={"devices": ["V100"]})]), 120)
     assert "1n1g: NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3\n1n2g: V100\n" in text
@@ -193,7 +282,7 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 4 and document["unit"] == "samples/s"
+    assert document["schema"] == 5 and document["unit"] == "samples/s"
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
     assert [run["speed"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
@@ -271,7 +360,7 @@ def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
     assert "<" not in rendered and "://" not in rendered and "www." not in rendered and "@" not in rendered
     for line in rendered.splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") == 15
+            assert line.replace("\\|", "").count("|") == 16
     unescaped = re.sub(r"\\.", "", rendered)
     assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
 
@@ -291,7 +380,7 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     rendered = delimited.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
     lines = list(csv.reader(io.StringIO(rendered)))
-    assert {len(line) for line in lines} == {32}
+    assert {len(line) for line in lines} == {33}
     for cell in (cell for line in lines for cell in line):
         assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 

@@ -98,14 +98,14 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
 
 
 def chosen(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
-    """Return the cells with this value of a spec field or option, both as written on the command line.
+    """Return the cells with this value of a spec field, option or variable, both as written on the command line.
 
     Raise ConfigError if there are cells, but none with this field or value.
     """
     fields = [spec_fields(cell) for cell in cells]
-    written = [[as_written(spec[key]) for key in (name, f"options.{name}") if key in spec] for spec in fields]
+    written = [[as_written(spec[key]) for key in (name, f"options.{name}", f"env.{name}") if key in spec] for spec in fields]
     if cells and not any(written):
-        names = dict.fromkeys(key.removeprefix("options.") for spec in fields for key in spec)
+        names = dict.fromkeys(_short(key) for spec in fields for key in spec)
         hint = f"they have {', '.join(names)}{nearest(name, names)}"
         raise ConfigError(f"expected a field of its cells, got {name!r}", hint=hint)
     if cells and not any(value in values for values in written):
@@ -206,7 +206,12 @@ def _side(cell: Cell) -> Side:
 def _case(cell: Cell, varying: Sequence[str]) -> str:
     """Return the name of a cell among others: its shape, and the fields that vary among them."""
     fields = spec_fields(cell)
-    return " ".join([cell.spec.shape, *(f"{name.removeprefix('options.')}={as_written(fields.get(name))}" for name in varying)])
+    written = {_short(name): as_written(fields[name]) if name in fields else "(not set)" for name in varying}
+    return " ".join([cell.spec.shape, *(f"{name}={value}" for name, value in written.items())])
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("options.").removeprefix("env.")
 
 
 def _varying(cells: Sequence[Cell]) -> list[str]:

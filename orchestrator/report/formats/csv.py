@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from orchestrator.report.text import one_line
@@ -34,27 +34,40 @@ _FACTS = tuple(name for name in _FIELDS if name in {field.name for field in fiel
 def render(summary: Summary) -> str:
     """Return a header and one line per row. Speeds are in samples/s; an empty field is a number that does not exist.
 
+    Each setting that differs between configurations has a column ``options.<name>`` too.
+
     Rows of sheets follow after an empty line, below their own header; their numbers are unrounded.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if summary.rows or not summary.sheets:
-        writer.writerow(_FIELDS)
-        writer.writerows([_field(row, name) for name in _FIELDS] for row in summary.rows)
+        names = _with_options(_FIELDS, summary.rows)
+        writer.writerow(map(_text, names))
+        writer.writerows([_field(row, name) for name in names] for row in summary.rows)
+    facts = _with_options(_FACTS, summary.sheets)
     for columns in dict.fromkeys(grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]):
         if out.tell():
             out.write("\n")
-        writer.writerow([*_FACTS, "table", *map(_text, columns), "said", *_TEXTS])
-        writer.writerows(line for sheet in summary.sheets for line in _sheet(sheet, columns))
+        writer.writerow([*map(_text, facts), "table", *map(_text, columns), "said", *_TEXTS])
+        writer.writerows(line for sheet in summary.sheets for line in _sheet(sheet, facts, columns))
     return out.getvalue()
 
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_GRID = Grid("", (), ((),))
+_OPTION = "options."
 
 
-def _sheet(sheet: Sheet, columns: tuple[str, ...]) -> Iterator[list[str]]:
-    facts, texts = ([_field(sheet, name) for name in names] for names in (_FACTS, ("said", *_TEXTS)))
+def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+    """Return the names of columns with one for each setting whose values differ, after ``options``."""
+    settings = dict.fromkeys(name for entry in entries for name in entry.options)
+    differing = [name for name in settings if len({repr(entry.options.get(name)) for entry in entries}) > 1]
+    place = names.index("options") + 1
+    return [*names[:place], *(f"{_OPTION}{name}" for name in differing), *names[place:]]
+
+
+def _sheet(sheet: Sheet, names: Sequence[str], columns: tuple[str, ...]) -> Iterator[list[str]]:
+    facts, texts = ([_field(sheet, name) for name in several] for several in (names, ("said", *_TEXTS)))
     for grid in sheet.grids or [_NO_GRID]:
         for row in grid.rows if grid.columns == columns else ():
             yield [*facts, _text(grid.title), *(_plain(value) for value in row), *texts]
@@ -65,6 +78,9 @@ def _plain(value: str | int | float | None) -> str:
 
 
 def _field(row: Entry, name: str) -> str:
+    if name.startswith(_OPTION):
+        option = row.options.get(name.removeprefix(_OPTION))
+        return "" if option is None else _text(str(option))
     value = getattr(row, name)
     if value is None:
         return ""
@@ -78,7 +94,7 @@ def _field(row: Entry, name: str) -> str:
         shown = _share if name.startswith("efficiency") else written
         return f"{shown(value.low)} to {shown(value.high)}"
     if name == "options":
-        value = tuple(f"{key}={option}" for key, option in row.options.items())
+        value = tuple(f"{key}={option}" for key, option in row.options.items() if option is not None)
     return _text("; ".join(value) if isinstance(value, tuple) else str(value))
 
 

@@ -13,8 +13,9 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 4
-"""1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs."""
+SCHEMA = 5
+"""1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
+5: labels, skipped configurations."""
 
 
 def render(summary: Summary) -> str:
@@ -22,6 +23,7 @@ def render(summary: Summary) -> str:
     speed that its speedups are divided by."""
     document = {
         "schema": SCHEMA,
+        "label": summary.label,
         "unit": "samples/s",
         "baselines": {
             series: {"shape": row.shape, "speed": summary.divisor(series), "n": row.n, "run_ids": list(row.run_ids)}
@@ -31,6 +33,7 @@ def render(summary: Summary) -> str:
         "rows": [asdict(row) for row in summary.rows],
         "sheets": [asdict(sheet) for sheet in summary.sheets],
         "runs": asdict(summary.runs) if summary.runs else None,
+        "skipped": [asdict(one) for one in summary.skipped],
         "notes": list(summary.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

@@ -17,7 +17,8 @@ __all__ = ["render"]
 
 def render(summary: Summary) -> str:
     """Return one XML document. A configuration fails unless every planned run has a number; its output is the numbers and
-    their qualifications. A suite of its own stands for the whole bench, and fails if runs are missing."""
+    their qualifications. A suite of its own stands for the whole bench, and fails if runs are missing; another lists
+    configurations that were skipped as impossible."""
     root = Xml.Element("testsuites", name="orch")
     for series, rows in summary.by_series().items():
         failed = sum(row.n < row.planned for row in rows)
@@ -28,6 +29,8 @@ def render(summary: Summary) -> str:
             _case(suite, one_line(series), row)
     if summary.runs and summary.runs.measured < summary.runs.planned:
         _incomplete(root, summary.runs, summary.notes)
+    if summary.skipped:
+        _skipped(root, summary)
     return Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -36,6 +39,14 @@ def _incomplete(root: Xml.Element, runs: Counts, notes: tuple[str, ...]) -> None
     case = Xml.SubElement(suite, "testcase", name="all planned runs", classname="bench")
     message = f"{runs.measured} of {runs.planned} planned runs measured: {', '.join(runs.words())}"
     Xml.SubElement(case, "failure", message=message, type="run").text = "\n".join(map(one_line, notes))
+
+
+def _skipped(root: Xml.Element, summary: Summary) -> None:
+    count = str(len(summary.skipped))
+    suite = Xml.SubElement(root, "testsuite", name="impossible", tests=count, failures="0", errors="0", skipped=count)
+    for one in summary.skipped:
+        case = Xml.SubElement(suite, "testcase", name=one_line(str(one)), classname="impossible")
+        Xml.SubElement(case, "skipped", message=one_line(one.reason))
 
 
 def _case(suite: Xml.Element, series: str, row: Row) -> None:

@@ -16,8 +16,9 @@ _LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
 
 
 def render(summary: Summary) -> str:
-    """Return the tables with their footnotes, and the notes as a list."""
-    blocks = [_block(table) for table in tables(summary)]
+    """Return the label, the tables with their footnotes, and the notes as a list."""
+    blocks = [f"## {_inert(one_line(summary.label))}"] if summary.label else []
+    blocks += [_block(table) for table in tables(summary)]
     blocks += [_block(table) for sheet in summary.sheets for table in sheet_tables(sheet)]
     if summary.notes:
         blocks.append("\n".join(f"- {_inert(one_line(note))}" for note in summary.notes))

@@ -22,7 +22,7 @@ from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
-from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, sheet_tables, tables
+from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, series_tables, sheet_tables, tables
 from orchestrator.report.html import charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
@@ -82,7 +82,9 @@ def render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             account=account,
-            title=_title(summary) or account.bench_id,
+            title=summary.label or _title(summary) or account.bench_id,
+            subject=_title(summary) if summary.label else "",
+            overview=tuple(table for table in tables(summary) if len(table.columns) > len(COLUMNS)),
             columns=COLUMNS,
             series=series,
             sheets=tuple(_sheets(summary)),
@@ -142,7 +144,9 @@ def _environment() -> Environment:
 
 def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
     parts = []
-    for number, (table, (name, rows)) in enumerate(zip(tables(summary), summary.by_series().items(), strict=True), start=1):
+    for number, (table, (name, rows)) in enumerate(
+        zip(series_tables(summary), summary.by_series().items(), strict=True), start=1
+    ):
         matching = tuple(reference for reference in references if reference.series == name)
         of_cells = [_of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
         of_all = _of_series(rows, matching, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")

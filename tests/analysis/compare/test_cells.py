@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import causes as distinct
 from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import CellPair, compared, doubt, matched, unmatched
+from orchestrator.analysis.compare.cells import CellPair, chosen, compared, doubt, matched, unmatched
 from orchestrator.plan.framework import payload_digest
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
@@ -209,6 +209,25 @@ def test_cells_are_paired_across_what_was_changed_for_all_of_them() -> None:
     # Where it is not clear which of several is meant, none is.
     both = cells(*shapes, prefix="c", dtype="bf16") + cells(*shapes, prefix="d", dtype="fp16")
     assert matched(before, both) == []
+
+
+def test_cells_of_a_sweep_are_paired_by_options_and_variables_and_named_by_them() -> None:
+    def swept(prefix: str) -> list[Cell]:
+        return [
+            cell
+            for algorithm in ({}, {"NCCL_ALGO": "Tree"})
+            for size in (64, 224)
+            for cell in cells(
+                ("1n1g", STEADY), prefix=f"{prefix}{algorithm}{size}", env=algorithm, options={"image_size": size}
+            )
+        ]
+
+    pairs = compared(matched(swept("a"), list(reversed(swept("b")))))
+    assert [(pair.case, pair.differing) for pair in pairs] == [
+        (f"1n1g image_size={size} NCCL_ALGO={algorithm}", ()) for algorithm in ("(not set)", "Tree") for size in (64, 224)
+    ]
+    trees = chosen(swept("a"), "NCCL_ALGO", "Tree")
+    assert [cell.spec.options["image_size"] for cell in trees] == [64, 224]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["fp32", "fp16"])), unique=True, max_size=6), st.data())

@@ -1,0 +1,114 @@
+"""What the cells of a bench have in common and what tells them apart: their series, and the tables in which they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.plan import RunSpec
+from orchestrator.plan.spec import as_written
+from orchestrator.results.cells import _LENGTH, Cell
+from orchestrator.results.entries import Row
+
+__all__ = ["Group", "choice", "differing_names", "grouped", "series_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are shown in one table: all of a framework, model, dtype and device, which the ``title`` names.
+
+    ``columns`` are the names of the other values that differ between them, as `column` returns them.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def column(self, row: Row, name: str) -> str:
+        """Return the value of a row in one of ``columns`` as text, empty for a variable that it does not set."""
+        value = _value(row, name)
+        return "" if value is None else as_written(value)
+
+
+def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Return the names of settings and lengths that differ between cells, and of those that were set explicitly."""
+    values: dict[str, set[str]] = {}
+    names = {name for cell in cells for name in cell.spec.settings}
+    for cell in cells:
+        for name in (*names, *_LENGTH):
+            values.setdefault(name, set()).add(repr(choice(cell.spec, name)))
+    with_origin = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
+    chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
+    chosen |= {name for cell in cells for name in cell.spec.env}
+    return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
+
+
+def choice(spec: RunSpec, name: str) -> Any:
+    """Return the value of a setting or length; None for a variable that the spec does not set."""
+    return getattr(spec, name) if name in _LENGTH else spec.settings.get(name)
+
+
+def series_of(cell: Cell, differing: Sequence[str]) -> str:
+    """Return a description of what a cell shares with its baseline: ``pytorch resnet50 fp16 b128 synthetic``."""
+    spec = cell.spec
+    with_samples = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_speed else {}
+    settings = {name: spec.settings[name] for name in differing if name in spec.settings}
+    return _described((spec.framework, spec.model, spec.dtype), with_samples, spec.device, settings, cell.simulated)
+
+
+def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
+    """Return the tables of these rows, in order of their first rows; within a table, rows of equal values are together."""
+    tables: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        tables.setdefault((row.framework, row.model, row.dtype, row.device, row.simulated), []).append(row)
+    return tuple(map(_group, tables.values()))
+
+
+def _group(rows: list[Row]) -> Group:
+    first = rows[0]
+    names = ["batch_size", "loader", *dict.fromkeys(name for row in rows for name in row.options if name not in _LENGTH)]
+    columns = [name for name in names if len({repr(_value(row, name)) for row in rows}) > 1]
+    common = {name: _value(first, name) for name in names if name not in columns}
+    samples: dict[str, Any] = {name: common.pop(name) for name in ("batch_size", "loader") if name in common}
+    settings = {name: value for name, value in common.items() if value is not None}
+    title = _described((first.framework, first.model, first.dtype), samples, first.device, settings, first.simulated)
+    ordered = sorted(rows, key=lambda row: [_rank(_value(row, name)) for name in columns])
+    return Group(title, tuple(columns), tuple(ordered))
+
+
+def _value(row: Row, name: str) -> Any:
+    return getattr(row, name) if name in ("batch_size", "loader") else row.options.get(name)
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """Return a key that sorts missing values first, then numbers by size, then texts; numbers in texts count as numbers."""
+    if value is None:
+        return 0, 0.0, ""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    return (1, number, "") if math.isfinite(number) else (2, 0.0, str(value))
+
+
+def _described(
+    words: Sequence[str], samples: Mapping[str, Any], device: str, settings: Mapping[str, Any], simulated: bool
+) -> str:
+    described = list(words)
+    if "batch_size" in samples:
+        described.append(f"b{samples['batch_size']}")
+    if "loader" in samples:
+        described.append(samples["loader"])
+    if device != "cuda":
+        described.append(device)
+    described += [f"{name}={as_written(value)}" for name, value in settings.items()]
+    if simulated:
+        described.append("simulated")
+    return " ".join(described)
+
+
+def _is_chosen(spec: RunSpec, name: str) -> bool:
+    """Return True if the value was set explicitly; a value of unknown origin counts as set."""
+    return " default" not in spec.origins.get(name, "")

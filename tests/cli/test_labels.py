@@ -1,0 +1,96 @@
+"""Benches named by their labels, and their removal, as commands of a project."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import commands
+from tests.support.benches import bench
+
+WHEN = "2026-01-0{}T00:00:00Z"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Benches a and c of one label, and b with a label of its own."""
+    for day, (name, label) in enumerate((("a", "nightly"), ("b", "new driver"), ("c", "nightly")), start=1):
+        bench(tmp_path / "runs", name, WHEN.format(day), [1.0, 1.0, 1.0], label=label)
+    return tmp_path
+
+
+def orch(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return commands.orch(project, *words, environment={"ORCH_PROJECT": str(project), "COLUMNS": "170"})
+
+
+def test_a_label_of_one_bench_names_it(project: Path) -> None:
+    document = json.loads(orch(project, "summarize", "new driver", "--json").stdout)
+    assert document["label"] == "new driver" and document["rows"][0]["run_ids"] == ["b-1", "b-2", "b-3"]
+    assert orch(project, "summarize", "b").stdout.startswith("new driver\n")
+    assert orch(project, "summarize", "b", "--format", "markdown").stdout.startswith("## new driver\n")
+    page = orch(project, "summarize", "b", "--format", "html").stdout
+    assert "<h1>new driver</h1>" in page and "2n2g" in page
+    compared = json.loads(orch(project, "compare", "a", "new driver", "--json").stdout)
+    assert (compared["before"], compared["after"]) == ("a", "b")
+
+
+def test_a_label_of_several_benches_names_none(project: Path) -> None:
+    done = orch(project, "summarize", "nightly")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "2 benches have the label 'nightly'. name one of c, a" in done.stderr
+
+
+def test_a_name_and_a_directory_come_before_a_label(project: Path) -> None:
+    bench(project / "runs", "d", WHEN.format(4), [1.0], label="b")
+    assert json.loads(orch(project, "summarize", "b", "--json").stdout)["label"] == "new driver"
+    (project / "new driver").mkdir()  # no bench
+    assert json.loads(orch(project, "summarize", "new driver", "--json").stdout)["label"] == "new driver"
+
+
+def test_history_shows_labels(project: Path) -> None:
+    assert "b new driver" in orch(project, "history").stdout
+    cells = json.loads(orch(project, "history", "--json").stdout)["cells"]
+    assert [(cell["bench_id"], cell["label"]) for cell in cells] == [("a", "nightly"), ("b", "new driver"), ("c", "nightly")]
+
+
+def test_rm_says_what_it_removes_and_asks(project: Path) -> None:
+    done = orch(project, "rm", "new driver")
+    assert done.returncode == 2 and "expected --yes, because there is no terminal to ask on" in done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("b new driver: 3 runs, ") and first.endswith(f", in {project / 'runs' / 'b'}")
+    assert second == (
+        "  node[1-2] still have files of 3 of its runs: orch collect --prune b removes them, but not once the bench is removed"
+    )
+    assert (project / "runs" / "b").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "left"), [("n", "nothing was removed", ["a", "b", "c"]), ("y", "removed a", ["b", "c"])]
+)
+def test_rm_does_as_it_is_answered(project: Path, answer: str, said: str, left: list[str]) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        variables = commands.inherited_environment() | {"PYTHONPATH": str(commands.REPOSITORY)}
+        argv = [sys.executable, "-m", "orchestrator", "rm", "a"]
+        done = subprocess.run(
+            argv, cwd=project, stdin=theirs, capture_output=True, text=True, timeout=60, check=False, env=variables
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0 and "remove it? [y/N]" in done.stdout and done.stdout.endswith(f"{said}\n"), done
+    assert sorted(path.name for path in (project / "runs").iterdir()) == left
+
+
+def test_rm_yes_removes_several_and_a_second_time_there_is_none(project: Path) -> None:
+    done = orch(project, "rm", "a", "b", "a", "--yes")
+    assert done.returncode == 0 and done.stdout.splitlines()[-2:] == ["removed a", "removed b"], done
+    assert [path.name for path in (project / "runs").iterdir()] == ["c"]
+    assert "no bench 'a'" in orch(project, "rm", "a", "--yes").stderr
