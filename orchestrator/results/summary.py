@@ -106,10 +106,13 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
-    doubts = {
-        id(cell): [*texts, *slower_than_wider(cell, cells)] for alike in programs.values() for cell, texts in _doubts(alike)
-    }
     drift = drift_of([cell.placed for cell in cells])
+    shown = None if of_medians else drift
+    doubts = {
+        id(cell): [*texts, *slower_than_wider(cell, cells)]
+        for alike in programs.values()
+        for cell, texts in _doubts(alike, shown)
+    }
     rows, baseline = [], {}
     for cell in sorted(cells, key=lambda cell: (series[id(cell)], *_order(cell))):
         base = bases[id(cell)]
@@ -279,15 +282,20 @@ def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typica
     return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
 
 
-def _doubts(cells: Sequence[Cell]) -> list[tuple[Cell, list[str]]]:
-    """Return the doubts about each cell; the cells differ only in size, length and batch size."""
-    measured = [_measured(cell) for cell in cells]
+def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list[str]]]:
+    """Return the doubts about each cell; the cells differ only in size, length and batch size.
+
+    They are about the speeds that the table shows, without the drift; about medians if it is None.
+    """
+    speeds = [_speed(cell, drift) if drift else None for cell in cells]
+    measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
     return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
 
 
-def _measured(cell: Cell) -> Measured:
+def _measured(cell: Cell, typical: float | None) -> Measured:
     spec = cell.spec
-    measured = Measured(spec.nodes, spec.gpus, spec.batch_size, spec.model, spec.dtype, tuple(cell.speeds))
+    size = (spec.nodes, spec.gpus, spec.batch_size)
+    measured = Measured(*size, spec.model, spec.dtype, tuple(cell.speeds), typical=typical)
     # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
     usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
     hardware_texts = {hardware([run], spec) for run in cell.good}

@@ -79,12 +79,12 @@ def test_uneven_repeats_are_said_where_they_differ() -> None:
     assert found["1n1g"].qualifications == ()
 
 
-def drifting() -> list[RunResult]:
+def drifting(larger: float = 190.0) -> list[RunResult]:
     """Return five repeats of two shapes, each of whose runs is 2 % slower than the one before it, in alternating order."""
     orders = {"1n1g": (0, 3, 4, 7, 8), "1n2g": (1, 2, 5, 6, 9)}
     return [
         replace(run, place=place)
-        for shape, truth in (("1n1g", 100.0), ("1n2g", 190.0))
+        for shape, truth in (("1n1g", 100.0), ("1n2g", larger))
         for run, place in zip(cell(shape, [truth * 0.98**place for place in orders[shape]]), orders[shape], strict=True)
     ]
 
@@ -103,6 +103,15 @@ def test_the_note_on_drift_the_baseline_and_the_speedups_belong_to_each_other(of
     assert ("medians and speedups contain it" in note, "speed, speedup and their" in note) == (of_medians, not of_medians)
     assert tables(summary)[0].head[0] == f"baseline 1n1g: {divisor:.2f} samples/s{' (median)' if of_medians else ''}, n=5"
     assert json.loads(jsonout.render(summary))["baselines"][series]["speed"] == divisor
+
+
+def test_a_configuration_is_slower_by_the_speeds_that_are_shown() -> None:
+    notes = {
+        of_medians: [note for row in summarize(drifting(101.0), of_medians=of_medians).rows for note in row.qualifications]
+        for of_medians in (False, True)
+    }
+    assert not any("slower" in note for note in notes[False])
+    assert any("more GPUs but slower than 1n1g (92.24 samples/s)" in note for note in notes[True])
 
 
 shapes = st.sampled_from(["1n1g", "1n2g", "2n8g", "4n8g"])

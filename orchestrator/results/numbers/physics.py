@@ -34,7 +34,8 @@ _GRADIENT_BYTES, _WEIGHT_BYTES = 2, 4
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One cell: its size, what it ran, and the samples/s of its repeats, or a single published number. ``devices`` is a text
-    that names the devices, empty if no bounds should be derived; ``link_bytes_per_s`` is per node, one way."""
+    that names the devices, empty if no bounds should be derived; ``link_bytes_per_s`` is per node, one way. ``typical`` is the
+    speed that is shown of it, None for the median."""
 
     nodes: int
     gpus: int
@@ -44,6 +45,7 @@ class Measured:
     speeds: tuple[float, ...]
     devices: str = ""
     link_bytes_per_s: float | None = None
+    typical: float | None = None
 
     @property
     def ranks(self) -> int:
@@ -58,7 +60,7 @@ class Measured:
     @property
     def speed(self) -> float:
         """Typical samples/s."""
-        return median(self.speeds)
+        return median(self.speeds) if self.typical is None else self.typical
 
     def step_s(self, samples_per_s: float) -> float:
         """Return the seconds of a step at a speed."""
