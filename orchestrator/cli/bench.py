@@ -118,7 +118,7 @@ def bench(
 ) -> None:
     """Plan a bench (configurations x repeats), show it, run it, collect it.
 
-    Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, run interleaved, each --repeats times.
+    Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats times in balanced order.
     A configuration that is impossible is skipped and named with its reason.
     """
     from orchestrator import yamlfile
