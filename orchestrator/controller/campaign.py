@@ -97,8 +97,9 @@ class Campaign:
         wait_until_free(self.stage, [host.name for host in self.hosts])
         needed = {run.folder.framework.name: run.folder.framework for run in runs}
         for framework in needed.values():
-            ranks = max(run.spec.gpus for run in runs if run.folder.framework is framework)
-            facts, errors = capture(self.stage.cluster, framework)
+            specs = [run.spec for run in runs if run.folder.framework is framework]
+            ranks = max(spec.gpus for spec in specs)
+            facts, errors = capture(self.stage.cluster, framework, with_data=any(spec.loader != "synthetic" for spec in specs))
             reachable = [host for host in self.hosts if host.name in facts]
             checks = [check for host in reachable for check in judge(host, facts[host.name], framework, ranks)]
             checks += among(facts)

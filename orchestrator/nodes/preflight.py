@@ -27,11 +27,12 @@ def capture(
     *,
     names: Sequence[str] | None = None,
     briefly: bool = False,
+    with_data: bool = True,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, OrchError]]:
     """Request the facts of every connected node, or of ``names``. Returns (facts by host, errors by host).
 
     ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
-    the facts include ``standing``, what they depend on.
+    the facts include ``standing``, what they depend on. ``with_data``: look at the data set too, which may take half a minute.
     """
     probe = framework.probe if framework else "print('{}')"
     capture_id = secrets.token_hex(8)
@@ -52,7 +53,7 @@ def capture(
             capture=capture_id,
             interface=node.host.vars.get("interface"),
             peer=_peer(cluster.hosts, name),
-            data_dir=node.host.vars.get("data_dir"),
+            data_dir=node.host.vars.get("data_dir") if with_data else None,
             programs=_programs(node.host, framework),
             **brief,
         )

@@ -52,6 +52,19 @@ def test_a_run_is_asked_for_when_the_one_before_is_over(tmp_path: Path) -> None:
     assert states == [0, 1]
 
 
+@pytest.mark.parametrize(("loader", "looked_at"), [("synthetic", None), ("native", "/data")])
+def test_the_data_set_is_looked_at_only_if_a_run_reads_it(rig: FakeBench, loader: str, looked_at: str | None) -> None:
+    requests: list[dict[str, Any]] = []
+    answer = rig.a._facts
+    rig.a._facts = lambda **request: requests.append(request) or answer(**request)  # type: ignore[method-assign]
+    rig.a.transport.host = rig.a.host = replace(rig.a.host, vars={**rig.a.host.vars, "data_dir": "/data"})
+    runs = [replace(run, spec=replace(run.spec, loader=loader)) for run in rig.plan.planned()]
+    rig.b.facts = {"disk_error": "Read-only file system"}
+    with pytest.raises(Faults):
+        rig.campaign.execute(runs, runs)
+    assert [request["data_dir"] for request in requests] == [looked_at]
+
+
 def test_an_unfit_node_refuses_the_bench_before_anything_is_sent(rig: FakeBench) -> None:
     rig.b.facts = {"disk_error": "Read-only file system"}
     with pytest.raises(Faults) as caught:
