@@ -17,7 +17,7 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
     needs("torch")
     lab = controller.lab
 
-    faults.rate(lab, "node3", "300mbit")
+    faults.rate(lab, "node3", "150mbit")
     try:
         found = controller.orch(*SHORT, timeout_s=100)
     finally:
@@ -38,7 +38,7 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
         shown = controller.orch("summarize", "--format", form)
         assert shown.code == 0 and "node3" in shown.out and "slow" in shown.out, shown
 
-    faults.pair_rate(lab, "node1", "node4", "200mbit")
+    faults.pair_rate(lab, "node1", "node4", "100mbit")
     try:
         found = controller.orch(*SHORT, timeout_s=100)
     finally:
