@@ -80,7 +80,7 @@ WORLDS = {
 def plan_of(schedule: Schedule, cells: int) -> Bench:
     """Return the plan of a campaign."""
     specs = tuple(replace(SPEC, nodes=nodes, gpus=gpus) for nodes, gpus in SHAPES[:cells])
-    return Bench("simulation", specs, {SPEC.framework: open_framework(SPEC.framework, None)}, schedule)
+    return Bench("simulation", specs, {SPEC.framework: open_framework(SPEC.framework)}, schedule)
 
 
 def slots_of(plan: Bench, repeats: int) -> list[tuple[int, int]]:

@@ -183,7 +183,7 @@ def opened(hosts: Hosts) -> Any:
 
     inventory = open_inventory(str(hosts.lab / "work" / "inventory" / "cluster.yaml"))
     chosen = [host for host in inventory.hosts if host.name in set(hosts.names)]
-    return Cluster(chosen, Trust(hosts.lab / "unused_known_hosts")).open()
+    return Cluster(chosen, Trust(hosts.lab / "unused_known_hosts"), inventory.redaction()).open()
 
 
 CONTENDERS = {

@@ -53,6 +53,7 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     from pathlib import Path
 
     import orchestrator.cli.main  # noqa: F401
+    from orchestrator.inventory import NO_SECRETS
     from orchestrator.inventory.read import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
@@ -61,7 +62,7 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     mark()
     hosts = {host.name: host for host in open_inventory(os.environ["ORCH_HOSTS"]).hosts[:count]}
     trust = Trust(Path(os.devnull))
-    Cluster(tuple(hosts.values()), trust)
+    Cluster(tuple(hosts.values()), trust, NO_SECRETS)
     mark()
     endpoints = each_or_raise(hosts, lambda name: prepare(hosts[name], trust), 16)
     mark()

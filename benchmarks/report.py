@@ -73,7 +73,7 @@ def _copy(original: RunDir, copy: RunDir, repeat: int, seed: int) -> None:
             copy.write_rendered(host, path.name, path.read_bytes().replace(original.run_id.encode(), copy.run_id.encode()))
         for path in original.logs(host):
             copy.write_log(host, path.name, path.read_bytes())
-        record = original.exit_record(host) or {}
+        record = original.exit_content(host) or {}
         copy.write_log(host, "exit.json", json.dumps(record | {"run_id": copy.run_id}).encode())
 
 

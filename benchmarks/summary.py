@@ -114,7 +114,7 @@ def resident_mib(pid: int) -> float:
 
 def written(root: Path, asked: argparse.Namespace) -> tuple[Path, int]:
     """Write a bench of one run. Returns its folder and the bytes of its logs."""
-    folder = open_framework("simulated", None)
+    folder = open_framework("simulated")
     log = replace(
         folder.framework.log, files=("rank-*.out",), rank_files=("rank-*.out",), nodes="every", scope="process", closing=""
     )
