@@ -31,6 +31,7 @@ __all__ = [
     "is_whole",
     "shown_key",
     "takes",
+    "takes_variable",
     "unknown_key",
 ]
 
@@ -52,13 +53,30 @@ RESERVED = "ORCH_"
 
 def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
     """Return a validator of one value; the message for a value that does not fit says what was expected, and the hint."""
+    return BeforeValidator(_check(expected, fits, hint))
 
+
+def takes_variable(owner: str) -> BeforeValidator:
+    """Return a validator of the name of an environment variable that ``owner``, such as an inventory, may set."""
+    checks = (
+        _check("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
+        _check(
+            f"a variable that does not begin with {RESERVED}",
+            lambda value: not str(value).startswith(RESERVED),
+            "orch finds the processes of a run by such variables and sets them itself; use another name",
+        ),
+        _check(f"a variable that {owner} may set", lambda value: value not in PLACED, "the placement of a run sets it"),
+    )
+    return BeforeValidator(lambda value: [check(value) for check in checks][-1])
+
+
+def _check(expected: str, fits: Callable[[Any], bool], hint: str = "") -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if not fits(value):
             raise PydanticCustomError("expected", "{expected}", {"expected": expected, "hint": hint})
         return value
 
-    return BeforeValidator(check)
+    return check
 
 
 def _is_text(value: Any) -> bool:
@@ -96,16 +114,7 @@ def _whole(least: int, most: int) -> BeforeValidator:
 
 _Path = Annotated[str, takes("a path", _is_path, "without control characters, not beginning with '-'")]
 _VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
-_EnvName = Annotated[
-    str,
-    takes("a variable that the inventory may set", lambda value: value not in PLACED, "the placement of a run sets it"),
-    takes(
-        f"a variable that does not begin with {RESERVED}",
-        lambda value: not str(value).startswith(RESERVED),
-        "orch finds the processes of a run by such variables and sets them itself; use another name",
-    ),
-    takes("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
-]
+_EnvName = Annotated[str, takes_variable("the inventory")]
 _EnvText = Annotated[str, takes("text", _is_text, "put quotes around it")]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.inventory.values import PLACED, RESERVED, takes
+from orchestrator.inventory.values import takes, takes_variable
 from orchestrator.plan.payload import is_payload_name
 
 __all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "OptionEntry", "json_schema"]
@@ -63,16 +63,7 @@ Port = Annotated[
     takes("a whole number from 0 to 64, or gpus", lambda value: value == "gpus" or type(value) is int and 0 <= value <= 64),
 ]
 Pattern = Annotated[str, takes("a regular expression as text", _is_text, "put single quotes around it")]
-Variable = Annotated[
-    str,
-    takes("a variable that a folder may set", lambda value: value not in PLACED, "the placement of a run sets it"),
-    takes(
-        f"a variable that does not begin with {RESERVED}",
-        lambda value: not str(value).startswith(RESERVED),
-        "orch finds the processes of a run by such variables and sets them itself; use another name",
-    ),
-    takes("a variable name of letters, digits and '_'", _matches(_WORD)),
-]
+Variable = Annotated[str, takes_variable("a folder")]
 Word = Annotated[
     str,
     takes("a name of letters, digits and '_'", _matches(_WORD)),
