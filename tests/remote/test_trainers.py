@@ -813,13 +813,19 @@ def test_each_rank_measures_a_step_that_waits_for_nobody(two_ranks: list[str]) -
 
 
 @pytest.mark.parametrize(("dtype", "output"), [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_pytorch_computes_half_types_on_a_cpu(tmp_path: Path, dtype: str, output: str) -> None:
+def test_pytorch_trains_with_half_types_on_a_cpu_as_the_folder_sets_it(tmp_path: Path, dtype: str, output: str) -> None:
     pytest.importorskip("torch")
-    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "2", "--num-classes", "10"]
+    folder = yaml.safe_load((ROOT / "templates" / "pytorch" / "framework.yaml").read_text())
+    options = {name: str(folder["options"][name]["device_default"]["cpu"]) for name in ("image_size", "loss_scale")}
+    arguments = ["--device", "cpu", "--batch-size", str(folder["device_defaults"]["cpu"]["batch_size"]), "--steps", "2"]
+    arguments += ["--image-size", options["image_size"], "--loss-scale", options["loss_scale"]]
     (text,) = ranks(PYTORCH, [*arguments, "--dtype", dtype, "--solo-steps", "0"], tmp_path, nproc=1)
     facts = closing("pytorch", text)
     assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, output == "bfloat16")
     assert (facts["solo_step_s"], facts["beside_reduce_s"], facts["gradient_ready_s"]) == ([None], [None], [])
+    steps = samples("pytorch", text)[1:]
+    assert [step["skipped"] for step in steps] == [0, 0]
+    assert steps[1]["loss"] < steps[0]["loss"]
 
 
 def test_a_rank_that_counts_itself_wrongly_is_found(trainer: ModuleType) -> None:

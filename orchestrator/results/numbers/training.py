@@ -1,8 +1,8 @@
 """Whether the steps of a window trained: a speed of steps that changed nothing, or that computed with NaN, is no number.
 
 >>> log = [StepSample(step, step_time_s=0.5, loss=2.0 / step, skipped=float(step == 3)) for step in range(1, 9)]
->>> verify_training(log, Terms(warmup_steps=2, steps=8, global_batch=64))
-['the optimizer skipped 1 of 6 steps of the window after an overflow; a lower loss scale or more --warmup-steps may help']
+>>> print(verify_training(log, Terms(warmup_steps=2, steps=8, global_batch=64))[0].split('; ')[1])
+a larger batch size, a lower loss scale or more --warmup-steps may help
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _skipped(window: Sequence[StepSample], steps: int) -> list[str]:
         raise DataError(
             f"expected steps that train, the optimizer skipped all {steps} steps of the window after an overflow",
             kind="result_invalid",
-            hint="lower the initial loss scale, or let more --warmup-steps find the right one",
+            hint="take a larger batch size, lower the initial loss scale, or let more --warmup-steps find the right one",
         )
     if not skipped:
         return []
     words = f"the optimizer skipped {skipped:g} of {steps} steps of the window after an overflow"
-    return [f"{words}; a lower loss scale or more --warmup-steps may help"]
+    return [f"{words}; a larger batch size, a lower loss scale or more --warmup-steps may help"]

@@ -33,8 +33,8 @@ def window(losses: Mapping[int, float] | None = None, skipped: Mapping[int, floa
          ["the loss is 6.9 in all 10 lines of the window: the program may not train"]),
         (window(dict.fromkeys(range(3, 12), 6.9)), []),
         (window(skipped=dict.fromkeys((3, 4, 9), 1.0)),
-         [f"{SKIPPED}; a lower loss scale or more --warmup-steps may help"]),
-        (window(skipped={5: 3.0}), [f"{SKIPPED}; a lower loss scale or more --warmup-steps may help"]),
+         [f"{SKIPPED}; a larger batch size, a lower loss scale or more --warmup-steps may help"]),
+        (window(skipped={5: 3.0}), [f"{SKIPPED}; a larger batch size, a lower loss scale or more --warmup-steps may help"]),
     ],
 )  # fmt: skip
 def test_signs_that_a_window_did_not_train_are_noted(samples: list[StepSample], notes: list[str]) -> None:
