@@ -179,7 +179,8 @@ class _Reader:
         for key, (types, expected) in table.items():
             if key in content and type(content[key]) in types:
                 values[key] = content[key]
-                self.places[key, content[key]] = self._where((*path, key))
+                if not isinstance(content[key], list):
+                    self.places[key, content[key]] = self._where((*path, key))
             elif key in content:
                 self._fault((*path, key), f"expected {expected}, got {content[key]!r}")
         return values
