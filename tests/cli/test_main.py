@@ -85,6 +85,9 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --set image_size=tall", "orch: --set image_size: expected a whole number ≥ 32, got 'tall'"),
         ("allreduce --nodes 2 --set sizes='1024,0'",
          "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
+        ("all_to_all --nodes 2 --set in_place=in",
+         "orch: --set in_place: collectives: expected out or both, got in: all_to_all is from one buffer to another"),
+        ("send_recv --shape 1n1g", "orch: --shape: collectives: expected 2 or more ranks for send_recv, got 1n1g"),
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
          "orch: --set computems: simulated has no option 'computems'. it has compute_ms=-1.0, jitter_percent=0.0, "
