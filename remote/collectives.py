@@ -21,12 +21,10 @@ import torch
 import trainer
 from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, rounded
 from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle
-from torch_timing import free_bytes, timed
+from torch_timing import SPARE_BYTES, free_bytes, timed
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
-SPARE_BYTES = 1 << 30
-"""Memory of a device that is left free for the buffers of NCCL and of this program."""
 
 
 # --- options --------------------------------------------------------------------------------------------------------------
