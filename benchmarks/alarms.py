@@ -54,7 +54,7 @@ def cell_of(speeds: Sequence[float], bench: str, place: int) -> Cell:
     spec = replace(SPEC, nodes=place + 1)
     names = ((f"{bench}{place}-{n}", n, speed) for n, speed in enumerate(speeds))
     runs = [RunResult(name, n, spec, False, "finished", Throughput(speed, 1, 1 / speed, 2, 2)) for name, n, speed in names]
-    return Cell(spec, False, tuple(runs))
+    return cells_of(runs)[0]
 
 
 def verdicts(benches: Sequence[Sequence[Sequence[float]]]) -> tuple[bool, ...]:

@@ -151,9 +151,9 @@ def results_of(plan: Bench, speeds: Values, repeats: int) -> list[RunResult]:
 
 def ends(row: Row) -> tuple[Row, tuple[float, float], tuple[float, float]]:
     """Return a row with the ends of its intervals of speed and speedup."""
-    assert row.speed_interval
+    assert row.interval
     ratio = row.speedup_interval
-    return row, (row.speed_interval.low, row.speed_interval.high), (ratio.low, ratio.high) if ratio else (1.0, 1.0)
+    return row, (row.interval.low, row.interval.high), (ratio.low, ratio.high) if ratio else (1.0, 1.0)
 
 
 def bootstrap(values: Values, chance: np.random.Generator) -> Values:
@@ -191,11 +191,11 @@ class Score:
     def add(self, table: Summary, speed: float, ratio: float) -> None:
         """Count one table. ``speed`` and ``ratio`` are the truth."""
         (base, base_ends, _), (fast, _, ratio_ends) = ends(table.rows[0]), ends(table.rows[-1])
-        assert base.speed and fast.speedup
+        assert base.value and fast.speedup
         self.campaigns += 1
         self.speed += base_ends[0] <= speed <= base_ends[1]
         self.ratio += ratio_ends[0] <= ratio <= ratio_ends[1]
-        is_inside = base_ends[0] <= base.speed <= base_ends[1] and ratio_ends[0] <= fast.speedup <= ratio_ends[1]
+        is_inside = base_ends[0] <= base.value <= base_ends[1] and ratio_ends[0] <= fast.speedup <= ratio_ends[1]
         self.outside += not is_inside
         self.speed_widths = [*(self.speed_widths or []), (base_ends[1] - base_ends[0]) / speed]
         self.ratio_widths = [*(self.ratio_widths or []), (ratio_ends[1] - ratio_ends[0]) / ratio]

@@ -30,17 +30,18 @@ from orchestrator.results.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 
-_SCHEMA = 4
+_SCHEMA = 5
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell of one bench: typical speed and its 95 % interval in samples/s of ``n`` good repeats, None if there is none.
+    """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n`` good repeats, None if there
+    is none. ``primary``: the metric stands for the run.
 
-    ``spec`` is the whole spec as text: cells with equal ones are comparable. ``created`` is when the bench was planned, in UTC,
-    ``label`` is that of the bench.
+    ``spec`` is the whole spec as text, with metric and key: cells with equal ones are comparable. ``created`` is when the bench
+    was planned, in UTC, ``label`` is that of the bench.
     """
 
     created: str
@@ -51,7 +52,10 @@ class PastCell:
     dtype: str
     shape: str
     spec: str
-    speed: float | None
+    metric: str
+    unit: str
+    primary: bool
+    value: float | None
     interval: Interval | None
     n: int
     failed: int
@@ -63,7 +67,7 @@ class PastCell:
 @dataclass(frozen=True, slots=True)
 class History:
     """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason, ``speedless`` each bench without
-    speeds to what it measured."""
+    metrics to what it measured."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
@@ -88,14 +92,19 @@ def history(root: Path, cache: Path) -> History:
 
 
 def chosen(
-    cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = ""
+    cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = "", metric: str = ""
 ) -> tuple[PastCell, ...]:
-    """Return the matching cells; an empty text matches any. ``since`` is a date or time in the format of ``created``."""
+    """Return the matching cells; an empty text matches any, except that without ``metric`` only primary ones match.
+
+    ``since`` is a date or time in the format of ``created``, ``metric`` a name or ``all``.
+    """
     required = {"model": model, "dtype": dtype, "shape": shape}
     return tuple(
         cell
         for cell in cells
-        if cell.created >= since and all(not value or getattr(cell, name) == value for name, value in required.items())
+        if cell.created >= since
+        and (metric in ("all", cell.metric) or (not metric and cell.primary))
+        and all(not value or getattr(cell, name) == value for name, value in required.items())
     )
 
 
@@ -136,7 +145,7 @@ def _read(path: Path) -> dict[str, Any]:
         bench = BenchDir.open(path)
         record = bench.record()
         results = placed(bench, [read_run(run) for run in bench.runs()])
-        specs = {run.run_id: json.dumps(run.spec.as_dict(), sort_keys=True) for run in results if run.spec}
+        specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
         rows = [row for row in summarize(results).rows if not set(row.run_ids) <= set(record.borrowed)]
         cells = [_measured(row, record, path.name, specs[row.run_ids[0]]) for row in rows]
     except OrchError as error:
@@ -148,12 +157,12 @@ def _read(path: Path) -> dict[str, Any]:
         for run in results
         if isinstance(run.error, DataError) and run.state in ("damaged", "failed") and run.error.kind != "log_unmatched"
     ]
-    measures = next((run.measure.noun for run in results if not run.measure.has_speed), "")
+    measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
     reasons = {run.run_id: str(run.error) for run in damaged}
     return {"cells": [asdict(cell) for cell in cells], "damaged": reasons, "measures": measures}
 
 
-def _measured(row: Row, record: BenchRecord, bench_id: str, spec: str) -> PastCell:
+def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, Any]) -> PastCell:
     return PastCell(
         record.created,
         bench_id,
@@ -162,9 +171,12 @@ def _measured(row: Row, record: BenchRecord, bench_id: str, spec: str) -> PastCe
         row.model,
         row.dtype,
         row.shape,
-        spec,
-        row.speed,
-        row.speed_interval,
+        json.dumps({**spec, "metric": row.metric, "key": row.key}, sort_keys=True),
+        row.metric,
+        row.unit,
+        row.primary,
+        row.value,
+        row.interval,
         row.n,
         row.failed,
         row.qualifications,

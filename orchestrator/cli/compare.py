@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from orchestrator.errors import OrchError
 
 
+Metric = Annotated[str, typer.Option("--metric", metavar="NAME", help="Compare this metric, or all; default: the primary one.")]
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command("compare")(compare)
@@ -28,6 +31,7 @@ def compare(
             "--by", metavar="FIELD=X,Y", help="Take configurations with X from A, with Y from B: dtype=fp32,fp16, or an option."
         ),
     ] = "",
+    metric: Metric = "",
     as_json: Json = False,
 ) -> None:
     """Show whether bench B is faster or slower than A, how certain that is, and what else differs, likeliest cause first."""
@@ -36,7 +40,8 @@ def compare(
 
     if not (after or by):
         raise ConfigError("expected a second bench, got none", where="B", hint="--by compares configurations of one bench")
-    comparison, damaged = compared(find_bench(before), find_bench(after or before), by=_by(by) if by else None)
+    chosen = _by(by) if by else None
+    comparison, damaged = compared(find_bench(before), find_bench(after or before), by=chosen, metric=metric)
     _show(comparison, as_json)
     _refuse(list(damaged))
 
@@ -47,6 +52,7 @@ def gate(
     max_regression: Annotated[
         str, typer.Option("--max-regression", metavar="N%", help="How much slower the bench may be.")
     ] = "3%",
+    metric: Metric = "",
     as_json: Json = False,
 ) -> None:
     """Compare a bench with a baseline, for CI.
@@ -63,13 +69,13 @@ def gate(
     if not baseline:
         raise ConfigError("expected a bench's name or directory, got none", where="--baseline")
     reference, measured = find_bench(baseline), find_bench(bench)
-    comparison, damaged = compared(reference, measured, allowed)
+    comparison, damaged = compared(reference, measured, allowed, metric=metric)
     if reference.path.resolve() == measured.path.resolve():
         raise ConfigError("expected another bench, got the one that is judged", where=f"--baseline {baseline}")
     _show(comparison, as_json)
     _refuse([*_regressions(comparison), *damaged, *_undecided(comparison)])
     for pair in comparison.pairs:
-        if pair.interval and pair.interval.low < 1 - allowed:
+        if pair.gain and pair.gain.low < 1 - allowed:
             text = f"{pair.case}: {change(pair)}: a larger regression is not ruled out; run more repeats"
             typer.echo(one_line(text), err=True)
     typer.echo(f"no configuration is significantly more than {max_regression} slower than in {comparison.before}", err=True)

@@ -124,7 +124,7 @@ def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> It
     framework = folder.framework
     if unread := unread_options(folder):
         yield f"no template reads options.{', options.'.join(unread)}: setting it changes nothing"
-    if framework.measure.has_speed and not framework.log.rank:
+    if framework.measure.has_samples and not framework.log.rank:
         yield "log.rank is not set: that every rank took part is not verified"
     if log is None:
         yield f"there is no {_SAMPLE} and no --log: the patterns were not tried"
@@ -133,7 +133,7 @@ def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> It
         yield f"{log_path} has no ended line"
     steps = [sample.step for sample in log.parsed.samples]
     last = framework.defaults.get("steps")
-    if not data_is_cut and framework.measure.has_speed and steps and isinstance(last, int) and max(steps) < last:
+    if not data_is_cut and framework.measure.has_samples and steps and isinstance(last, int) and max(steps) < last:
         first = framework.defaults["warmup_steps"] + 1
         yield f"by default steps {first} to {last} are measured; this log ends with step {max(steps)}"
     yield from log.parsed.warnings

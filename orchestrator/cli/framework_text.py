@@ -44,7 +44,7 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     yield f"  payload   {', '.join(sorted(folder.payload))}"
     nodes = "the first node" if log.nodes == "first" else "every node"
     yield f"  log       {', '.join(log.files)} of {nodes}; a rate in it is of scope {log.scope}"
-    for pattern in (*log.patterns, *filter(None, (log.readings, log.rank, log.closing))):
+    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing))):
         yield f"            {pattern}"
     if framework.options:
         yield "  options"

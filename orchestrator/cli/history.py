@@ -26,10 +26,13 @@ def history(
     dtype: Annotated[str, typer.Option("--dtype", help="Only this dtype.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="4n8g", help="Only this shape.")] = "",
     since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches created since then, in UTC.")] = "",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of speeds over time.")] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="NAME", help="This metric, or all; default: the primary ones.")
+    ] = "",
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of values over time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List every configuration of every bench of this project, with date, speed, confidence interval and hardware.
+    """List every configuration of every bench of this project, with date, value, confidence interval and hardware.
 
     Exits with 4 if the evidence of a bench is damaged; all others are still listed.
     """
@@ -43,7 +46,7 @@ def history(
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
     whole = history(project.runs, project.history)
-    cells = chosen(whole.cells, model, dtype, shape_name, begin)
+    cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.report.trend import svg
 

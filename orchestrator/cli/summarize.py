@@ -199,7 +199,7 @@ def _summary(
         from orchestrator.analysis.published import by_rule
 
         for result in results:
-            if not result.measure.has_speed:
+            if not result.measure.has_samples:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
         return lacking(by_rule(directory, planned.results, bases), planned), results, damaged

@@ -215,7 +215,7 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
     """Return an error for each node and link that a bench of nodes or links has found unfit."""
     from orchestrator.results.summary import summarize
 
-    if all(result.measure.has_speed for result in results):
+    if not any(result.measure.is_diagnosis for result in results):
         return []
     return [RunError(text, kind="node_unfit") for sheet in summarize(results).sheets for text in sheet.culprits]
 

@@ -68,16 +68,18 @@ def decide(schedule: Schedule, width: Width | None, *, blocks: int, used_s: floa
 
 
 def widest(results: Sequence[RunResult]) -> Width | None:
-    """Return the widest interval of all speeds and speedups, infinite for fewer than two repeats.
+    """Return the widest interval of the primary metric and its speedups, infinite for fewer than two repeats.
 
     Cells that are given up are ignored. Efficiencies need no check: their relative width is that of the speedup.
     """
     given_up_cells = given_up(results)
     summary = summarize([run for run in results if run.spec not in given_up_cells])
     widths = []
-    for row in summary.rows:
-        name = row.shape if len(summary.by_series()) == 1 else f"{row.shape}, {row.series}"
-        widths.append(Width(f"speed of {name}", _share(row.speed_interval, row.speed)))
+    rows = [row for row in summary.rows if row.primary]
+    for row in rows:
+        name = row.shape if len({other.series for other in rows}) == 1 else f"{row.shape}, {row.series}"
+        quantity = "speed" if row.step_s or row.value is None else row.metric
+        widths.append(Width(f"{quantity} of {name}", _share(row.interval, row.value)))
         if row.speedup is not None and summary.baseline[row.series] is not row:
             widths.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
     return max(widths, key=lambda width: width.share, default=None)
@@ -159,4 +161,8 @@ def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
 
 
 def _share(interval: Interval | None, middle: float | None) -> float:
-    return (interval.high - interval.low) / 2 / middle if interval and middle else math.inf
+    """Return the half-width of an interval as a share of the value; 0 if every repeat has the same value, even 0."""
+    if interval is None or middle is None:
+        return math.inf
+    half = (interval.high - interval.low) / 2
+    return half / abs(middle) if middle else math.inf if half else 0.0

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.logs.metrics import Metric
+
 __all__ = ["RATES", "TIMES", "UNITS", "LogGrammar"]
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -30,8 +32,8 @@ class LogGrammar:
     ``after_warmup``: the program does not count its warm-up, so its first step is the first of the window.
     ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
     ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
-    NCCL's own log. ``readings``: pattern of each result line of a program that does not train, instead of ``patterns``; the
-    reader of that kind of measurement knows what the groups mean.
+    NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of any name. ``metrics`` says
+    what these groups are; without it, the reader of a kind of measurement knows.
     """
 
     files: tuple[str, ...]
@@ -46,9 +48,10 @@ class LogGrammar:
     rank_files: tuple[str, ...] = ()
     closing: str = ""
     nccl_files: tuple[str, ...] = ()
-    readings: str = ""
+    readings: tuple[str, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     summed_over: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
 
     def factor(self, name: str) -> float:
         """Return what a printed value has to be multiplied by to be in seconds, or per second."""

@@ -80,12 +80,14 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     readers = {
-        f"log.patterns.{index}": compiled(f"log.patterns.{index}", pattern, ("step", *VALUES))
+        f"log.patterns[{index}]": compiled(f"log.patterns[{index}]", pattern, ("step", *VALUES))
         for index, pattern in enumerate(grammar.patterns)
     }
-    for name in ("rank", "closing", "readings"):
-        if pattern := getattr(grammar, name):
-            readers[f"log.{name}"] = compiled(f"log.{name}", pattern, None)
+    others = {"log.rank": grammar.rank, "log.closing": grammar.closing}
+    others |= {f"log.readings[{index}]": pattern for index, pattern in enumerate(grammar.readings)}
+    for key, pattern in others.items():
+        if pattern:
+            readers[key] = compiled(key, pattern, None)
     return readers
 
 

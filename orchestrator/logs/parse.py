@@ -89,8 +89,8 @@ class _Collector:
         self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
-        self.reading = compiled("log.readings", grammar.readings, None) if grammar.readings else None
-        self.others = [reader for reader in (self.rank, self.closing_line, self.reading) if reader]
+        self.results = [compiled(f"log.readings[{i}]", text, None) for i, text in enumerate(grammar.readings)]
+        self.others = [reader for reader in (self.rank, self.closing_line, *self.results) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
         self.factors = {name: grammar.factor(name) for name in grammar.units}
@@ -196,11 +196,11 @@ class _Collector:
         closing = self.closing_line
         for match in closing.pattern.finditer(text) if closing and closing.literal in text else ():
             self._closing(match["json"])
-        reading = self.reading
-        for match in reading.pattern.finditer(text) if reading and reading.literal in text else ():
-            if match.end() != cut_at:
-                self._count(1)
-                self.readings.append({name: value for name, value in match.groupdict().items() if value is not None})
+        for reading in self.results:
+            for match in reading.pattern.finditer(text) if reading.literal in text else ():
+                if match.end() != cut_at:
+                    self._count(1)
+                    self.readings.append({name: value for name, value in match.groupdict().items() if value is not None})
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:
         rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))

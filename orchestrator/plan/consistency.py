@@ -13,10 +13,9 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
-from orchestrator.logs import LogGrammar
-from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.framework import Option
+from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES, TRAINING
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
 
@@ -38,7 +37,7 @@ def inconsistencies(file: FrameworkFile, templates: Collection[str], broken: Col
     yield from _tables(file, broken)
     yield from _files(file, templates, broken)
     yield from _probe(file.probe)
-    yield from _log(file)
+    yield from log_inconsistencies(file, broken)
     yield from _knobs(file, broken)
 
 
@@ -50,6 +49,9 @@ def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]
     if file.measures != TRAINING:
         if not file.log.readings and _is_whole(("log", "readings"), broken):
             yield ("log", "readings"), f"expected the pattern of a line with a result {kind}, got nothing", ""
+        elif file.measures == "readings" and not file.log.metrics and _is_whole(("log", "metrics"), broken):
+            hint = "say what the groups of readings are, such as metrics: {bandwidth: {unit: GB/s, better: higher}}"
+            yield ("log", "metrics"), f"expected at least one metric {kind}, got none", hint
         return
     if not file.loaders and _is_whole(("loaders",), broken):
         yield ("loaders",), f"expected at least one loader {kind}, got none", "write loaders: [synthetic]"
@@ -206,42 +208,6 @@ def _probe(source: str) -> Iterator[Fault]:
     if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         hint = 'such as: import json, torch; print(json.dumps({"torch": torch.__version__}))'
         yield ("probe",), "expected Python that prints a JSON object, got none that prints", hint
-
-
-def _log(file: FrameworkFile) -> Iterator[Fault]:
-    """Yield patterns that cannot be used, and those that give no speed."""
-    log = file.log
-    grammars: dict[KeyPath, LogGrammar] = {
-        ("log", "patterns", index): LogGrammar((), (pattern,)) for index, pattern in enumerate(log.patterns)
-    }
-    if log.rank:
-        grammars["log", "rank"] = LogGrammar((), rank=log.rank)
-    if log.closing:
-        grammars["log", "closing"] = LogGrammar((), closing=log.closing)
-    if log.readings:
-        grammars["log", "readings"] = LogGrammar((), readings=log.readings)
-    usable = True
-    for path, grammar in grammars.items():
-        try:
-            parse(b"", grammar)
-        except ConfigError as error:
-            usable = usable and path[1] != "patterns"
-            yield path, error.message, error.hint
-    groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern}
-    if usable and log.patterns and not ("step" in groups and groups & set(SPEEDS)):
-        got = ", ".join(sorted(groups)) or "none"
-        yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", ""
-    if log.rank and "(?P<rank>" not in log.rank:
-        yield (
-            ("log", "rank"),
-            "expected a pattern with the group rank, got one without",
-            "write (?P<rank>[0-9]+) for the number",
-        )
-    for key, globs in (("files", log.files), ("rank_files", log.rank_files), ("nccl_files", log.nccl_files)):
-        for index, glob in enumerate(globs):
-            if glob.startswith("logs/"):
-                hint = f"write {glob.removeprefix('logs/')}"
-                yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
 
 
 def _knobs(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:

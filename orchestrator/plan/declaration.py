@@ -10,10 +10,12 @@ from pydantic import ValidationError
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.values import KeyPath, Where, found, shown_key
 from orchestrator.logs import LogGrammar
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.consistency import inconsistencies, option_of
 from orchestrator.plan.framework import ConfigFile, Framework, Knob
+from orchestrator.plan.log_consistency import patterns_of
 from orchestrator.plan.measures import MEASURES
-from orchestrator.plan.schema import FrameworkFile, KnobEntry, LogEntry
+from orchestrator.plan.schema import FrameworkFile, KnobEntry, LogEntry, MetricEntry
 from orchestrator.plan.schema_faults import described, key_path
 
 __all__ = ["declared"]
@@ -146,10 +148,16 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
         rank_files=tuple(log.rank_files),
         closing=log.closing,
         nccl_files=tuple(log.nccl_files),
-        readings=log.readings,
+        readings=patterns_of(log.readings),
         units={str(name): unit for name, unit in log.units.items()},
         summed_over={str(name): group for name, group in log.summed_over.items()},
+        metrics=tuple(_metric(name, entry) for name, entry in log.metrics.items()),
     )
+
+
+def _metric(name: str, entry: MetricEntry) -> Metric:
+    values = {**entry.model_dump(), "keys": tuple(entry.keys), "across": entry.across or ""}
+    return Metric(name, **values)
 
 
 def _knob(entry: KnobEntry) -> Knob:

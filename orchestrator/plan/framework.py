@@ -140,6 +140,11 @@ class Framework:
         """The kind of measurement that its runs are."""
         return MEASURES[self.measures]
 
+    @property
+    def has_speedup(self) -> bool:
+        """Whether its runs are compared with those of a single device."""
+        return self.measure.has_samples or any(metric.speedup for metric in self.log.metrics)
+
     def launch_style(self, options: Mapping[str, Any]) -> str:
         """Return how a run with these options starts: ``every_node`` or ``first_node``."""
         return next((table[options[name]] for name, table in self.launch_by.items() if options[name] in table), self.launch)

@@ -174,10 +174,10 @@ def free_knobs(framework: Framework, request: Request) -> list[Knob]:
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
-    """Raise ConfigError if the request stops by the interval of a speed and a framework measures no speed."""
-    speedless = [framework for framework in frameworks if not framework.measure.has_speed]
-    if request.until_ci and speedless:
-        message = f"{speedless[0].name} measures {speedless[0].measure.noun}, which has no speed and so no interval"
+    """Raise ConfigError if the request stops by an interval and the result of a framework is a diagnosis without one."""
+    diagnoses = [framework for framework in frameworks if framework.measure.is_diagnosis]
+    if request.until_ci and diagnoses:
+        message = f"{diagnoses[0].name} measures {diagnoses[0].measure.noun}, which has no metric and so no interval"
         raise ConfigError(message, where="--until-ci", hint="set the number of runs with --repeats")
 
 
@@ -192,8 +192,8 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
     baselines: tuple[RunSpec, ...] = ()
     skipped = [left_out for left_out, _ in asked.skipped]
     if request.baseline:
-        with_speed = [spec for spec in asked.specs if by_name[spec.framework].framework.measure.has_speed]
-        baselines, impossible = possible(missing_baselines(with_speed), by_name, hosts)
+        with_speedup = [spec for spec in asked.specs if by_name[spec.framework].framework.has_speedup]
+        baselines, impossible = possible(missing_baselines(with_speedup), by_name, hosts)
         skipped += impossible
     return Bench(bench_id, (*baselines, *asked.specs), by_name, schedule, tuple(skipped), request.label)
 

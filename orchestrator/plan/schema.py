@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.inventory.values import takes, takes_variable
 from orchestrator.plan.payload import is_payload_name
 
-__all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "OptionEntry", "json_schema"]
+__all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "MetricEntry", "OptionEntry", "json_schema"]
 
 Device = Literal["cuda", "cpu"]
 Launch = Literal["every_node", "first_node"]
@@ -136,6 +136,26 @@ class FileEntry(_Strict):
     mode: Mode = Field("0600", description='permissions, in quotes: "0700" for a program')
 
 
+class MetricEntry(_Strict):
+    """A metric: what a group of a line with results means."""
+
+    unit: Text = Field(description="the unit of its values, such as GB/s")
+    better: Literal["higher", "lower"] = Field(description="which values are better: higher or lower")
+    help: Text = Field("", description="what it is, in one line of text")
+    group: Text = Field("", description="the named group that holds its value; without it, the one of its name")
+    factor: Number = Field(1, description="what printed values are multiplied by to be in its unit")
+    keys: list[Word] = Field([], description="groups that tell values of one run apart, such as [size_bytes]")
+    scope: Literal["global", "node", "rank"] = Field("global", description="what a line is about: the run, a node or a rank")
+    over: Literal["only", "mean", "harmonic_mean", "median", "min", "max", "sum", "last"] = Field(
+        "only", description="how lines of one log with equal keys become one value; only expects a single line"
+    )
+    across: Literal["sum", "mean", "min", "max", "each"] | None = Field(
+        None, description="how the values of nodes or ranks become one; each keeps them apart"
+    )
+    speedup: Truth = Field(False, description="it is compared with that of a single device")
+    primary: Truth = Field(False, description="the metric that stands for the run; without it, the first one")
+
+
 class LogEntry(_Strict):
     """What the lines of the program's log mean."""
 
@@ -155,7 +175,12 @@ class LogEntry(_Strict):
     rank_files: list[Glob] = Field([], description="the files with these lines; without it those of files")
     closing: Pattern = Field("", description="the last line, with the facts of the run as JSON in the group json")
     nccl_files: list[Glob] = Field([], description="files in which NCCL logs, such as nccl-*.log")
-    readings: Pattern = Field("", description="the lines with results of a program that does not train, groups of any name")
+    readings: Pattern | list[Pattern] = Field(
+        [], description="lines with results other than steps: a regular expression with groups of any name, or several"
+    )
+    metrics: dict[Word, MetricEntry] = Field(
+        {}, description="what the groups of readings are, by name: {bandwidth: {unit: GB/s, better: higher}}"
+    )
     units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = Field(
         {}, description="the unit of time of a group that is not in seconds: {step_time_s: ms}"
     )

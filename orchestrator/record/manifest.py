@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import UNITS, LogGrammar
+from orchestrator.logs.metrics import metric_of
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
@@ -290,9 +291,12 @@ def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placeme
 def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if isinstance(values.get("readings"), str):  # written by an earlier version
+        values["readings"] = (values["readings"],) if values["readings"] else ()
+    values["metrics"] = tuple(map(metric_of, values.get("metrics", ())))
     grammar = LogGrammar(**values).with_options(spec.options)
     named = (*grammar.units.values(), *grammar.summed_over.values())
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, grammar.readings, *grammar.files, *grammar.patterns)
+    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.readings, *grammar.files, *grammar.patterns)
     if not set(grammar.units.values()) <= set(UNITS):
         raise ValueError("framework.log.units")
     if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
-from orchestrator.results.entries import Entry, Sheet
+from orchestrator.results.entries import SPEED, Entry, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.planned import Counts
@@ -20,13 +20,15 @@ __all__ = [
     "case",
     "cells",
     "cells_by_name",
+    "hardware_lines",
     "lacking",
     "number",
     "reach",
     "repeats",
+    "scaling_table",
     "series_tables",
     "sheet_tables",
-    "tables",
+    "title",
 ]
 
 COLUMNS = (
@@ -35,6 +37,8 @@ COLUMNS = (
 )  # fmt: skip
 """Speeds in samples/s; ``speed`` is what the speedup and both intervals belong to. ``ms/step`` is the global batch over the
 speed, ``per rank`` the speed over the ranks. ``notes`` has the numbers of footnotes."""
+_OF_ANY_METRIC = {"average_speed": "average", "median_speed": "median", "speed": "value", "speed 95%": "95%"}
+_OF_STEPS = ("ms/step", "per rank")
 NOTHING = "–"
 _WIDEST = 17
 """Columns of the widest grid that is printed: all pairs of 16 nodes."""
@@ -44,7 +48,8 @@ _WIDEST = 17
 class Table:
     """Rows in one table, or one grid of a sheet, ready to be printed. Every text is on one line and without control characters.
 
-    The first ``keys`` columns tell its rows apart; 0 if that is not known.
+    The first ``keys`` columns tell its rows apart; 0 if that is not known. ``dropped`` are groups of columns that a narrow
+    terminal leaves out, in this order, after those that all tables may lack.
     """
 
     title: str
@@ -54,16 +59,18 @@ class Table:
     simulated: bool
     columns: tuple[str, ...] = COLUMNS
     keys: int = 0
+    dropped: tuple[tuple[str, ...], ...] = ()
 
 
-def tables(summary: Summary) -> tuple[Table, ...]:
-    """Return one table per framework, model, dtype and device; other values that differ are columns after the case."""
-    return tuple(_table(group, summary) for group in summary.groups())
+def scaling_table(group: Group, summary: Summary) -> Table:
+    """Return the table of the speeds of training of a group; values that differ are columns after the case."""
+    return _table(group, summary)
 
 
 def series_tables(summary: Summary) -> tuple[Table, ...]:
-    """Return one table per series, in the summary's order."""
-    groups = (Group(series, (), rows) for series, rows in summary.by_series().items())
+    """Return one table per series of speeds of training, in the summary's order."""
+    speeds = summary.speeds()
+    groups = (Group(name, (), rows) for name, rows in summary.by_series().items() if rows[0] in speeds)
     return tuple(_table(group, summary) for group in groups)
 
 
@@ -109,7 +116,7 @@ def _table(group: Group, summary: Summary) -> Table:
         mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
         lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
-    head = (_baseline_line(group, summary), *_hardware_lines(group.rows))
+    head = (_baseline_line(group, summary), *hardware_lines(group.rows))
     columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
     return Table(
         title=title(group.title, group.rows[0].simulated),
@@ -133,14 +140,14 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         case(row),
         f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n),
-        number(row.average_speed),
-        number(row.median_speed),
-        number(row.min_speed),
-        number(row.max_speed),
-        number(row.speed),
-        reach(row.speed_interval),
-        number(1e3 * row.batch_size * row.world_size / row.speed if row.speed else None),
-        number(row.speed / row.world_size if row.speed else None),
+        number(row.average),
+        number(row.median),
+        number(row.minimum),
+        number(row.maximum),
+        number(row.value),
+        reach(row.interval),
+        number(None if row.step_s is None else 1e3 * row.step_s),
+        number(row.per_rank),
         number(row.speedup),
         reach(row.speedup_interval),
         efficiency,
@@ -148,8 +155,14 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def cells_by_name(row: Row) -> dict[str, str]:
-    """Return a row's cells by column, without the notes; each on one line and without control characters."""
-    return dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
+    """Return a row's cells by column, without the notes; each on one line and without control characters.
+
+    For a metric other than samples/s, the columns of speeds have the names of any value, and those about steps are left out.
+    """
+    by_name = dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
+    if row.metric == SPEED:
+        return by_name
+    return {_OF_ANY_METRIC.get(name, name): text for name, text in by_name.items() if name not in _OF_STEPS}
 
 
 def case(row: Row) -> str:
@@ -191,7 +204,7 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     return same if len(measured) == len(series) else f"{same}; without one, no speedup"
 
 
-def _hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
+def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return devices and versions: one line if all rows agree, else one line for each distinct text."""
     shapes: dict[str, list[str]] = {}
     for row in rows:

@@ -15,28 +15,35 @@ from orchestrator.analysis.compare.cells import TOO_FEW, CellPair, Side, enough
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
+from orchestrator.results.entries import SPEED
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 
-SCHEMA = 1
-"""1: first version."""
+SCHEMA = 2
+"""1: first version. 2: metrics, each pair with its unit."""
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
 def as_json(comparison: Comparison) -> str:
     """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where a number does not exist."""
-    return json.dumps({"schema": SCHEMA, "unit": "samples/s", **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
+    return json.dumps({"schema": SCHEMA, **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
 
 
 def render(comparison: Comparison, console: Console) -> None:
     """Print the configurations, then their differences, the likeliest cause first, then the lines of files."""
     console.print(Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold"))
-    console.print(_drawn(comparison.pairs) if comparison.pairs else Text("no configuration is in both benches"))
+    for metric in dict.fromkeys(pair.metric for pair in comparison.pairs):
+        pairs = tuple(pair for pair in comparison.pairs if pair.metric == metric)
+        if metric != SPEED:
+            console.print(Text(one_line(f"{metric}, {pairs[0].unit}, {pairs[0].better} is better")))
+        console.print(_drawn(pairs))
+    if not comparison.pairs:
+        console.print(Text("no configuration is in both benches"))
     for note in _notes(comparison):
         console.print(Text(one_line(note), style="dim"))
     if not comparison.distinctions and not comparison.files:
         if comparison.pairs:
-            console.print(Text("\nno recorded difference other than the speeds"))
+            console.print(Text("\nno recorded difference other than the numbers"))
         return
     console.print()
     console.print(Text("differences, the likeliest cause first", style="bold"))
@@ -47,7 +54,7 @@ def render(comparison: Comparison, console: Console) -> None:
 
 
 def change(pair: CellPair) -> str:
-    """Return the change of the speed and its interval: ``-9.0%, -9.6% to -8.4%``."""
+    """Return the change of the value and its interval: ``-9.0%, -9.6% to -8.4%``."""
     return f"{_percent(pair.ratio)}, {_range(pair.interval)}"
 
 
@@ -82,7 +89,7 @@ def _print_file(file: FileDifference, console: Console) -> None:
 
 
 def _side(side: Side) -> tuple[str, str]:
-    return number(side.median_speed), repeats(side.n, side.failed)
+    return number(side.median), repeats(side.n, side.failed)
 
 
 def _percent(ratio: float | None) -> str:

@@ -13,13 +13,14 @@ from orchestrator.analysis.history import History, PastCell
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
+from orchestrator.results.entries import SPEED
 
 __all__ = ["document", "render"]
 
-SCHEMA = 3
-"""1: first version. 2: benches without speeds. 3: labels."""
-_COLUMNS = ("when", "bench", "case", "n", "speed", "speed 95%", "notes", "hardware")
-_DROPPED = (("hardware",), ("when",), ("speed 95%",))
+SCHEMA = 4
+"""1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit."""
+_COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
+_DROPPED = (("hardware",), ("when",), ("95%",))
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
@@ -29,8 +30,9 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     """
     newest = {cell.spec: cell.series for cell in cells}
     for series in sorted(set(newest.values())):
-        console.print(Text(one_line(series), style="bold"))
         rows = sorted((cell for cell in cells if newest[cell.spec] == series), key=lambda cell: (len(cell.shape), cell.shape))
+        unit = "" if rows[0].metric == SPEED else f", {rows[0].unit}"
+        console.print(Text(one_line(f"{series}{unit}"), style="bold"))
         console.print(
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
         )
@@ -40,14 +42,14 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
 def document(cells: Sequence[PastCell], whole: History) -> str:
     """Return one JSON document, ASCII only: cells oldest first, numbers unrounded, damage by bench or run, and what benches
     without speeds have measured."""
-    value = {"schema": SCHEMA, "unit": "samples/s", "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
+    value = {"schema": SCHEMA, "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
     value |= {"speedless": dict(whole.speedless)}
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def _row(cell: PastCell) -> tuple[str, ...]:
     when = cell.created[:16].replace("T", " ")
-    numbers = (repeats(cell.n, cell.failed), number(cell.speed), reach(cell.interval))
+    numbers = (repeats(cell.n, cell.failed), number(cell.value), reach(cell.interval))
     bench = f"{cell.bench_id} {cell.label}" if cell.label else cell.bench_id
     texts = (when, bench, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
     return tuple(map(one_line, texts))

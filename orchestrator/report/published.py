@@ -135,9 +135,9 @@ def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _result(row: Row) -> dict[str, Any]:
     return {
-        "average_speed": _rounded(row.average_speed),
+        "average_speed": _rounded(row.average),
         "batch_size_per_device": row.batch_size,
-        "median_speed": _rounded(row.median_speed),
+        "median_speed": _rounded(row.median),
         "speedup": _rounded(row.speedup),
     }
 

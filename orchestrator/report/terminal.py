@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.report.cells import Table, sheet_tables, tables
+from orchestrator.report.cells import Table, sheet_tables
+from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
@@ -22,13 +23,7 @@ _DROPPED = (
     ("min", "max"), ("average_speed",), ("median_speed",), ("per rank",), ("ms/step",), ("speedup 95%",), ("speed 95%",),
     ("efficiency",),
 )  # fmt: skip
-_DROPPED_OF_SHEETS = (
-    tuple(f"busbw {end} {form}" for end in ("low", "high") for form in ("out", "in")),
-    ("n out", "n in"),
-    ("algbw out", "algbw in"),
-)
-
-_WORDS = {"case", "notes", "when", "bench", "hardware", "table"}
+_WORDS = {"case", "notes", "when", "bench", "hardware", "table", "metric", "unit"}
 _WRAPPED = {"notes", "hardware"}
 _GAP = 2
 
@@ -53,7 +48,7 @@ def _drawn(table: Table, console: Console) -> Group:
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
     elsewhere = "orch summarize --format markdown, csv or json"
-    drawn = fitting(table.columns, table.rows, (*_DROPPED, *_DROPPED_OF_SHEETS), console, elsewhere, table.keys)
+    drawn = fitting(table.columns, table.rows, (*_DROPPED, *table.dropped), console, elsewhere, table.keys)
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 

@@ -16,7 +16,7 @@ _FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def svg(cells: Sequence[PastCell]) -> bytes:
-    """Return one SVG document: samples/s over the time when benches were made, in UTC; equal cells give equal bytes.
+    """Return one SVG document: metrics over the time when benches were made, in UTC; equal cells give equal bytes.
 
     Lines whose speeds differ by more than a factor of `_ONE_SCALE` have axes of their own, one below the other.
     """
@@ -38,10 +38,10 @@ def svg(cells: Sequence[PastCell]) -> bytes:
             ends = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
             marker = "os^vDP*X"[number % 8]  # printed charts may have no colours
             axes.errorbar(times, speeds, yerr=ends, label=name, marker=marker, markersize=4, linewidth=1, capsize=3)
-        for axes in all_axes:
+        for axes, panel in zip(all_axes, panels, strict=True):
             axes.xaxis_date()
             axes.set_ylim(bottom=0)
-            axes.set_ylabel("samples/s, with 95 % interval")
+            axes.set_ylabel(f"{_unit(panel)}, with 95 % interval")
             axes.grid(alpha=0.3)
         all_axes[-1].set_xlabel("bench made, UTC")
         figure.autofmt_xdate()
@@ -53,14 +53,18 @@ def svg(cells: Sequence[PastCell]) -> bytes:
 
 
 def _panels(lines: Sequence[list[tuple[PastCell, float]]]) -> list[list[list[tuple[PastCell, float]]]]:
-    """Return the lines grouped by scale, the fastest group first; a single empty group without lines."""
+    """Return the lines grouped by unit and scale, the fastest group first; a single empty group without lines."""
     panels: list[list[list[tuple[PastCell, float]]]] = []
-    for line in sorted(lines, key=_highest, reverse=True):
-        if panels and _highest(panels[-1][0]) <= _ONE_SCALE * _highest(line):
+    for line in sorted(lines, key=lambda line: (_unit([line]), _highest(line)), reverse=True):
+        if panels and _unit(panels[-1]) == _unit([line]) and _highest(panels[-1][0]) <= _ONE_SCALE * _highest(line):
             panels[-1].append(line)
         else:
             panels.append([line])
     return panels or [[]]
+
+
+def _unit(panel: Sequence[Sequence[tuple[PastCell, float]]]) -> str:
+    return panel[0][0][0].unit if panel else "samples/s"
 
 
 def _highest(line: Sequence[tuple[PastCell, float]]) -> float:
@@ -71,8 +75,8 @@ def _lines(cells: Sequence[PastCell]) -> list[list[tuple[PastCell, float]]]:
     """Return the cells that have a number and a time, grouped by spec, each group oldest first."""
     by_spec: dict[str, list[tuple[PastCell, float]]] = {}
     for cell in cells:
-        if cell.speed is not None and _is_time(cell.created):
-            by_spec.setdefault(cell.spec, []).append((cell, cell.speed))
+        if cell.value is not None and _is_time(cell.created):
+            by_spec.setdefault(cell.spec, []).append((cell, cell.value))
     return list(by_spec.values())
 
 

@@ -1,41 +1,52 @@
-"""The cells of a bench, in the order of its table: the runs of one spec, pooled."""
+"""The cells of a bench, in the order of its table: the runs of one spec, pooled, for each metric and key that they measured."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
+from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.results.numbers.drift import Placed
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
+from orchestrator.results.values import Key
 
-__all__ = ["Cell", "Repeat", "cells_of"]
+__all__ = ["LENGTH", "SHAPE", "Cell", "Repeat", "cells_of", "order"]
 
-_SHAPE = ("nodes", "gpus")
-_LENGTH = ("steps", "warmup_steps", "timeout_s")
+SHAPE = ("nodes", "gpus")
+LENGTH = ("steps", "warmup_steps", "timeout_s")
+"""Fields of a spec that say how large and how long a run is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The numbers of one good run: samples/s, and its step times, None if they are not known."""
+    """The numbers of one good run: its value of the metric, and its step times, None if they are not known."""
 
     run_id: str
     repeat: int
-    speed: float
+    value: float
     step_times: StepTimes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All repeats of one spec, in order of repeat."""
+    """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric and key, by run id.
+
+    ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
+    """
 
     spec: RunSpec
     simulated: bool
     runs: tuple[RunResult, ...]
+    metric: Metric
+    metric_key: Key = ()
+    primary: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def good(self) -> list[RunResult]:
@@ -43,40 +54,58 @@ class Cell:
         return [run for run in self.runs if run.is_good]
 
     @property
+    def with_number(self) -> list[RunResult]:
+        """The good runs that have a number of this metric and key."""
+        return [run for run in self.runs if run.run_id in self.numbers]
+
+    @property
     def measure(self) -> Measure:
         """What its runs measure."""
         return self.runs[0].measure
 
     @property
-    def speeds(self) -> list[float]:
-        """Samples/s of the good runs."""
-        return [run.throughput.samples_per_s for run in self.good if run.throughput]
+    def is_speed_of_training(self) -> bool:
+        """Whether its numbers are samples/s of a training, which has steps."""
+        return self.metric is SAMPLES_PER_S
+
+    @property
+    def values(self) -> list[float]:
+        """The values of the good runs, in the unit of the metric."""
+        return [self.numbers[run.run_id] for run in self.with_number]
 
     @property
     def placed(self) -> list[Placed]:
-        """Samples/s of the good runs, and their places in the bench."""
-        return [Placed(run.place, run.throughput.samples_per_s) for run in self.good if run.throughput]
+        """The values of the good runs, and their places in the bench."""
+        return [Placed(run.place, self.numbers[run.run_id]) for run in self.with_number]
 
     @property
     def by_repeat(self) -> dict[int, Placed]:
-        """Samples/s of the good runs, and their places in the bench, by repeat."""
-        return {run.repeat: Placed(run.place, run.throughput.samples_per_s) for run in self.good if run.throughput}
+        """The values of the good runs, and their places in the bench, by repeat."""
+        return {run.repeat: Placed(run.place, self.numbers[run.run_id]) for run in self.with_number}
 
     @property
     def repeats(self) -> tuple[Repeat, ...]:
         """The numbers of each good run."""
-        return tuple(
-            Repeat(run.run_id, run.repeat, run.throughput.samples_per_s, run.step_times) for run in self.good if run.throughput
-        )
+        return tuple(Repeat(run.run_id, run.repeat, self.numbers[run.run_id], run.step_times) for run in self.with_number)
 
     @property
     def median(self) -> float | None:
-        """The median of the good runs' samples/s; None without good runs."""
-        return median(self.speeds) if self.speeds else None
+        """The median of the values; None without good runs."""
+        return median(self.values) if self.numbers else None
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether all values are above 0, so that they can be compared as ratios."""
+        return min(self.numbers.values(), default=1.0) > 0
+
+    @property
+    def key_values(self) -> dict[str, str | int]:
+        """The values of its key by name; empty for a metric without keys."""
+        return dict(zip(self.metric.key_columns, self.metric_key, strict=False))
 
     def key(self, *without: str) -> str:
-        """Return the spec as text without the named fields; cells with equal text belong together."""
-        return _key(self.spec, self.simulated, without)
+        """Return spec, metric and key as text without the named fields of the spec; cells with equal text belong together."""
+        return f"{_key(self.spec, self.simulated, without)} {self.metric.name} {list(self.metric_key)}"
 
 
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
@@ -84,16 +113,43 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 
-def cells_of(results: Sequence[RunResult]) -> list[Cell]:
-    """Return the cells of these runs in order of size; a run without a spec is left out."""
+def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
+    """Return the cells of these runs in order of size, those of one metric if it is named; a run without a spec is left out.
+
+    A spec of which no run has a number has one cell, of its primary metric.
+    """
     groups: dict[str, list[RunResult]] = {}
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
         if run.spec:
             groups.setdefault(_key(run.spec, run.simulated), []).append(run)
-    cells = [Cell(spec, runs[0].simulated, tuple(runs)) for runs in groups.values() if (spec := runs[0].spec)]
-    return sorted(cells, key=lambda cell: (_order(cell), cell.key()))
+    cells = [cell for runs in groups.values() if (spec := runs[0].spec) for cell in _cells(spec, tuple(runs))]
+    chosen = [cell for cell in cells if metric in ("", cell.metric.name)]
+    return sorted(chosen, key=lambda cell: (order(cell), _key(cell.spec, cell.simulated)))
 
 
-def _order(cell: Cell) -> tuple[Any, ...]:
+def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
+    """Yield the cells of a spec: the primary metric first, then the others as they are declared, keys in order."""
+    declared = {metric.name: metric for run in runs for metric in run.metrics}
+    numbers: dict[tuple[str, Key], dict[str, float]] = {}
+    for run in runs:
+        for value in run.values if run.is_good else ():
+            numbers.setdefault((value.metric, value.key), {})[run.run_id] = value.number
+    primary = primary_of(list(declared.values())) or SAMPLES_PER_S
+    simulated = runs[0].simulated
+    if not any(name == primary.name for name, _ in numbers):
+        yield Cell(spec, simulated, runs, primary)
+    for metric in sorted(declared.values(), key=lambda metric: metric is not primary):
+        keys = sorted((key for name, key in numbers if name == metric.name), key=lambda key: list(map(_rank, key)))
+        for key in keys:
+            yield Cell(spec, simulated, runs, metric, key, metric is primary, numbers[metric.name, key])
+
+
+def _rank(part: str | int) -> tuple[bool, int, str]:
+    """Return a key that sorts whole numbers by size, before texts."""
+    return isinstance(part, str), part if isinstance(part, int) else 0, str(part)
+
+
+def order(cell: Cell) -> tuple[Any, ...]:
+    """Return a key that sorts cells by size, then length."""
     spec = cell.spec
     return spec.world_size, spec.nodes, spec.steps, spec.warmup_steps, spec.timeout_s

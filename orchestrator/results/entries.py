@@ -1,4 +1,4 @@
-"""A cell as every output shows it, with tables if it measured something other than training."""
+"""A cell as every output shows it: the values of a metric, or the tables of a diagnosis."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.intervals import Interval
 
-__all__ = ["Entry", "Row", "Sheet"]
+__all__ = ["SPEED", "Entry", "Row", "Sheet"]
+
+SPEED = SAMPLES_PER_S.name
+"""The metric of a training: throughput over the measured window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +51,43 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One cell with a speed: samples/s over ``n`` good repeats, unrounded, None if n is 0.
+    """The values of one metric and key in a cell, over ``n`` good repeats, in ``unit``, unrounded, None if n is 0.
 
-    ``speed`` is the typical speed of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average_speed`` and
-    ``median_speed`` describe the repeats as they are, and ``speed_deviation`` is their sample standard deviation. ``series``
-    describes what a row shares with its baseline. Intervals are 95 % intervals, None for too few repeats; the baseline has no
-    interval of its speedup, which is 1 by definition.
+    ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run. ``value`` is the typical value
+    of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median`` describe the repeats as they
+    are, and ``deviation`` is their sample standard deviation. ``series`` describes what a row shares with its baseline.
+    Intervals are 95 % intervals, None for too few repeats; the baseline has no interval of its speedup, which is 1 by
+    definition. ``step_s`` is the time of a step (s), ``per_rank`` the value over the ranks; both are None except for speeds of
+    training.
     """
+
+    metric: str
+    unit: str
+    better: str
+    primary: bool
+    key: Mapping[str, str | int]
 
     loader: str
     batch_size: int
-    average_speed: float | None
-    median_speed: float | None
-    min_speed: float | None
-    max_speed: float | None
-    speed_deviation: float | None
-    speed: float | None
-    speed_interval: Interval | None
+    average: float | None
+    median: float | None
+    minimum: float | None
+    maximum: float | None
+    deviation: float | None
+    value: float | None
+    interval: Interval | None
     speedup: float | None
     speedup_interval: Interval | None
     efficiency: float | None
     efficiency_interval: Interval | None
+    step_s: float | None
+    per_rank: float | None
     repeats: tuple[Repeat, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet(Entry):
-    """One cell of a bench that measures something other than training."""
+    """One cell of a bench whose result is a diagnosis and not a metric, such as which link is slow."""
 
     measures: str
     grids: tuple[Grid, ...]

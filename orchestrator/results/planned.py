@@ -82,7 +82,9 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
             unknown += 1
             continue
         pattern = next((result for result in alike if result.spec == spec), alike[0])
-        run = RunResult(run_id, entry.repeat, spec, pattern.simulated, NEVER_RUN, measure=pattern.measure)
+        run = RunResult(
+            run_id, entry.repeat, spec, pattern.simulated, NEVER_RUN, measure=pattern.measure, metrics=pattern.metrics
+        )
         planned.append(replace(run, repeated_by=RESUME))
     counts = counted(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
@@ -99,7 +101,14 @@ def _is_over(bench: BenchDir, result: RunResult) -> bool:
 
 def _running(result: RunResult) -> RunResult:
     """Return a run that is under way without what its evidence gives so far: that is no number, and its gaps are no fault."""
-    empty: dict[str, Any] = {"throughput": None, "readings": (), "error": None, "tempo": None, "by_rank": {}}
+    empty: dict[str, Any] = {
+        "throughput": None,
+        "metric_values": (),
+        "readings": (),
+        "error": None,
+        "tempo": None,
+        "by_rank": {},
+    }
     return replace(result, state=RUNNING, repeated_by="", qualifications=(), step_times=None, unsteady=(), digests=(), **empty)
 
 

@@ -8,7 +8,7 @@ error and no number; the other runs are still reported. Only the run directory i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from statistics import median
@@ -18,16 +18,14 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
-from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
 from orchestrator.results.hardware import infiniband_gbit, loaded, quiet, slowed
-from orchestrator.results.links import collectives
-from orchestrator.results.links.pair_times import pair_times
-from orchestrator.results.node_logs import read_logs
+from orchestrator.results.measured import measured_values, metrics_of, readings_of
+from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
@@ -48,12 +46,6 @@ __all__ = ["read_run"]
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
-_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
-    "collectives": collectives.points,
-    "pairs": pair_times,
-}
-"""The parser of a run's lines, by kind of measurement. Arguments: the spec, the lines, and the values of the program's closing
-line, plus ``nodes``: the hosts in order of node_rank."""
 
 
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
@@ -63,7 +55,14 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     except DataError as error:
         return RunResult(run.run_id, 0, None, False, "damaged", error=error)
     result = RunResult(
-        run.run_id, planned.repeat, planned.spec, planned.simulated, "incomplete", facts=planned.facts, measure=planned.measure
+        run.run_id,
+        planned.repeat,
+        planned.spec,
+        planned.simulated,
+        "incomplete",
+        facts=planned.facts,
+        measure=planned.measure,
+        metrics=metrics_of(planned),
     )
     outcome = planned.outcome or RecordedOutcome("")
     again = RETRY if outcome.counts else RESUME
@@ -115,8 +114,12 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         slowed=slowed(records),
         loaded=loaded(records),
     )
-    if not planned.measure.has_speed:
-        return replace(result, readings=_readings(planned, [line for log in sampled for line in log.readings], observed))
+    by_log = {place: log.readings for place, log in places.items()}
+    if not planned.measure.has_samples:
+        lines = [line for readings in by_log.values() for line in readings]
+        readings = readings_of(planned, lines, observed)
+        digests = (_digests(records, holders, logs),)
+        return replace(result, readings=readings, metric_values=measured_values(planned, readings, by_log), digests=digests)
     files = {node.host: len(logs[node.host].sampled) for node in holders}
     verify_ranks_logged(aggregate, grammar, terms, planned.slots, files)
     measured = throughput(samples, terms)
@@ -133,26 +136,22 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     return replace(
         result,
         throughput=measured,
+        metric_values=measured_values(planned, (), by_log),
         slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
         step_times=StepTimes.of([line.seconds / line.steps for line in window]),
         unsteady=unsteady(window),
         tempo=tempo(samples, terms),
         digests=(
-            _digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled),
+            _digests(records, holders, logs),
             _digest(f"{line.seconds / line.steps:.6f}" for line in window),
         ),
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
 
 
-def _readings(planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parsed readings of a program that does not train. Raises DataError if they are incomplete."""
-    return _READERS.get(planned.measure.name, _as_read)(planned.spec, lines, {**observed, "nodes": planned.hosts})
-
-
-def _as_read(_: RunSpec, lines: Sequence[Mapping[str, str]], __: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(lines)
+def _digests(records: Mapping[str, ExitRecord], holders: Sequence[Slot], logs: Mapping[str, NodeLogs]) -> str:
+    return _digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled)
 
 
 def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]) -> nccl.Paths:

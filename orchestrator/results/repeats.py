@@ -45,10 +45,10 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     rivals = [
         other
         for other in cells
-        if _BITS.get(other.spec.dtype, 0) > bits > 0 and other.speeds and other.key("dtype") == cell.key("dtype")
+        if _BITS.get(other.spec.dtype, 0) > bits > 0 and other.values and other.key("dtype") == cell.key("dtype")
     ]
-    fastest = max(rivals, key=lambda other: min(other.speeds), default=None)
-    if cell.simulated or not cell.speeds or not fastest or min(fastest.speeds) <= (1 + SLACK) * max(cell.speeds):
+    fastest = max(rivals, key=lambda other: min(other.values), default=None)
+    if cell.simulated or not cell.values or not fastest or min(fastest.values) <= (1 + SLACK) * max(cell.values):
         return []
     return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} samples/s)"]
 
@@ -56,8 +56,10 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
 def repeats_apart(cell: Cell) -> list[str]:
     """Return a note for each repeat that is an outlier among the others. An outlier still counts."""
     notes = []
-    for place in outliers(cell.speeds):
-        apart = cell.speeds[place] / median([*cell.speeds[:place], *cell.speeds[place + 1 :]]) - 1
-        words = f"{abs(apart):.1%} {'faster' if apart > 0 else 'slower'} than the others"
-        notes.append(f"repeat {cell.good[place].repeat} is {words}, more than chance explains; it still counts")
+    values = cell.values
+    above, below = ("slower", "faster") if cell.metric.is_lower_better else ("faster", "slower")
+    for place in outliers(values):
+        apart = values[place] / median([*values[:place], *values[place + 1 :]]) - 1
+        words = f"{abs(apart):.1%} {above if apart > 0 else below} than the others"
+        notes.append(f"repeat {cell.with_number[place].repeat} is {words}, more than chance explains; it still counts")
     return notes

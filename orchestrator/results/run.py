@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from orchestrator.errors import OrchError
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan import MEASURES, Measure, RunSpec
-from orchestrator.plan.measures import TRAINING
+from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.values import Value
 
 __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
 
@@ -37,7 +39,8 @@ class RunResult:
     ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
     ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
-    ``node1/rank-0.out``. ``readings`` are the measurements of a program that does not train, ``slowed`` and ``loaded`` are the
+    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides samples/s.
+    ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
     results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
     with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
     the command that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the run's place in the
@@ -59,6 +62,8 @@ class RunResult:
     tempo: Tempo | None = None
     by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
+    metrics: tuple[Metric, ...] = (SAMPLES_PER_S,)
+    metric_values: tuple[Value, ...] = ()
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)
@@ -67,9 +72,15 @@ class RunResult:
     place: int | None = None
 
     @property
+    def values(self) -> tuple[Value, ...]:
+        """Its numbers, one for each metric and key; of a training, samples/s first."""
+        speed = (Value(SAMPLES_PER_S.name, (), self.throughput.samples_per_s),) if self.throughput else ()
+        return (*speed, *self.metric_values)
+
+    @property
     def is_good(self) -> bool:
         """Whether the run has measured what it was planned to measure."""
-        return self.error is None and (self.throughput is not None or bool(self.readings))
+        return self.error is None and bool(self.values or self.readings)
 
     @property
     def is_interrupted(self) -> bool:

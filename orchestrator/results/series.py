@@ -9,10 +9,13 @@ from typing import Any
 
 from orchestrator.plan import RunSpec
 from orchestrator.plan.spec import as_written
-from orchestrator.results.cells import _LENGTH, Cell
+from orchestrator.results.cells import LENGTH, Cell
 from orchestrator.results.entries import Row
 
-__all__ = ["Group", "choice", "differing_names", "grouped", "series_of"]
+__all__ = ["Group", "choice", "differing_names", "grouped", "program_of", "series_of"]
+
+NO_DTYPE = "none"
+"""The dtype of a program that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
     values: dict[str, set[str]] = {}
     names = {name for cell in cells for name in cell.spec.settings}
     for cell in cells:
-        for name in (*names, *_LENGTH):
+        for name in (*names, *LENGTH):
             values.setdefault(name, set()).add(repr(choice(cell.spec, name)))
     with_origin = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
     chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
@@ -47,15 +50,24 @@ def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def choice(spec: RunSpec, name: str) -> Any:
     """Return the value of a setting or length; None for a variable that the spec does not set."""
-    return getattr(spec, name) if name in _LENGTH else spec.settings.get(name)
+    return getattr(spec, name) if name in LENGTH else spec.settings.get(name)
+
+
+def program_of(cell: Cell, differing: Sequence[str]) -> str:
+    """Return a description of the program of a cell and its settings: ``pytorch resnet50 fp16 b128 synthetic``."""
+    spec = cell.spec
+    with_samples = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_samples else {}
+    settings = {name: spec.settings[name] for name in differing if name in spec.settings}
+    return _described((spec.framework, spec.model, spec.dtype), with_samples, spec.device, settings, cell.simulated)
 
 
 def series_of(cell: Cell, differing: Sequence[str]) -> str:
-    """Return a description of what a cell shares with its baseline: ``pytorch resnet50 fp16 b128 synthetic``."""
-    spec = cell.spec
-    with_samples = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_speed else {}
-    settings = {name: spec.settings[name] for name in differing if name in spec.settings}
-    return _described((spec.framework, spec.model, spec.dtype), with_samples, spec.device, settings, cell.simulated)
+    """Return a description of what a cell shares with its baseline: its program, and the metric and key if it has others than
+    samples/s: ``fio randread cpu read_iops bs=4k``."""
+    program = program_of(cell, differing)
+    if cell.is_speed_of_training or cell.measure.is_diagnosis:
+        return program
+    return " ".join([program, cell.metric.name, *(f"{name}={value}" for name, value in cell.key_values.items())])
 
 
 def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
@@ -68,7 +80,7 @@ def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
 
 def _group(rows: list[Row]) -> Group:
     first = rows[0]
-    names = ["batch_size", "loader", *dict.fromkeys(name for row in rows for name in row.options if name not in _LENGTH)]
+    names = ["batch_size", "loader", *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH)]
     columns = [name for name in names if len({repr(_value(row, name)) for row in rows}) > 1]
     common = {name: _value(first, name) for name in names if name not in columns}
     samples: dict[str, Any] = {name: common.pop(name) for name in ("batch_size", "loader") if name in common}
@@ -96,7 +108,7 @@ def _rank(value: Any) -> tuple[int, float, str]:
 def _described(
     words: Sequence[str], samples: Mapping[str, Any], device: str, settings: Mapping[str, Any], simulated: bool
 ) -> str:
-    described = list(words)
+    described = [word for word in words if word != NO_DTYPE]
     if "batch_size" in samples:
         described.append(f"b{samples['batch_size']}")
     if "loader" in samples:

@@ -1,39 +1,38 @@
-"""Tables of measurements other than training: each kind of measurement fills them its own way, all outputs draw them equally.
-
-A sheet is one cell: all repeats of one spec. Its content is computed from the readings of its good runs by the function that
-`_CONTENT` lists for its kind; the notes that qualify it come from `orchestrator.results.summary`, as for training.
-"""
+"""What a kind of measurement makes of its readings besides values: tables of a diagnosis, and doubts about single values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from orchestrator.results.grids import Content, Grid, Repeats
+from orchestrator.results.grids import Content, Repeats
 from orchestrator.results.links import collectives, pair_tables
+from orchestrator.results.values import Key
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
     from orchestrator.results.cells import Cell
 
-__all__ = ["content_of"]
+__all__ = ["content_of", "doubts_at"]
 
 
 def content_of(cell: Cell) -> Content:
     """Return the tables of a cell, computed from the readings of its good runs."""
-    repeats = [(run.repeat, run.readings) for run in cell.good]
-    return _CONTENT.get(cell.measure.name, _as_read)(cell.spec, repeats) if repeats else Content()
+    repeats = _repeats(cell)
+    return _CONTENT[cell.measure.name](cell.spec, repeats) if repeats else Content()
 
 
-def _as_read(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the lines of all repeats unchanged."""
-    columns = tuple(repeats[0][1][0])
-    rows = tuple((repeat, *(line.get(name) for name in columns)) for repeat, lines in repeats for line in lines)
-    return Content((Grid(f"{spec.model} {spec.shape}", ("repeat", *columns), rows),))
+def doubts_at(cell: Cell) -> list[str]:
+    """Return the doubts about the values of a cell that follow from the readings of its good runs."""
+    doubts = _DOUBTS.get(cell.measure.name)
+    return doubts(_repeats(cell), cell.metric_key) if doubts else []
 
 
-_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {
-    "collectives": collectives.content,
-    "pairs": pair_tables.content,
-}
+def _repeats(cell: Cell) -> Repeats:
+    return [(run.repeat, run.readings) for run in cell.good]
+
+
+_CONTENT: Mapping[str, Callable[[RunSpec, Repeats], Content]] = {"pairs": pair_tables.content}
 """The function that makes the tables, by kind of measurement."""
+_DOUBTS: Mapping[str, Callable[[Repeats, Key], list[str]]] = {"collectives": collectives.doubts}
+"""The function that finds doubts about the values of a key, by kind of measurement."""

@@ -1,60 +1,52 @@
-"""From runs to the rows of a scaling table, each with the notes that qualify its numbers.
+"""From runs to the rows of a table, each with the notes that qualify its numbers.
 
-A row is one cell: all repeats of one spec. Runs of different specs are never pooled, nor are real and simulated runs. The
-result does not depend on the order of the runs. A failed run is counted and its cause kept; it is never treated as zero or
-dropped.
+A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are never pooled, nor
+are real and simulated runs. The result does not depend on the order of the runs. A failed run is counted and its cause kept; it
+is never treated as zero or dropped.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.plan import Skipped
+from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.plan.spec import skipped_words
-from orchestrator.results.cells import _LENGTH, _SHAPE, Cell, _order, cells_of
+from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.hardware import (
-    conditions_of,
-    differing_facts,
     hardware,
-    infiniband_bytes_per_s,
-    loaded_in,
-    slowed_in,
-    unsteady_in,
 )
-from orchestrator.results.numbers.drift import Drift, Estimate, drift_of, typical_ratio, typical_speed
-from orchestrator.results.numbers.physics import Measured, findings
-from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup, spread
+from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
+from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
+from orchestrator.results.qualifications import doubts_of, measured_count, qualifications_of, typical_of
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
-from orchestrator.results.series import Group, choice, differing_names, grouped, series_of
-from orchestrator.results.sheets import content_of
+from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
+from orchestrator.results.sheets import content_of, doubts_at
+from orchestrator.results.values import Key
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
-
-ENOUGH_REPEATS = 3
-WIDE_SPREAD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
-    ``drift`` is by how much faster the last run would be than the first because of the drift that was taken out of the typical
-    speeds, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out. ``label`` is the
-    bench's; ``skipped`` are the configurations that it left out as impossible."""
+    ``drifts`` are by how much larger each metric of the last run would be than of the first because of the drift that was taken
+    out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out.
+    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
     notes: tuple[str, ...]
     sheets: tuple[Sheet, ...] = ()
     runs: Counts | None = None
-    drift: float = 0.0
+    drifts: Mapping[str, float] = field(default_factory=dict)
     of_medians: bool = False
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
@@ -63,7 +55,11 @@ class Summary:
         """Return the speed of the baseline of a series that its speedups are divided by, in samples/s; None without one."""
         if (base := self.baseline.get(series)) is None:
             return None
-        return base.median_speed if self.of_medians else base.speed
+        return base.median if self.of_medians else base.value
+
+    def speeds(self) -> tuple[Row, ...]:
+        """Return the rows that are speeds of training, in samples/s."""
+        return tuple(row for row in self.rows if row.metric == SAMPLES_PER_S.name)
 
     def groups(self) -> tuple[Group, ...]:
         """Return the rows by the tables in which they are shown."""
@@ -87,7 +83,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
 
 
 def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_medians: bool = False) -> Summary:
-    """Return the scaling table of ``results``; ``notes`` are additional notes on how the bench went.
+    """Return the table of ``results``; ``notes`` are additional notes on how the bench went.
 
     ``of_medians``: speedups are ratios of medians, as in published tables, without intervals.
     Raises DataError (result_invalid) for a run that is passed twice.
@@ -99,40 +95,61 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     every = cells_of(results)
     differing, typical = differing_names(every), _typical_repeats(every)
     series = {id(cell): series_of(cell, differing) for cell in every}
-    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in every if not cell.measure.has_speed]
-    cells = [cell for cell in every if cell.measure.has_speed]
+    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in every if cell.measure.is_diagnosis]
+    cells = [cell for cell in every if not cell.measure.is_diagnosis]
     families = _families(cells)
     bases = {id(cell): _baseline(cell, families[id(cell)]) for cell in cells}
-    programs: dict[str, list[Cell]] = {}
-    for cell in cells:
-        programs.setdefault(cell.key(*_SHAPE, *_LENGTH, "batch_size"), []).append(cell)
-    drift = drift_of([cell.placed for cell in cells])
-    shown = None if of_medians else drift
-    doubts = {
-        id(cell): [*texts, *slower_than_wider(cell, cells)]
-        for alike in programs.values()
-        for cell, texts in _doubts(alike, shown)
-    }
+    drifts = _drifts(cells)
+    doubts = doubts_of([cell for cell in cells if cell.is_speed_of_training], None if of_medians else drifts)
+    place = _places(cells, differing)
     rows, baseline = [], {}
-    for cell in sorted(cells, key=lambda cell: (series[id(cell)], *_order(cell))):
-        base = bases[id(cell)]
+    for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
+        base, drift = bases[id(cell)], drifts[cell.metric.name]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
-        qualifications = _qualifications(cell, base, doubts[id(cell)], typical)
-        row = _row(cell, series[id(cell)], differing, qualifications, _speed(cell, drift), faster)
+        qualifications = qualifications_of(cell, base, [*doubts.get(id(cell), ()), *doubts_at(cell)], typical)
+        row = _row(cell, series[id(cell)], differing, qualifications, typical_of(cell, drift), faster)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
     # Candidates of a tune are compared with its default, so they need no baseline.
-    without_baseline = [cell for cell in cells if bases[id(cell)] is None and "tune" not in cell.spec.origins.values()]
+    without_baseline = [
+        cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
+    ]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    own_notes += _drift_note(drift, of_medians)
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, drift.total, of_medians)
+    own_notes += [note for name, drift in drifts.items() for note in _drift_note(drift, of_medians, name)]
+    totals = {name: drift.total for name, drift in drifts.items()}
+    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
+
+
+def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """Return the place of the metric and of the key of each cell among those of its program, by ``id`` of the cell."""
+    metrics: dict[str, dict[str, int]] = {}
+    keys: dict[tuple[str, str], dict[Key, int]] = {}
+    places = {}
+    for cell in cells:  # metrics are in the order of their declaration, keys by size
+        program = program_of(cell, differing)
+        of_program = metrics.setdefault(program, {})
+        of_metric = keys.setdefault((program, cell.metric.name), {})
+        metric = of_program.setdefault(cell.metric.name, len(of_program))
+        places[id(cell)] = metric, of_metric.setdefault(cell.metric_key, len(of_metric))
+    return places
+
+
+def _drifts(cells: Sequence[Cell]) -> dict[str, Drift]:
+    """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not independent of each other."""
+    by_metric: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_metric.setdefault(cell.metric.name, []).append(cell)
+    return {
+        name: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
+        for name, alike in by_metric.items()
+    }
 
 
 def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
     """Return, by ``id`` of each cell, all cells that differ from it only in shape and length, including the cell itself."""
-    keys = {id(cell): cell.key(*_SHAPE, *_LENGTH) for cell in cells}
+    keys = {id(cell): cell.key(*SHAPE, *LENGTH) for cell in cells}
     families: dict[str, list[Cell]] = {}
     for cell in cells:
         families.setdefault(keys[id(cell)], []).append(cell)
@@ -140,9 +157,12 @@ def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
 
 
 def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
-    """Return the family's 1n1g cell with good runs; if there are several, one of equal length, else the longest."""
-    candidates = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.speeds]
-    return max(candidates, key=lambda other: (other.key(*_SHAPE) == cell.key(*_SHAPE), _order(other)), default=None)
+    """Return the family's 1n1g cell with good runs; if there are several, one of equal length, else the longest. None for a
+    metric that is not compared with that of a single device."""
+    if not cell.metric.speedup:
+        return None
+    candidates = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.values]
+    return max(candidates, key=lambda other: (other.key(*SHAPE) == cell.key(*SHAPE), order(other)), default=None)
 
 
 def _no_baseline(series: str, family: Sequence[Cell]) -> str:
@@ -157,23 +177,20 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
-    counts = Counter(len(cell.good) for cell in cells if cell.good)
+    counts = Counter(n for cell in cells if (n := measured_count(cell)))
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 
 def _ratio(cell: Cell, base: Cell | None, drift: Drift) -> Estimate | None:
-    """Return the speedup from the repeats that a cell and its baseline share; of the typical speeds if they share too few."""
-    if base is None or not cell.speeds:
+    """Return the speedup from the repeats that a cell and its baseline share; of the typical values if they share too few."""
+    if base is None or not cell.values or not (cell.is_positive and base.is_positive):
         return None
     if cell is base:
         return Estimate(1.0, None)
-    ours, theirs = _speed(cell, drift), _speed(base, drift)
-    assert ours and theirs  # both have good runs
-    return typical_ratio(cell.by_repeat, base.by_repeat, drift) or Estimate(speedup(ours.value, theirs.value), None)
-
-
-def _speed(cell: Cell, drift: Drift) -> Estimate | None:
-    return typical_speed(cell.placed, drift) if cell.speeds else None
+    faster, slower = (base, cell) if cell.metric.is_lower_better else (cell, base)
+    above, below = typical_of(faster, drift), typical_of(slower, drift)
+    assert above and below  # both have good runs
+    return typical_ratio(faster.by_repeat, slower.by_repeat, drift) or Estimate(speedup(above.value, below.value), None)
 
 
 def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:
@@ -185,33 +202,43 @@ def _row(
     series: str,
     differing: Sequence[str],
     qualifications: tuple[str, ...],
-    speed: Estimate | None,
+    typical: Estimate | None,
     faster: Estimate | None,
 ) -> Row:
-    spec, speeds, faster_by = cell.spec, cell.speeds, faster.interval if faster else None
+    spec, values, faster_by = cell.spec, cell.values, faster.interval if faster else None
+    speed = typical.value if typical and cell.is_speed_of_training else None
     return Row(
         **_entry(cell, series, differing, qualifications),
+        metric=cell.metric.name,
+        unit=cell.metric.unit,
+        better=cell.metric.better,
+        primary=cell.primary,
+        key=cell.key_values,
         loader=spec.loader,
         batch_size=spec.batch_size,
-        average_speed=mean(speeds) if speeds else None,
-        median_speed=cell.median,
-        min_speed=min(speeds, default=None),
-        max_speed=max(speeds, default=None),
-        speed_deviation=deviation(speeds) if len(speeds) > 1 else None,
-        speed=speed.value if speed else None,
-        speed_interval=speed.interval if speed else None,
+        average=mean(values) if values else None,
+        median=cell.median,
+        minimum=min(values, default=None),
+        maximum=max(values, default=None),
+        deviation=deviation(values) if len(values) > 1 else None,
+        value=typical.value if typical else None,
+        interval=typical.interval if typical else None,
         speedup=faster.value if faster else None,
         speedup_interval=faster_by,
         efficiency=scaling_efficiency(faster.value, spec.world_size) if faster else None,
         efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
+        step_s=spec.global_batch / speed if speed else None,
+        per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
     )
 
 
-def _drift_note(drift: Drift, of_medians: bool) -> list[str]:
-    """Return a note on a drift that was taken out of the speeds, if it is large enough to be noticed."""
+def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[str]:
+    """Return a note on a drift that was taken out of the values, if it is large enough to be noticed."""
     if not drift.is_certain or abs(drift.total) < WORTH:
         return []
+    if metric != SAMPLES_PER_S.name:
+        return [f"{metric} of all configurations changed by {drift.total:+.1%} during the bench; values are of its middle"]
     words = f"all configurations became {abs(drift.total):.1%} {'faster' if drift.slope > 0 else 'slower'} during the bench"
     if of_medians:
         return [f"{words}; speed and its interval are those of its middle, without this drift; medians and speedups contain it"]
@@ -220,7 +247,7 @@ def _drift_note(drift: Drift, of_medians: bool) -> list[str]:
 
 def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
     content = content_of(cell)
-    entry = _entry(cell, series, differing, _qualifications(cell, None, content.doubts, typical))
+    entry = _entry(cell, series, differing, qualifications_of(cell, None, content.doubts, typical))
     return Sheet(**entry, measures=cell.measure.name, grids=content.grids, said=content.said, culprits=content.culprits)
 
 
@@ -232,7 +259,7 @@ def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tu
         "series": series,
         "options": {name: choice(cell.spec, name) for name in differing},
         "simulated": cell.simulated,
-        "n": counts.measured,
+        "n": measured_count(cell),
         **{name: getattr(counts, name) for name in ("planned", "failed", "interrupted", "running", "never_run")},
         "qualifications": qualifications,
         "failures": _failures(cell),
@@ -253,52 +280,3 @@ def _cause(run: RunResult) -> str:
     words = [error.host, error.where, error.message.partition("\n")[0], error.cause]
     hint = f". {error.hint}" if error.hint and "\n" not in error.hint else ""
     return ": ".join(word for word in words if word) + hint
-
-
-def _qualifications(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
-    notes = []
-    if cell.simulated:
-        notes.append("simulated: the program waits instead of computing; not a speed of this hardware")
-    if cell.spec.device == "cpu":
-        notes.append("cpu: measured on CPUs")
-    speeds, n = cell.speeds, len(cell.good)
-    if n:
-        too_few = n < ENOUGH_REPEATS and not cell.measure.repeats_within
-        if too_few:
-            notes.append(f"{n} good repeat{'s' if n > 1 else ''}: interval unreliable below n={ENOUGH_REPEATS}")
-        if n != typical:
-            notes.append(f"{n} repeats where other cells have {typical}")
-    if speeds:
-        if spread(speeds) > WIDE_SPREAD:
-            notes.append(f"repeats spread over {spread(speeds):.1%} of the median")
-        notes += [*repeats_apart(cell), *equal_repeats(cell.good)]
-    notes += doubts
-    if base and base.key(*_SHAPE) != cell.key(*_SHAPE):
-        notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
-    if cell.spec.device == "cuda":
-        notes += conditions_of(cell.good)
-    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *unsteady_in(cell.good)]
-    notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
-    return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
-
-
-def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list[str]]]:
-    """Return the doubts about each cell; the cells differ only in size, length and batch size.
-
-    They are about the speeds that the table shows, without the drift; about medians if it is None.
-    """
-    speeds = [_speed(cell, drift) if drift else None for cell in cells]
-    measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
-    return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
-
-
-def _measured(cell: Cell, typical: float | None) -> Measured:
-    spec = cell.spec
-    size = (spec.nodes, spec.gpus, spec.batch_size)
-    measured = Measured(*size, spec.model, spec.dtype, tuple(cell.speeds), typical=typical)
-    # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
-    usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
-    hardware_texts = {hardware([run], spec) for run in cell.good}
-    if not usual or spec.device == "cpu" or cell.simulated or len(hardware_texts) != 1:
-        return measured
-    return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))

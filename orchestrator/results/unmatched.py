@@ -44,10 +44,11 @@ def verify_matched(
     if not sampled:
         raise _no_log(names, planned)
     files, logs = list(sampled), sampled.values()
-    if not planned.measure.has_speed and not any(log.readings for log in logs):
+    if not planned.measure.has_samples and not any(log.readings for log in logs):
         expected = f"expected lines with {planned.measure.noun}, found 0"
-        raise _unmatched(expected, {"log.readings": grammar.readings}, run, files, planned)
-    if planned.measure.has_speed and not samples:
+        patterns = {f"log.readings[{number}]": pattern for number, pattern in enumerate(grammar.readings)}
+        raise _unmatched(expected, patterns, run, files, planned)
+    if planned.measure.has_samples and not samples:
         expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
         patterns = {f"log.patterns[{number}]": pattern for number, pattern in enumerate(grammar.patterns)}
         misread = next((log.misread for log in logs if log.misread), "")

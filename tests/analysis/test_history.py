@@ -49,9 +49,9 @@ def test_cells_come_oldest_first_with_the_numbers_that_their_summary_has(project
         ("2026-09-01T08:00:00Z", "b", "2n2g", 3),
         ("2026-10-02T08:00:00Z", "a", "2n2g", 3),
     ]
-    assert (old.speed, new.speed) == (pytest.approx(SPEED / 0.5, rel=1e-3), pytest.approx(SPEED / 1.0, rel=1e-3))
+    assert (old.value, new.value) == (pytest.approx(SPEED / 0.5, rel=1e-3), pytest.approx(SPEED / 1.0, rel=1e-3))
     (row,) = summarize([read_run(run) for run in BenchDir.open(project / "runs" / "a").runs()]).rows
-    assert (new.interval, new.qualifications, new.hardware) == (row.speed_interval, row.qualifications, row.hardware)
+    assert (new.interval, new.qualifications, new.hardware) == (row.interval, row.qualifications, row.hardware)
     assert old.spec == new.spec
 
 
@@ -87,8 +87,8 @@ def test_a_cache_that_is_none_is_made_anew(project: Path, content: bytes) -> Non
 def test_a_cache_with_a_changed_number_is_not_believed(project: Path) -> None:
     first, cache = read(project), project / ".orch-cache.json"
     text = cache.read_text()
-    assert text.count('"speed": 12') == 1
-    cache.write_text(text.replace('"speed": 12', '"speed": 13'))
+    assert text.count('"value": 12') == 1
+    cache.write_text(text.replace('"value": 12', '"value": 13'))
     assert read(project) == first
 
 
@@ -194,7 +194,7 @@ def test_a_log_that_no_pattern_matches_is_no_damage(tmp_path: Path) -> None:
     whole = history(tmp_path / "runs", tmp_path / "history.json")
 
     assert whole.damaged == {}
-    assert [(cell.bench_id, cell.speed, cell.n, cell.failed) for cell in whole.cells] == [("b1", None, 0, 1)]
+    assert [(cell.bench_id, cell.value, cell.n, cell.failed) for cell in whole.cells] == [("b1", None, 0, 1)]
 
 
 def test_equal_specs_are_in_one_table_whatever_their_benches_varied(project: Path) -> None:

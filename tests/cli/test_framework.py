@@ -39,7 +39,7 @@ def test_a_new_folder_passes_its_check_and_is_in_the_list(project: Project) -> N
     )  # fmt: skip
     checked = project.orch("framework", "check", "mine")
     assert checked.returncode == 0 and "templates/mine: no fault; 8 configurations, " in checked.stdout
-    assert "log.patterns.0: 3 matches" in checked.stdout and "it reads step=1, step_time_s=0.026804" in checked.stdout
+    assert "log.patterns[0]: 3 matches" in checked.stdout and "it reads step=1, step_time_s=0.026804" in checked.stdout
     listed = project.orch("framework", "list", "--json")
     rows = {row["name"]: row for row in json.loads(listed.stdout)}
     assert rows["mine"]["from"] == "templates" and rows["pytorch"]["from"] == "orch"
@@ -89,7 +89,7 @@ def test_the_patterns_are_tried_on_a_given_log(project: Project) -> None:
 def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(project: Project) -> None:
     done = project.orch("framework", "check", "mlp", "--log", log_of(project, "x\nstep  1  loss 0.9  0.5 s/it\n"))
     assert (done.returncode, done.stderr) == (4, "orch: own.log: expected lines that give a number, found none\n")
-    assert "log.patterns.0: 0 matches" in done.stdout
+    assert "log.patterns[0]: 0 matches" in done.stdout
     assert "nearly matches line 2: step  1  loss 0.9  0.5 s/it" in done.stdout
     assert "then the pattern has 'step' where the line has 'it'" in done.stdout
     read = json.loads(project.orch("framework", "check", "mlp", "--log", "own.log", "--json").stdout)

@@ -26,7 +26,8 @@ NOT_READ = {"schema", "boot_id"}
 NOT_READ_OF_A_RANK = {"local_rank", "wrapper", "pid"}
 LAUNCH = """#!/bin/bash
 rank() {{ RANK=$1 LOCAL_RANK=$1 {python} -I -S rank_wrapper.py -- {python} -c "$2"; }}
-rank 1 'import time; time.sleep(60)' &
+rank 1 'import time; open("up", "w"); time.sleep(60)' &
+until [ -e up ]; do sleep 0.01; done
 rank 0 'print("words"); raise SystemExit({code})'
 kill $!; wait; exit {code}
 """

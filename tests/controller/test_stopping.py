@@ -91,10 +91,10 @@ def test_the_widest_interval_is_that_of_the_table_be_it_of_a_speed_or_a_speedup(
     drifting = [100.0, 90.0, 81.0], [200.0, 180.0, 162.0]
     results = [*runs(base, list(drifting[0])), *runs(double, list(drifting[1]))]
     row = next(row for row in summarize(results).rows if row.shape == "1n1g")
-    assert row.speed_interval and row.speed
+    assert row.interval and row.value
     found = widest(results)
     assert found is not None and found.of in ("speed of 1n1g", "speed of 2n1g")
-    assert found.share == pytest.approx((row.speed_interval.high - row.speed_interval.low) / 2 / row.speed)
+    assert found.share == pytest.approx((row.interval.high - row.interval.low) / 2 / row.value)
 
     apart = [*runs(base, [100.0, 101.0, 100.0]), *runs(double, [200.0, 199.0, 201.0])]
     row = next(row for row in summarize(apart).rows if row.shape == "2n1g")

@@ -86,7 +86,7 @@ def test_a_killed_controller_leaves_nothing_behind_after_one_lease_and_loses_no_
     assert (again.code, again.out) == (0, f"bench {controller.bench.name}: 1 of 1 runs were already complete\n")
     assert {path: path.stat().st_mtime_ns for path in controller.bench.rglob("*") if path.is_file()} == before
     rows = controller.orch("summarize", "--json").json["rows"]
-    assert [(row["n"], row["failed"], row["median_speed"]) for row in rows] == [(0, 1, None)]
+    assert [(row["n"], row["failed"], row["median"]) for row in rows] == [(0, 1, None)]
     assert controller.orch("bench", *QUICK, "--nodes", "4").code == 0, "the nodes are free again without anybody's help"
 
 

@@ -56,7 +56,7 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     assert rows[0]["speedup"] == 1 and all(row["simulated"] for row in rows)
     assert 1 < rows[1]["speedup"] < rows[2]["speedup"] < 8.5
     table = {row["nodes"] + "x" + row["gpus"]: row for row in csv.DictReader(io.StringIO(forms["csv"].out))}
-    assert {shape: row["median_speed"] for shape, row in table.items()} == {
+    assert {shape: row["median"] for shape, row in table.items()} == {
         f"{row['nodes']}x{row['gpus']}": f"{row['median_speed']:.2f}" for row in rows
     }
     assert forms["markdown"].out.count("| 4n2g |") == 1 and "SIMULATED" in forms["table"].out.upper()
@@ -156,7 +156,7 @@ def test_a_real_network_on_two_nodes_with_torch(controller: Controller) -> None:
     assert done.code == 0, done
     row = controller.orch("summarize", "--json").json["rows"][0]
     assert (row["framework"], row["shape"], row["world_size"], row["n"]) == ("pytorch", "2n1g", 2, 1)
-    assert not row["simulated"] and row["median_speed"] > 0 and "torch" in row["hardware"]
+    assert not row["simulated"] and row["median"] > 0 and "torch" in row["hardware"]
     facts = controller.manifest()["facts"]
     assert facts["node1"]["framework"]["torch"] == facts["node2"]["framework"]["torch"]
 

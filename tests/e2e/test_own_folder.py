@@ -25,7 +25,7 @@ def speed(controller: Controller, name: str, *words: str) -> float:
     done = controller.orch("bench", name, "-f", name, "--repeats", "1", "--no-baseline", "--json", *words)
     assert done.code == 0, done
     (row,) = done.json["rows"]
-    return float(row["speed"])
+    return float(row["value"])
 
 
 def test_a_module_of_a_package_is_found_on_the_nodes(controller: Controller) -> None:

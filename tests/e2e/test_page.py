@@ -118,7 +118,7 @@ def test_numbers_qualifications_and_failures_are_those_of_the_table(bench: Path,
     cells = {words_of(row[0]): [words_of(cell) for cell in row] for row in table.iter("tr") if row[0].tag == "td"}
     assert [row["shape"] for row in found["rows"]] == ["1n1g", "2n1g", "4n1g"] == list(cells)
     for row in found["rows"]:
-        speed = row["median_speed"]
+        speed = row["median"]
         assert cells[row["shape"]][3] == ("–" if speed is None else f"{speed:.2f}")
         (card,) = (one for one in tree.iter("article") if words_of(one[0]) == row["shape"])
         for text in (*row["qualifications"], *row["failures"]):

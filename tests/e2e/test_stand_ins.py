@@ -169,4 +169,4 @@ def test_a_program_gets_its_recipe_and_its_lines_become_its_speed(controller: Co
     assert controller.orch("collect").code == 0
     (row,) = controller.orch("summarize", "--json").json["rows"]
     assert (row["shape"], row["n"], row["failed"], row["world_size"], row["simulated"]) == ("2n2g", 1, 0, 4, False)
-    assert row["median_speed"] == pytest.approx(case.samples_per_s, rel=1e-9)
+    assert row["median"] == pytest.approx(case.samples_per_s, rel=1e-9)

@@ -100,7 +100,7 @@ def test_what_matters_is_found_confirmed_and_applied_in_one_step(controller: Con
     command = shown.out.partition("to use it: orch ")[2].split()
     again = controller.orch(*command, "--no-baseline", "--repeats", "1", "--json")
     assert again.code == 0 and "export COMPUTE_MS=10\n" in env_of(controller.runs[0]), again
-    assert again.json["rows"][0]["median_speed"] == pytest.approx(found["median_speed"], rel=0.5)
+    assert again.json["rows"][0]["median"] == pytest.approx(found["median_speed"], rel=0.5)
     taken = controller.orch("tune", *WORDS, *options)
     assert taken.code == 2 and "existing files are not overwritten" in taken.err
 

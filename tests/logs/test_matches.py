@@ -64,5 +64,5 @@ def test_the_tags_of_a_launcher_are_no_part_of_a_line() -> None:
 
 
 def test_a_result_line_is_a_number_too() -> None:
-    grammar = LogGrammar((), readings=r"^bw (?P<gbit>[0-9]+)$")
+    grammar = LogGrammar((), readings=(r"^bw (?P<gbit>[0-9]+)$",))
     assert matches(b"bw 7\n", grammar).has_number and not matches(b"bw\n", grammar).has_number

@@ -45,6 +45,7 @@ FRAMEWORK = replace(
 )
 FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": TEMPLATE}, {"rank_wrapper.py": b""})
 READER = replace(FOLDER, framework=replace(FRAMEWORK, name="reader", measures="readings"))
+PAIRS = replace(FOLDER, framework=replace(FRAMEWORK, name="links", measures="pairs"))
 HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
 CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]
 
@@ -223,11 +224,11 @@ def test_a_schedule_that_cannot_be_is_refused_with_its_option(words: dict[str, A
     assert refusal(lambda: bench_of(request_of("resnet50", **words))) == message
 
 
-def test_intervals_are_refused_of_what_measures_no_speed() -> None:
+def test_intervals_are_refused_of_a_diagnosis() -> None:
     check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK])
-    check_measures(request_of("resnet50"), [FRAMEWORK, READER.framework])
-    assert refusal(lambda: check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK, READER.framework])) == (
-        "--until-ci: reader measures readings of its own, which has no speed and so no interval. "
+    check_measures(request_of("resnet50"), [FRAMEWORK, PAIRS.framework])
+    assert refusal(lambda: check_measures(request_of("resnet50", until_ci="1%"), [FRAMEWORK, PAIRS.framework])) == (
+        "--until-ci: links measures links between pairs of nodes, which has no metric and so no interval. "
         "set the number of runs with --repeats"
     )
 

@@ -226,14 +226,14 @@ def test_a_file_more_and_a_file_less_are_named(unpacked: Path) -> None:
 
 def test_tables_that_the_logs_do_not_give_are_refused_however_true_the_digests(unpacked: Path, tmp_path: Path) -> None:
     record = json.loads((unpacked / RECORD).read_text())
-    speed = record["tables"]["rows"][0]["median_speed"]
-    record["tables"]["rows"][0]["median_speed"] = speed * 1.01
+    speed = record["tables"]["rows"][0]["median"]
+    record["tables"]["rows"][0]["median"] = speed * 1.01
     (unpacked / RECORD).write_text(json.dumps(record))
     text = refusal(resealed(unpacked, tmp_path / "a.tar"))
-    assert f"tables.rows.0.median_speed: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
+    assert f"tables.rows.0.median: expected {speed * 1.01!r} as sealed, the logs give {speed!r}" in text
     record["orch"] = "0.0.9"
     (unpacked / RECORD).write_text(json.dumps(record))
-    assert "sealed by orch 0.0.9 (tables of schema 5)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
+    assert "sealed by orch 0.0.9 (tables of schema 6)" in refusal(resealed(unpacked, tmp_path / "b.tar"))
 
 
 def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, tmp_path: Path) -> None:
@@ -243,13 +243,13 @@ def test_tables_of_an_older_schema_are_refused_with_what_to_do(unpacked: Path, t
     del record["tables"]["sheets"]
     (unpacked / RECORD).write_text(json.dumps(record))
     assert refusal(resealed(unpacked, tmp_path / "a.tar")).endswith(
-        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 5. "
-        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 5): verify it with that version. "
+        "a.tar: archive.json: tables.schema: expected 2 as sealed, the logs give 6. "
+        f"sealed by orch {__version__} (tables of schema 2), this is {__version__} (schema 6): verify it with that version. "
         "all files are as sealed; orch summarize recomputes the unpacked archive"
     )
 
 
-@pytest.mark.parametrize("place", [("rows",), ("rows", 0, "failures"), ("notes",), ("rows", 0, "n"), ("unit",)])
+@pytest.mark.parametrize("place", [("rows",), ("rows", 0, "failures"), ("notes",), ("rows", 0, "n"), ("drifts",)])
 def test_no_part_of_the_tables_can_be_left_out(unpacked: Path, tmp_path: Path, place: tuple[Any, ...]) -> None:
     record = json.loads((unpacked / RECORD).read_text())
     inner = record["tables"]
@@ -262,7 +262,7 @@ def test_no_part_of_the_tables_can_be_left_out(unpacked: Path, tmp_path: Path, p
 
 def test_last_digits_of_another_library_are_no_difference(unpacked: Path, tmp_path: Path) -> None:
     record = json.loads((unpacked / RECORD).read_text())
-    record["tables"]["rows"][0]["speed_interval"]["low"] *= 1 + 1e-12
+    record["tables"]["rows"][0]["interval"]["low"] *= 1 + 1e-12
     (unpacked / RECORD).write_text(json.dumps(record))
     verify(resealed(unpacked, tmp_path / "a.tar"), tables)
 
@@ -275,7 +275,7 @@ def test_who_rewrites_everything_is_found_by_the_quoted_seal_alone(archive: Path
         build(copied, run, repeat=int(run[1]), seconds=0.25)
     seal(copied, tmp_path / "faster.tar", tables)
     faster = verify(tmp_path / "faster.tar", tables)
-    assert faster.tables["rows"][0]["median_speed"] > verify(archive, tables).tables["rows"][0]["median_speed"]
+    assert faster.tables["rows"][0]["median"] > verify(archive, tables).tables["rows"][0]["median"]
     assert f"expected the seal {before}, found {faster.seal}" in refusal(tmp_path / "faster.tar", before)
 
 

@@ -60,7 +60,7 @@ def test_a_manifest_reads_back_as_it_was_planned(run: RunDir) -> None:
     assert (found.run_id, found.bench_id, found.repeat, found.spec) == ("r1", "b1", 3, SPEC)
     assert found.spec.origins == SPEC.origins and found.placement == PLAN.placement and found.hosts == ["a", "b"]
     assert (found.framework, found.digest, found.payload) == ("simulated", FOLDER.framework.digest, FOLDER.payload_digests)
-    assert found.grammar == FOLDER.framework.log.with_options(SPEC.options) and found.simulated and found.measure.has_speed
+    assert found.grammar == FOLDER.framework.log.with_options(SPEC.options) and found.simulated and found.measure.has_samples
     assert (found.facts, found.start, found.outcome, found.was_released) == (FACTS, None, None, True)
 
 
@@ -93,7 +93,7 @@ def test_an_earlier_version_wrote_less(run: RunDir) -> None:
         del slot["devices"], slot["address"]
     found = Manifest.of(content, "manifest.json", "r1")
     assert (found.repeat, found.bench_id, found.payload, found.facts, found.framework) == (1, "", {}, {}, "simulated")
-    assert (found.measure.has_speed, found.simulated, found.slots[1].address) == (True, False, "")
+    assert (found.measure.has_samples, found.simulated, found.slots[1].address) == (True, False, "")
     assert found.outcome is None and damaged(run, {"outcome": {}}).outcome is None
 
 

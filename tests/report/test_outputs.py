@@ -270,14 +270,14 @@ def test_a_slow_program_has_its_digits_in_every_table() -> None:
 
 def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(summary: Summary) -> None:
     lines = list(csv.DictReader(io.StringIO(delimited.render(summary))))
-    assert [(line["nodes"], line["gpus"], line["median_speed"]) for line in lines] == [
+    assert [(line["nodes"], line["gpus"], line["median"]) for line in lines] == [
         ("1", "1", "354.02"),
         ("1", "8", "2277.07"),
         ("4", "8", ""),
     ]
     assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == ("6.34", "0.7920", "1")
     assert (lines[1]["speedup_interval"], lines[1]["efficiency_interval"]) == ("5.74 to 6.99", "0.7179 to 0.8737")
-    assert lines[0]["speed_interval"] == "353.01 to 355.05" and lines[2]["speed_interval"] == ""
+    assert lines[0]["interval"] == "353.01 to 355.05" and lines[2]["interval"] == ""
 
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
@@ -285,8 +285,8 @@ def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     assert document["schema"] == 5 and document["unit"] == "samples/s"
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
-    assert [run["speed"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
-    assert document["rows"][2]["median_speed"] is None and document["rows"][2]["speed_interval"] is None
+    assert [run["value"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
+    assert document["rows"][2]["median"] is None and document["rows"][2]["interval"] is None
     assert document["rows"][1]["speedup_interval"].keys() == {"low", "high", "level"}
     assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
     assert jsonout.render(summary) == jsonout.render(summary)
@@ -438,7 +438,7 @@ def test_of_bytes_that_are_no_text_each_is_seen_and_a_line_without_end_comes_in_
 @pytest.mark.parametrize("render", [markdown.render, delimited.render, jsonout.render])
 def test_every_number_shown_is_finite(render: Callable[[Summary], str], summary: Summary) -> None:
     assert not {"nan", "inf", "infinity"} & set(render(summary).lower().replace(",", " ").split())
-    assert all(math.isfinite(row.median_speed) for row in summary.rows if row.median_speed is not None)
+    assert all(math.isfinite(row.median) for row in summary.rows if row.median is not None)
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:

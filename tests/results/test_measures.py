@@ -34,7 +34,9 @@ probe: "print('{{}}')"
 log:
   files: [node.out]
   readings: '^ping to=(?P<to>\\d+) time_s=(?P<time_s>[\\d.]+)$'
+  metrics: {{time_s: {{unit: s, better: lower, keys: [to]}}}}
 """
+METRICS = [{"name": "time_s", "unit": "s", "better": "lower", "keys": ["to"]}]
 READINGS = "^ping to=(?P<to>[0-9]+) time_s=(?P<time_s>[0-9.]+)$"
 HOSTS = [Host(f"node{n}", f"10.11.0.{n + 1}", gpus=0, slots=2) for n in (1, 2)]
 
@@ -85,7 +87,7 @@ def test_a_folder_says_what_its_kind_of_measurement_needs(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("axis", "where"), [({"batch_size": (4,)}, "--batch-size"), ({"loader": ("native",)}, "--loader")])
 def test_choices_that_mean_nothing_are_refused(templates: Path, axis: dict[str, tuple[Any, ...]], where: str) -> None:
     found = open_framework("pinger", (templates,))
-    with pytest.raises(ConfigError, match=f"{where}: pinger measures readings of its own"):
+    with pytest.raises(ConfigError, match=f"{where}: pinger measures metrics of its own"):
         checked_specs(Request("ping", axes=axis), [found], HOSTS)
     (spec,) = checked_specs(Request("ping"), [found], HOSTS)
     assert (spec.batch_size, spec.loader, spec.shape) == (1, "none", "2n2g")
@@ -103,8 +105,8 @@ def pings(times: list[str]) -> Any:
 
     def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["spec"] |= {"framework": "pinger", "model": "ping", "batch_size": 1, "loader": "none"}
-        log = planned["framework"]["log"]
-        planned["framework"] |= {"measures": "readings", "log": {**log, "patterns": [], "closing": "", "readings": READINGS}}
+        log = planned["framework"]["log"] | {"patterns": [], "closing": "", "readings": [READINGS], "metrics": METRICS}
+        planned["framework"] |= {"measures": "readings", "log": log}
         lines = [line for line in logs[0]["rank-0.out"].splitlines() if "rank=" in line]
         lines += [f"ping to={n} time_s={time}" for n, time in enumerate(times)]
         logs[0]["rank-0.out"] = "\n".join(lines) + "\n"
@@ -112,95 +114,107 @@ def pings(times: list[str]) -> Any:
     return change
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> BenchDir:
-    """Three repeats of two readings; the third printed none."""
-    record = {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]}
-    made = BenchDir.create(tmp_path / "runs", record)
-    for repeat, times in enumerate((["0.125", "20.5"], ["0.25", "21.5"], []), start=1):
-        build(made, f"r{repeat}", pings(times), repeat=repeat)
+def made_bench(root: Path, name: str, repeats: list[list[str]]) -> BenchDir:
+    runs = [f"{name}-r{n}" for n in range(1, len(repeats) + 1)]
+    made = BenchDir.create(root / "runs", {"bench_id": name, "created": "2025-01-01T00:00:00Z", "runs": runs})
+    for repeat, (run_id, times) in enumerate(zip(runs, repeats, strict=True), start=1):
+        build(made, run_id, pings(times), repeat=repeat)
     return made
 
 
-def test_its_runs_are_a_sheet_and_no_row_and_a_run_without_readings_has_failed(bench: BenchDir) -> None:
+@pytest.fixture
+def bench(tmp_path: Path) -> BenchDir:
+    """Three repeats of two times; the third printed none."""
+    return made_bench(tmp_path, "b1", [["0.125", "20.5"], ["0.25", "21.5"], []])
+
+
+def test_each_key_is_a_row_and_a_run_without_lines_has_failed(bench: BenchDir) -> None:
     results = [read_run(run) for run in bench.runs()]
-    assert [(run.state, len(run.readings), run.throughput) for run in results] == [
-        ("finished", 2, None), ("finished", 2, None), ("failed", 0, None),
+    assert [(run.state, [(value.key, value.number) for value in run.values], run.throughput) for run in results] == [
+        ("finished", [((0,), 0.125), ((1,), 20.5)], None),
+        ("finished", [((0,), 0.25), ((1,), 21.5)], None),
+        ("failed", [], None),
     ]  # fmt: skip
     summary = summarize(results)
-    (sheet,) = summary.sheets
-    assert (summary.rows, summary.notes) == ((), ())
-    assert (sheet.series, sheet.shape, sheet.n, sheet.failed) == ("pinger ping fp16", "2n2g", 2, 1)
-    assert sheet.grids[0].columns == ("repeat", "to", "time_s")
-    assert sheet.grids[0].rows == ((1, "0", "0.125"), (1, "1", "20.5"), (2, "0", "0.25"), (2, "1", "21.5"))
-    assert sheet.qualifications[0] == "2 good repeats: interval unreliable below n=3"
-    assert "expected lines with readings of its own, found 0" in sheet.failures[0]
+    assert (summary.sheets, summary.notes, summary.baseline) == ((), (), {})
+    first, second = summary.rows
+    assert (first.series, first.shape, first.n, first.failed) == ("pinger ping fp16 time_s to=0", "2n2g", 2, 1)
+    assert (first.metric, first.unit, first.better, first.key, second.key) == ("time_s", "s", "lower", {"to": 0}, {"to": 1})
+    assert (first.minimum, first.maximum, first.average) == (0.125, 0.25, 0.1875)
+    assert first.value == pytest.approx((0.125 * 0.25) ** 0.5) and first.speedup is None
+    assert "2 good repeats: interval unreliable below n=3" in first.qualifications
+    assert "repeats spread over more than 5% of the median" in first.qualifications
+    assert "expected lines with metrics of its own, found 0" in first.failures[0]
 
 
-def test_json_has_the_sheet_as_its_schema_says(bench: BenchDir) -> None:
+def test_json_has_the_rows_as_its_schema_says(bench: BenchDir) -> None:
     document = json.loads(jsonout.render(summarize([read_run(run) for run in bench.runs()])))
     schema = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
     assert [error.message for error in Draft202012Validator(schema).iter_errors(document)] == []
-    assert document["sheets"][0]["grids"][0]["rows"][1] == [1, "1", "20.5"]
+    assert document["rows"][1]["key"] == {"to": 1} and document["rows"][1]["maximum"] == 21.5
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "html"])
-def test_people_see_the_sheet(bench: BenchDir, tmp_path: Path, form: str) -> None:
+def test_people_see_the_values_by_key(bench: BenchDir, tmp_path: Path, form: str) -> None:
     done = orch(tmp_path, "summarize", "b1", "--format", form)
     assert done.returncode == 4, done.stderr  # the third run's evidence is incomplete, as for training
-    for text in ("pinger ping fp16 2n2g", "n=2, 1 failed", "20.5", "r3 failed"):
-        assert text in done.stdout.replace("\\", ""), text
+    shown = done.stdout.replace("\\", "")
+    for text in ("pinger ping fp16", "time_s s", "2 (1 failed)", "20.99", "r3 failed", "best time_s 2n2g: 0.177 s at to=0"):
+        assert text in shown, text
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "html", "csv", "json"])
-def test_a_bench_without_any_readings_says_why_there_is_no_number(tmp_path: Path, form: str) -> None:
-    made = BenchDir.create(tmp_path / "runs", {"bench_id": "b2", "created": "2025-01-01", "runs": ["r1"]})
-    build(made, "r1", pings([]), repeat=1)
+def test_a_bench_without_any_lines_says_why_there_is_no_number(tmp_path: Path, form: str) -> None:
+    made_bench(tmp_path, "b2", [[]])
     done = orch(tmp_path, "summarize", "b2", "--format", form)
     assert done.returncode == 4 and "Traceback" not in done.stderr
-    assert "expected lines with readings of its own, found 0" in done.stdout.replace("\\", "")
-    if form in ("table", "markdown", "html"):
-        assert "n=0" in done.stdout.replace("\\", "") and "no good run, so there is no number" in done.stdout
+    assert "expected lines with metrics of its own, found 0" in done.stdout.replace("\\", "")
 
 
-def test_csv_has_a_line_for_each_row_of_the_sheet(bench: BenchDir, tmp_path: Path) -> None:
-    text = orch(tmp_path, "summarize", "b1", "--format", "csv").stdout
-    assert text.splitlines()[0] == (
-        "framework,model,dtype,device,nodes,gpus,world_size,options,simulated,n,planned,failed,interrupted,running,never_run,"
-        "table,repeat,to,time_s,said,hardware,qualifications,failures,run_ids"
-    )
-    lines = list(csv.DictReader(io.StringIO(text)))
-    assert [(line["model"], line["n"], line["repeat"], line["time_s"]) for line in lines] == [
-        ("ping", "2", "1", "0.125"), ("ping", "2", "1", "20.5"), ("ping", "2", "2", "0.25"), ("ping", "2", "2", "21.5"),
+def test_csv_has_a_line_for_each_key(bench: BenchDir, tmp_path: Path) -> None:
+    lines = list(csv.DictReader(io.StringIO(orch(tmp_path, "summarize", "b1", "--format", "csv").stdout)))
+    assert [(line["model"], line["metric"], line["unit"], line["key.to"], line["n"], line["median"]) for line in lines] == [
+        ("ping", "time_s", "s", "0", "2", "0.188"), ("ping", "time_s", "s", "1", "2", "21.00"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("summarize", "b1", "--format", "prometheus"), ("summarize", "b1", "--format", "dlperf"),
-        ("summarize", "b1", "--rule", "dlperf"), ("compare", "b1", "b1"), ("gate", "b1", "--baseline", "b1"),
-    ],
-)  # fmt: skip
-def test_what_is_for_speeds_only_says_so(bench: BenchDir, tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = orch(tmp_path, *words)
+def test_a_rule_of_published_speeds_is_refused(bench: BenchDir, tmp_path: Path) -> None:
+    done = orch(tmp_path, "summarize", "b1", "--rule", "dlperf")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "measured readings of its own" in done.stderr and "Traceback" not in done.stderr
+    assert "measured metrics of its own" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_history_names_the_bench_and_lists_no_speed(bench: BenchDir, tmp_path: Path) -> None:
+def test_compare_and_gate_judge_each_key_and_less_is_better(tmp_path: Path) -> None:
+    quick, slow = [["1.00", "20.1"], ["1.01", "20.2"], ["1.02", "20.3"], ["1.03", "20.0"]], []
+    slow = [[f"{1.2 * float(first):.3f}", second] for first, second in quick]
+    made_bench(tmp_path, "b1", quick)
+    made_bench(tmp_path, "b2", slow)
+    compared = json.loads(orch(tmp_path, "compare", "b1", "b2", "--json").stdout)
+    assert [(pair["case"], pair["metric"], pair["unit"], pair["better"], pair["verdict"]) for pair in compared["pairs"]] == [
+        ("2n2g to=0", "time_s", "s", "lower", "slower"), ("2n2g to=1", "time_s", "s", "lower", "no difference"),
+    ]  # fmt: skip
+    assert compared["pairs"][0]["ratio"] == pytest.approx(1.2, rel=1e-3)
+    back = json.loads(orch(tmp_path, "compare", "b2", "b1", "--json").stdout)
+    assert [pair["verdict"] for pair in back["pairs"]] == ["faster", "no difference"]
+    gate = orch(tmp_path, "gate", "b2", "--baseline", "b1")
+    assert gate.returncode == 5 and "b2: 2n2g to=0: expected at most 3% slower than b1, got +20.0%" in gate.stderr, gate
+    assert orch(tmp_path, "gate", "b1", "--baseline", "b2").returncode == 0
+    wrong = orch(tmp_path, "compare", "b1", "b2", "--metric", "time")
+    assert wrong.returncode == 2 and "they have time_s; did you mean 'time_s'" in wrong.stderr, wrong
+
+
+def test_history_lists_each_key_with_its_unit(bench: BenchDir, tmp_path: Path) -> None:
     done = orch(tmp_path, "history")
-    assert "not listed, because it measured readings of its own: orch summarize b1" in done.stderr
-    assert "b1" not in done.stdout
-    assert json.loads(orch(tmp_path, "history", "--json").stdout)["speedless"] == {"b1": "readings of its own"}
+    assert "pinger ping fp16 time_s to=1, s" in done.stdout and "20.99" in done.stdout, done
+    cells = json.loads(orch(tmp_path, "history", "--json").stdout)["cells"]
+    assert [(cell["metric"], cell["unit"], cell["n"]) for cell in cells] == [("time_s", "s", 2)] * 2
 
 
-def test_a_bench_of_it_plans_no_baseline_and_no_end_by_intervals(templates: Path, tmp_path: Path) -> None:
+def test_a_bench_of_it_plans_no_baseline_and_may_end_by_intervals(templates: Path, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(
         "schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n  node2: {address: 10.11.0.3, gpus: 0}\n"
     )
     words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", str(templates))
     done = orch(tmp_path, *words, "--dry-run", "--json")
     assert {run["spec"]["nodes"] for run in json.loads(done.stdout)} == {2}, done.stderr
-    done = orch(tmp_path, *words, "--until-ci", "1%")
-    assert done.returncode == 2 and "orch: --until-ci: pinger measures readings of its own" in done.stderr
+    assert orch(tmp_path, *words, "--until-ci", "1%", "--dry-run", "--json").returncode == 0

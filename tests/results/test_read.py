@@ -301,7 +301,7 @@ def test_a_flaw_is_an_error_of_the_run_and_no_number(bench: BenchDir, flaw: Flaw
     assert isinstance(result.error, DataError) and result.error.kind == kind
     assert text in str(result.error)
     assert result.error.host == host and result.error.run_id == "r1"
-    assert summarize([result]).rows[0].median_speed is None
+    assert summarize([result]).rows[0].median is None
 
 
 @pytest.mark.parametrize(

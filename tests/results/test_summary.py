@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
-from orchestrator.report.cells import tables
+from orchestrator.report.tables import tables
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.run import RunResult
@@ -65,8 +65,8 @@ def test_published_runs_give_median_over_median_in_any_file_order(
 
 def test_published_average_and_median_stand_in_the_row() -> None:
     row = rows(summarize(table(PYTORCH), of_medians=True))["4n8g"]
-    assert (published(row.average_speed or 0), published(row.median_speed or 0)) == (8773.38, 8816.7)
-    assert (row.min_speed, row.max_speed, row.n, row.failed) == (8468.23, 9046.34, 10, 0)
+    assert (published(row.average or 0), published(row.median or 0)) == (8773.38, 8816.7)
+    assert (row.minimum, row.maximum, row.n, row.failed) == (8468.23, 9046.34, 10, 0)
     assert row.efficiency == pytest.approx(8816.7 / 354.44 / 32)
 
 
@@ -96,13 +96,13 @@ def test_the_note_on_drift_the_baseline_and_the_speedups_belong_to_each_other(of
     base, row = summary.rows
     divisor = summary.divisor(series)
     assert divisor == pytest.approx(100 * 0.98**4 if of_medians else 100 * 0.98**4.5)
-    measured = row.median_speed if of_medians else row.speed
+    measured = row.median if of_medians else row.value
     assert divisor and measured and row.speedup == pytest.approx(measured / divisor)
     assert row.speedup == pytest.approx(1.9 * 0.98 if of_medians else 1.9)
     (note,) = summary.notes
     assert ("medians and speedups contain it" in note, "speed, speedup and their" in note) == (of_medians, not of_medians)
     assert tables(summary)[0].head[0] == f"baseline 1n1g: {divisor:.2f} samples/s{' (median)' if of_medians else ''}, n=5"
-    assert json.loads(jsonout.render(summary))["baselines"][series]["speed"] == divisor
+    assert json.loads(jsonout.render(summary))["baselines"][series]["value"] == divisor
 
 
 def test_a_configuration_is_slower_by_the_speeds_that_are_shown() -> None:
@@ -142,7 +142,7 @@ def test_the_baseline_has_speedup_and_efficiency_one(speeds: list[float]) -> Non
 
 def test_failed_runs_stay_with_their_first_cause_and_are_no_zeros() -> None:
     row = rows(summarize([*cell("1n1g", [100.0] * 3), *cell("1n2g", [200.0] * 2), failed("1n2g", 3)]))["1n2g"]
-    assert (row.n, row.failed, row.average_speed) == (2, 1, 200.0)
+    assert (row.n, row.failed, row.average) == (2, 1, 200.0)
     assert row.failures == ("1n2g-bad3 failed: node2: rank 5 ended with SIGKILL",)
     assert row.run_ids == ("1n2g-1", "1n2g-2", "1n2g-bad3")
 
@@ -161,7 +161,7 @@ def test_a_cause_is_one_line_even_where_its_hint_quotes_a_log() -> None:
 def test_a_cell_whose_runs_all_failed_is_a_row_without_numbers() -> None:
     row = rows(summarize([*cell("1n1g", [100.0] * 3), failed("2n8g", 1), failed("2n8g", 2)]))["2n8g"]
     assert (row.n, row.failed) == (0, 2)
-    numbers = (row.average_speed, row.median_speed, row.min_speed, row.max_speed, row.speedup, row.efficiency)
+    numbers = (row.average, row.median, row.minimum, row.maximum, row.speedup, row.efficiency)
     assert numbers == (None,) * 6
 
 
@@ -241,15 +241,15 @@ def test_runs_with_other_variables_are_other_cells_and_named_so() -> None:
     tried = cell("2n1g", [300.0, 303.0], "b", env={"NCCL_ALGO": "Tree"}, origins=origins)
     summary = summarize([*cell("1n1g", [100.0]), *cell("2n1g", [200.0, 202.0]), *tried])
     tree, plain = [row for row in summary.rows if row.shape == "2n1g"]
-    assert (plain.median_speed, plain.speedup, "NCCL_ALGO" in plain.series) == (201.0, pytest.approx(2.01, rel=1e-3), False)
-    assert (tree.median_speed, tree.speedup, " NCCL_ALGO=Tree " in tree.series) == (301.5, None, True)
+    assert (plain.median, plain.speedup, "NCCL_ALGO" in plain.series) == (201.0, pytest.approx(2.01, rel=1e-3), False)
+    assert (tree.median, tree.speedup, " NCCL_ALGO=Tree " in tree.series) == (301.5, None, True)
     assert summary.notes == (), "no command makes a baseline of what a tune tried"
 
 
 def test_simulated_and_real_runs_are_never_pooled() -> None:
     simulated = cell("1n1g", [500.0] * 3, prefix="sim", result={"simulated": True})
     summary = summarize([*simulated, *cell("1n1g", [100.0] * 3)])
-    assert [(row.series.endswith(" simulated"), row.median_speed) for row in summary.rows] == [(False, 100.0), (True, 500.0)]
+    assert [(row.series.endswith(" simulated"), row.median) for row in summary.rows] == [(False, 100.0), (True, 500.0)]
     assert summary.rows[1].qualifications[0].startswith("simulated")
 
 
@@ -452,7 +452,7 @@ def test_nothing_gives_an_empty_table() -> None:
 
 def test_a_repeat_that_is_no_part_of_the_others_is_said_and_counts() -> None:
     (row,) = summarize(cell("1n1g", [100.0, 100.4, 92.0, 100.2, 100.1])).rows
-    assert (row.n, row.min_speed) == (5, 92.0) and row.average_speed == pytest.approx(98.54)
+    assert (row.n, row.minimum) == (5, 92.0) and row.average == pytest.approx(98.54)
     assert "repeat 3 is 8.1% slower than the others, more than chance explains; it still counts" in row.qualifications
     (steady,) = summarize(cell("1n1g", [100.0, 100.4, 99.2, 100.2, 100.1])).rows
     assert not [text for text in steady.qualifications if "too far" in text]

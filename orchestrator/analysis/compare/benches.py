@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shlex import join
 
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, unmatched
+from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, of_metric, spec_fields, unmatched
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import rendered_texts
@@ -37,28 +37,35 @@ class Comparison:
 
 
 def compare(
-    before: BenchDir, after: BenchDir, margin: float = MARGIN, by: tuple[str, tuple[str, str]] | None = None
+    before: BenchDir,
+    after: BenchDir,
+    margin: float = MARGIN,
+    by: tuple[str, tuple[str, str]] | None = None,
+    metric: str = "",
 ) -> tuple[Comparison, list[DataError]]:
     """Return the comparison, and the errors of runs that are excluded because their evidence is damaged.
 
     ``by`` is the name of a spec field, and its values in the cells selected from the first and from the second bench.
+    ``metric`` is the metric that is compared: the primary one if empty, every one with ``all``.
 
-    Raise DataError if a bench or its rendered files cannot be read, ConfigError for a bench without training speeds, and for a
-    field or value that a bench does not have.
+    Raise DataError if a bench or its rendered files cannot be read, ConfigError for a bench whose result is a diagnosis, and
+    for a field, value or metric that a bench does not have.
     """
     benches = (before, after)
     results = [read_bench(bench) for bench in benches]
     for bench, runs in zip(benches, results, strict=True):
-        _have_speed(bench, runs)
-    cells = [cells_of(runs) for runs in results]
+        _have_metrics(bench, runs)
+    cells = [_of_metric(bench, cells_of(runs), metric) for bench, runs in zip(benches, results, strict=True)]
     if by:
         cells = [_by(bench, candidates, by[0], value) for bench, candidates, value in zip(benches, cells, by[1], strict=True)]
     pairs_of_cells = matched(*cells)
     pairs = compared(pairs_of_cells, margin)
-    sides = [[pair[side] for pair in pairs_of_cells] for side in (0, 1)]
+    places = _first_of_specs(pairs_of_cells)
+    cases = [pairs[place].case for place in places]
+    sides = [[pairs_of_cells[place][side] for place in places] for side in (0, 1)]
     samples = [_samples(*side) for side in zip(benches, sides, strict=True)]
     about = [_about(bench, runs) for bench, runs in zip(benches, samples, strict=True)]
-    files = [_rendered(runs, [pair.case for pair in pairs]) for runs in samples]
+    files = [_rendered(runs, cases) for runs in samples]
     names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(benches, _suffixes(by), strict=True)]
     comparison = Comparison(
         before=names[0],
@@ -67,17 +74,32 @@ def compare(
         pairs=pairs,
         only_before=unmatched(cells[0], pairs_of_cells),
         only_after=unmatched(cells[1], pairs_of_cells),
-        distinctions=distinctions(pairs_of_cells, *about),
+        distinctions=distinctions([pairs_of_cells[place] for place in places], *about),
         files=file_differences(*files) if all(files) else (),
     )
     return comparison, [run.error for runs in results for run in runs if isinstance(run.error, DataError)]
 
 
-def _have_speed(bench: BenchDir, runs: Sequence[RunResult]) -> None:
+def _have_metrics(bench: BenchDir, runs: Sequence[RunResult]) -> None:
     for run in runs:
-        if not run.measure.has_speed:
-            message = f"expected a bench of training speeds, it measured {run.measure.noun}"
+        if run.measure.is_diagnosis:
+            message = f"expected a bench with metrics, it measured {run.measure.noun}"
             raise ConfigError(message, where=_name(bench), hint="orch summarize shows the result of a single bench")
+
+
+def _first_of_specs(pairs: Sequence[tuple[Cell, Cell]]) -> list[int]:
+    """Return the place of the first pair of each spec: all cells of a spec have the same files and facts."""
+    places: dict[str, int] = {}
+    for place, (cell, _) in enumerate(pairs):
+        places.setdefault(repr(spec_fields(cell)), place)
+    return list(places.values())
+
+
+def _of_metric(bench: BenchDir, cells: Sequence[Cell], metric: str) -> list[Cell]:
+    try:
+        return of_metric(cells, metric)
+    except ConfigError as error:
+        raise ConfigError(error.message, where=f"--metric: {_name(bench)}", hint=error.hint) from None
 
 
 def _by(bench: BenchDir, cells: Sequence[Cell], name: str, value: str) -> list[Cell]:

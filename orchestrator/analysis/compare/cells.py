@@ -1,10 +1,10 @@
 """Compare two benches cell by cell: how much faster one is, how certain that is, and in which fields they differ.
 
-A ratio is that of typical speeds (geometric means), ``after`` over ``before``. Its interval includes the scatter of each bench
-(`intervals.change_interval`). A difference counts as significant only if two tests agree: a permutation test, and Welch's test
-corrected for the number of cells. No test can distinguish a difference from changed conditions, because the benches ran at
-different times; a difference that may be smaller than a margin is therefore never reported as one. ``docs/metrics.md``
-describes the rule and its error rate.
+Cells of equal metric and key are compared. A ratio is that of typical values (geometric means), ``after`` over ``before``. Its
+interval includes the scatter of each bench (`intervals.change_interval`). A difference counts as significant only if two tests
+agree: a permutation test, and Welch's test corrected for the number of cells. No test can distinguish a difference from changed
+conditions, because the benches ran at different times; a difference that may be smaller than a margin is therefore never
+reported as one. ``docs/metrics.md`` describes the rule and its error rate.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from orchestrator.results.numbers.intervals import chance, change_chance, change
 from orchestrator.results.numbers.throughput import WORTH
 
 __all__ = [
+    "ALL",
     "MARGIN",
     "SLOWER",
     "TOO_FEW",
@@ -34,26 +35,30 @@ __all__ = [
     "doubt",
     "enough",
     "matched",
+    "of_metric",
     "spec_fields",
     "unmatched",
 ]
 
+ALL = "all"
+"""In place of the name of a metric: every metric."""
 MARGIN = WORTH
 """Share by which benches of equal specs may differ, because temperature, memory and placement are never the same."""
 LIMIT = 0.05
 FASTER, SLOWER, SLIGHT, NONE = "faster", "slower", "slight", "no difference"
-TOO_FEW, SAME, UNLIKE, NOTHING = "too few repeats", "same runs", "simulated against real", "no speed"
-UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING)
+TOO_FEW, SAME, UNLIKE, NOTHING = "too few repeats", "same runs", "simulated against real", "no number"
+NOT_POSITIVE = "values not above 0"
+UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE)
 """Reasons, in place of a verdict, why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench; speeds in samples/s."""
+    """One cell in one bench; the median is in the unit of its metric."""
 
     n: int
     failed: int
-    median_speed: float | None
+    median: float | None
     run_ids: tuple[str, ...]
 
 
@@ -62,10 +67,14 @@ class CellPair:
     """A cell in both benches. ``differing`` names the fields of its spec that differ.
 
     ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
-    ``p`` the larger one: both must be small. All are None if no speeds could lead to a verdict.
+    ``p`` the larger one: both must be small. All are None if no values could lead to a verdict. ``better`` is ``higher`` or
+    ``lower``: a larger value of the second kind is slower.
     """
 
     case: str
+    metric: str
+    unit: str
+    better: str
     before: Side
     after: Side
     differing: tuple[str, ...]
@@ -75,6 +84,13 @@ class CellPair:
     corrected_p: float | None
     p: float | None
     verdict: str
+
+    @property
+    def gain(self) -> Interval | None:
+        """The interval of the ratio, turned round for a metric of which less is better: above 1 is always faster."""
+        if self.interval is None or self.better == "higher":
+            return self.interval
+        return Interval(1 / self.interval.high, 1 / self.interval.low, self.interval.level)
 
 
 def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
@@ -91,7 +107,7 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
     groups: dict[str, tuple[list[Cell], list[Cell]]] = {}
     for side, cells in enumerate((left, right)):
         for cell in cells:
-            rest = {name: value for name, value in spec_fields(cell).items() if name not in changed}
+            rest = {name: value for name, value in _fields(cell).items() if name not in changed}
             groups.setdefault(_text(rest), ([], []))[side].append(cell)
     pairs |= {first[0].key(): (first[0], second[0]) for first, second in groups.values() if len(first) == len(second) == 1}
     return [pairs[cell.key()] for cell in before if cell.key() in pairs]
@@ -126,7 +142,7 @@ def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tupl
     varying = _varying([before for before, _ in pairs])
     results = [_pair(before, after, varying) for before, after in pairs]
     testable = [place for place, pair in enumerate(results) if pair.permutation_p is not None]
-    chances = holm([change_chance(*(cell.speeds for cell in pairs[place])) for place in testable])
+    chances = holm([change_chance(*(cell.values for cell in pairs[place])) for place in testable])
     for place, corrected in zip(testable, chances, strict=True):
         p = max(corrected, results[place].permutation_p or 0.0)
         results[place] = replace(results[place], corrected_p=corrected, p=p)
@@ -160,18 +176,48 @@ def spec_fields(cell: Cell) -> dict[str, Any]:
     return {"simulated": cell.simulated, **fields, **nested}
 
 
+def of_metric(cells: Sequence[Cell], metric: str) -> list[Cell]:
+    """Return the cells of a metric: of the primary one if it is not named, of all with ``all``.
+
+    Raise ConfigError if no cell has it.
+    """
+    if metric == ALL:
+        return list(cells)
+    of_name = [cell for cell in cells if (cell.metric.name == metric if metric else cell.primary)]
+    if cells and not of_name:
+        names = dict.fromkeys(cell.metric.name for cell in cells)
+        raise ConfigError(
+            f"expected a metric of its configurations, got {metric!r}",
+            hint=f"they have {', '.join(names)}{nearest(metric, names)}",
+        )
+    return of_name
+
+
+def _fields(cell: Cell) -> dict[str, Any]:
+    """Return the fields of a cell's spec with its metric and its key, as ``key.<name>``."""
+    return {
+        **spec_fields(cell),
+        "metric": cell.metric.name,
+        **{f"key.{name}": value for name, value in cell.key_values.items()},
+    }
+
+
 def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
     earlier, later = spec_fields(before), spec_fields(after)
     why_not = _undecidable(before, after)
-    log_speeds = [mean([math.log(speed) for speed in cell.speeds]) for cell in (before, after) if cell.speeds]
+    sides = [cell.values if cell.is_positive else [] for cell in (before, after)]
+    logs = [mean([math.log(value) for value in values]) for values in sides if values]
     return CellPair(
         case=_case(before, varying),
+        metric=before.metric.name,
+        unit=before.metric.unit,
+        better=before.metric.better,
         before=_side(before),
         after=_side(after),
         differing=tuple(name for name in {**earlier, **later} if earlier.get(name) != later.get(name)),
-        ratio=math.exp(log_speeds[1] - log_speeds[0]) if len(log_speeds) == 2 else None,
-        interval=change_interval(before.speeds, after.speeds),
-        permutation_p=None if why_not else chance(before.speeds, after.speeds),
+        ratio=math.exp(logs[1] - logs[0]) if len(logs) == 2 else None,
+        interval=change_interval(sides[0], sides[1]),
+        permutation_p=None if why_not else chance(sides[0], sides[1]),
         corrected_p=None,
         p=None,
         verdict=why_not,
@@ -184,14 +230,16 @@ def _undecidable(before: Cell, after: Cell) -> str:
         return SAME
     if before.simulated != after.simulated:
         return UNLIKE
-    if not (before.speeds and after.speeds):
+    if not (before.values and after.values):
         return NOTHING
-    repeats = len(before.speeds), len(after.speeds)
+    if not (before.is_positive and after.is_positive):
+        return NOT_POSITIVE
+    repeats = len(before.values), len(after.values)
     return TOO_FEW if min(repeats) < 2 or least_chance(*repeats) >= LIMIT else ""
 
 
 def _verdict(pair: CellPair, margin: float) -> str:
-    change = pair.interval
+    change = pair.gain
     if change is None or pair.p is None or pair.p >= LIMIT or change.low <= 1 <= change.high:
         return NONE
     if change.high < 1 - margin:
@@ -200,22 +248,22 @@ def _verdict(pair: CellPair, margin: float) -> str:
 
 
 def _side(cell: Cell) -> Side:
-    return Side(len(cell.speeds), len(cell.runs) - len(cell.speeds), cell.median, tuple(run.run_id for run in cell.runs))
+    return Side(len(cell.values), len(cell.runs) - len(cell.values), cell.median, tuple(run.run_id for run in cell.runs))
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:
     """Return the name of a cell among others: its shape, and the fields that vary among them."""
-    fields = spec_fields(cell)
+    fields = _fields(cell)
     written = {_short(name): as_written(fields[name]) if name in fields else "(not set)" for name in varying}
     return " ".join([cell.spec.shape, *(f"{name}={value}" for name, value in written.items())])
 
 
 def _short(name: str) -> str:
-    return name.removeprefix("options.").removeprefix("env.")
+    return name.removeprefix("options.").removeprefix("env.").removeprefix("key.")
 
 
 def _varying(cells: Sequence[Cell]) -> list[str]:
-    fields = [spec_fields(cell) for cell in cells]
+    fields = [_fields(cell) for cell in cells]
     names = dict.fromkeys(name for spec in fields for name in spec if name not in ("nodes", "gpus"))
     return [name for name in names if len({_text(spec.get(name)) for spec in fields}) > 1]
 

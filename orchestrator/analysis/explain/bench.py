@@ -29,7 +29,7 @@ def explain_bench(
     """
     good = {result.run_id: result for result in results if result.is_good}
     explanations = []
-    for row in summary.rows:
+    for row in summary.speeds():
         baseline = summary.baseline.get(row.series)
         runs = [good[run_id] for run_id in row.run_ids if run_id in good]
         if baseline is None or not runs:

@@ -66,7 +66,7 @@ def newest_curve(
             results = [read_run(run) for run in bench.runs() if _is_of(run, collective, settings)]
         except OrchError:  # damaged, or of an earlier version
             continue
-        fitting = [cell for cell in cells_of(results) if _fits(cell, shape, device)]
+        fitting = [cell for cell in cells_of(results, "time") if _fits(cell, shape, device)]
         best = max(fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None)
         times = medians([(run.repeat, run.readings) for run in best.good], in_place) if best else {}
         if best and times:

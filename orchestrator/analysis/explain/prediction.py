@@ -117,10 +117,10 @@ def explanation(
 
     ``runs`` and ``baseline_runs`` are the step parts of their good runs; ``sockets``: NCCL used sockets in those of the row.
     """
-    if not row.speed or not baseline.speed:
+    if not row.value or not baseline.value:
         return None
     samples = row.world_size * row.batch_size
-    measured_s, ideal_s = samples / row.speed, baseline.world_size * baseline.batch_size / baseline.speed
+    measured_s, ideal_s = samples / row.value, baseline.world_size * baseline.batch_size / baseline.value
     shape, base = typical(runs), typical(baseline_runs)
     straggler, contention = _straggler(shape), _contention(shape, base)
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))
@@ -138,7 +138,7 @@ def explanation(
         case=row.shape,
         world_size=row.world_size,
         simulated=row.simulated,
-        measured=row.speed,
+        measured=row.value,
         step_s=measured_s,
         ideal_s=ideal_s,
         ideal=f"a step of {baseline.shape}, the typical speed of {baseline.n} runs",
@@ -256,18 +256,18 @@ def _scatter(steps_s: Sequence[float], baseline: Row) -> float:
     """
     if ends := around([math.log(step) for step in steps_s]):
         return math.log(ends.high / ends.low) / 2
-    if not steps_s or baseline.speed_interval is None:
+    if not steps_s or baseline.interval is None:
         return 0.0
-    return math.log(baseline.speed_interval.high / baseline.speed_interval.low) / 2 * math.sqrt(baseline.n)
+    return math.log(baseline.interval.high / baseline.interval.low) / 2 * math.sqrt(baseline.n)
 
 
 def _interval(
     predicted: float, model: _Model | None, shape: StepParts, baseline: Row, collective: Collective | None, scatter: float
 ) -> Interval | None:
     """Return the interval of the prediction: what each input and the model leave uncertain, added as squares."""
-    if baseline.speed_interval is None or not baseline.speed:
+    if baseline.interval is None or not baseline.value:
         return None
-    low, high = (math.log(end / baseline.speed) for end in (baseline.speed_interval.low, baseline.speed_interval.high))
+    low, high = (math.log(end / baseline.value) for end in (baseline.interval.low, baseline.interval.high))
     below, above = [min(low, 0.0)], [max(high, 0.0)]
     if model and collective:
         below += [scatter, math.log(1 + MODEL_ERROR)]

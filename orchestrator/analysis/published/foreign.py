@@ -97,7 +97,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
     Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
     rule = rule_of(framework) if framework.published.get("rule") else None
-    if rule is None and not framework.measure.has_speed:
+    if rule is None and not framework.measure.has_samples:
         raise ConfigError(f"{framework.name} measures {framework.measure.noun}, not the speed of training", where="--framework")
     if images is None:
         tables = Path(framework.folder) / "published.json"

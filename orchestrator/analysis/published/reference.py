@@ -78,7 +78,7 @@ def _compared(series: str, rows: tuple[Row, ...], file: PublishedFile, table: Pu
 
 
 def _pair(case: str, row: Row | None, cell: PublishedCell | None) -> Match:
-    ours, published = row.median_speed if row else None, cell.speed if cell else None
+    ours, published = row.median if row else None, cell.speed if cell else None
     return Match(
         case=case,
         ours=ours,

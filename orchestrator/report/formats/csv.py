@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
-from orchestrator.results.entries import Entry, Sheet
+from orchestrator.results.entries import Entry, Row, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import published
@@ -22,8 +22,8 @@ __all__ = ["render"]
 _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
     "n", "planned", "failed", "interrupted", "running", "never_run",
-    "average_speed", "median_speed", "min_speed", "max_speed", "speed_deviation", "speed", "speed_interval",
-    "speedup", "speedup_interval", "efficiency", "efficiency_interval",
+    "metric", "unit", "better", "primary", "key", "average", "median", "minimum", "maximum", "deviation", "value", "interval",
+    "speedup", "speedup_interval", "efficiency", "efficiency_interval", "step_s", "per_rank",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
@@ -32,16 +32,17 @@ _FACTS = tuple(name for name in _FIELDS if name in {field.name for field in fiel
 
 
 def render(summary: Summary) -> str:
-    """Return a header and one line per row. Speeds are in samples/s; an empty field is a number that does not exist.
+    """Return a header and one line per row. Values are in the unit of their metric; an empty field is a number that
+    does not exist.
 
-    Each setting that differs between configurations has a column ``options.<name>`` too.
+    Each setting that differs between configurations has a column ``options.<name>`` too, and each key ``key.<name>``.
 
     Rows of sheets follow after an empty line, below their own header; their numbers are unrounded.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if summary.rows or not summary.sheets:
-        names = _with_options(_FIELDS, summary.rows)
+        names = _with_keys(_with_options(_FIELDS, summary.rows), summary.rows)
         writer.writerow(map(_text, names))
         writer.writerows([_field(row, name) for name in names] for row in summary.rows)
     facts = _with_options(_FACTS, summary.sheets)
@@ -56,6 +57,7 @@ def render(summary: Summary) -> str:
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_GRID = Grid("", (), ((),))
 _OPTION = "options."
+_KEY = "key."
 
 
 def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
@@ -64,6 +66,12 @@ def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     differing = [name for name in settings if len({repr(entry.options.get(name)) for entry in entries}) > 1]
     place = names.index("options") + 1
     return [*names[:place], *(f"{_OPTION}{name}" for name in differing), *names[place:]]
+
+
+def _with_keys(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return the names of columns with one for each key of a metric, after ``key``."""
+    place = names.index("key") + 1
+    return [*names[:place], *dict.fromkeys(f"{_KEY}{name}" for row in rows for name in row.key), *names[place:]]
 
 
 def _sheet(sheet: Sheet, names: Sequence[str], columns: tuple[str, ...]) -> Iterator[list[str]]:
@@ -81,20 +89,22 @@ def _field(row: Entry, name: str) -> str:
     if name.startswith(_OPTION):
         option = row.options.get(name.removeprefix(_OPTION))
         return "" if option is None else _text(str(option))
+    if name.startswith(_KEY):
+        return _text(str(row.key.get(name.removeprefix(_KEY), ""))) if isinstance(row, Row) else ""
     value = getattr(row, name)
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return _share(value) if name == "efficiency" else written(value)
+        return _share(value) if name == "efficiency" else f"{value:.6g}" if name == "step_s" else written(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Interval):
         shown = _share if name.startswith("efficiency") else written
         return f"{shown(value.low)} to {shown(value.high)}"
-    if name == "options":
-        value = tuple(f"{key}={option}" for key, option in row.options.items() if option is not None)
+    if name in ("options", "key"):
+        value = tuple(f"{key}={option}" for key, option in value.items() if option is not None)
     return _text("; ".join(value) if isinstance(value, tuple) else str(value))
 
 

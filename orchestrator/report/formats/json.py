@@ -13,23 +13,22 @@ from orchestrator.results.summary import Summary
 
 __all__ = ["SCHEMA", "render"]
 
-SCHEMA = 5
+SCHEMA = 6
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
-5: labels, skipped configurations."""
+5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`."""
 
 
 def render(summary: Summary) -> str:
     """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is compared with, and the
-    speed that its speedups are divided by."""
+    value that its speedups are divided by."""
     document = {
         "schema": SCHEMA,
         "label": summary.label,
-        "unit": "samples/s",
         "baselines": {
-            series: {"shape": row.shape, "speed": summary.divisor(series), "n": row.n, "run_ids": list(row.run_ids)}
+            series: {"shape": row.shape, "value": summary.divisor(series), "n": row.n, "run_ids": list(row.run_ids)}
             for series, row in summary.baseline.items()
         },
-        "drift": summary.drift,
+        "drifts": dict(summary.drifts),
         "rows": [asdict(row) for row in summary.rows],
         "sheets": [asdict(sheet) for sheet in summary.sheets],
         "runs": asdict(summary.runs) if summary.runs else None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from html import escape
 
-from orchestrator.report.cells import COLUMNS, Table, sheet_tables, tables
+from orchestrator.report.cells import COLUMNS, Table, sheet_tables
+from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
@@ -30,7 +31,7 @@ def _block(table: Table) -> str:
     lines = [f"### {_inert(table.title)}{stamp}", "", *(f"{_inert(line)}  " for line in table.head), ""]
     if table.columns:
         lines.append(_line([_inert(name) if name not in COLUMNS else name for name in table.columns]))
-        lines.append(_line([":---" if name in ("case", "notes") else "---:" for name in table.columns]))
+        lines.append(_line([":---" if name in ("case", "notes", "metric", "unit") else "---:" for name in table.columns]))
         lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
     if table.footnotes:
         lines += ["", *(f"{number}. {_inert(text)}" for number, text in enumerate(table.footnotes, start=1))]

@@ -13,28 +13,31 @@ import time
 from typing import Any
 
 from orchestrator.report.cells import case
+from orchestrator.results.entries import SPEED
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 
 _TOKEN = ":::MLLOG "
-_NUMBERS = {"throughput": "speed", "speedup": "speedup", "efficiency": "efficiency"}
+_NUMBERS = {"speedup": "speedup", "efficiency": "efficiency"}
 _FACTS = ("framework", "model", "dtype", "loader", "device", "nodes", "gpus", "world_size", "simulated",
           "n", "planned", "failed", "interrupted", "running", "never_run")  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
 
 
 def render(summary: Summary) -> str:
-    """Return two lines for each row, ASCII only. Numbers are unrounded, speeds in samples/s; the time is that of the export."""
+    """Return two lines for each row, ASCII only. Numbers are unrounded, in the unit of their metric; the time is
+    that of the export."""
     now_ms = time.time_ns() // 1_000_000
     return "".join(f"{line}\n" for row in summary.rows for line in _lines(row, now_ms))
 
 
 def _lines(row: Row, now_ms: int) -> tuple[str, str]:
     namespace = f"{row.series} {case(row)}"
-    numbers = {name: value for name, field in _NUMBERS.items() if (value := getattr(row, field)) is not None}
+    fields = {"throughput" if row.metric == SPEED else row.metric: "value", **_NUMBERS}
+    numbers = {name: value for name, field in fields.items() if (value := getattr(row, field)) is not None}
     metadata = {name: getattr(row, name) for name in (*_FACTS, *_TEXTS)}
-    metadata |= {"unit": "samples/s", "status": "success" if row.n == row.planned else "aborted"}
+    metadata |= {"unit": row.unit, "key": dict(row.key), "status": "success" if row.n == row.planned else "aborted"}
     return (
         _line(namespace, now_ms, "global_batch_size", row.batch_size * row.world_size, {}),
         _line(namespace, now_ms, "tracked_stats", numbers, metadata),

@@ -5,15 +5,18 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from orchestrator.report.cells import case
 from orchestrator.report.text import one_line
+from orchestrator.results.entries import SPEED
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
 
 _GAUGES = {
-    "speed": ("orch_speed_samples_per_second", "Typical throughput of the good repeats of a configuration."),
-    "speed_interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
+    "value": ("orch_speed_samples_per_second", "Typical throughput of the good repeats of a configuration."),
+    "interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
     "speedup": ("orch_speedup_ratio", "Typical throughput over that of the baseline."),
     "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
     "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
@@ -25,19 +28,33 @@ _GAUGES = {
     "never_run": ("orch_never_run_repeats", "Repeats that were never started."),
     "world_size": ("orch_world_size_ranks", "Ranks of a configuration."),
 }
+_OF_ANY_METRIC = {
+    "value": ("orch_metric_value", "Typical value of a metric other than samples/s, in its unit."),
+    "interval": ("orch_metric_{}", "{} end of the 95 % confidence interval of the value."),
+}
 _ENDS = {"low": "Lower", "high": "Upper"}
 
 
 def render(summary: Summary) -> str:
     """Return every number unrounded; a number that does not exist has no sample."""
-    labelled = [(row, _labels(row)) for row in summary.rows]
+    speeds = summary.speeds()
+    others = [row for row in summary.rows if row not in speeds]
+    by_kind = ((_GAUGES, speeds), ({**_GAUGES, **_OF_ANY_METRIC}, others))
     lines: list[str] = []
-    for field, (name, text) in _GAUGES.items():
-        for end, word in _ENDS.items() if field.endswith("_interval") else (("", ""),):
+    for gauges, rows in by_kind if others else by_kind[:1]:
+        lines += _lines(gauges, rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(gauges: Mapping[str, tuple[str, str]], rows: Sequence[Row]) -> list[str]:
+    labelled = [(row, _labels(row)) for row in rows]
+    lines: list[str] = []
+    for field, (name, text) in gauges.items():
+        for end, word in _ENDS.items() if field.endswith("interval") else (("", ""),):
             samples = [(labels, _number(row, field, end)) for row, labels in labelled]
             lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
             lines += [f"{name.format(end)}{labels} {value!r}" for labels, value in samples if value is not None]
-    return "".join(f"{line}\n" for line in lines)
+    return lines
 
 
 def _number(row: Row, field: str, end: str) -> float | None:
@@ -48,6 +65,8 @@ def _number(row: Row, field: str, end: str) -> float | None:
 def _labels(row: Row) -> str:
     """Return labels that identify a configuration among all of a summary."""
     labels = {"series": row.series, "case": case(row), "framework": row.framework, "model": row.model}
+    if row.metric != SPEED:
+        labels |= {"metric": row.metric, "unit": row.unit, **{f"key_{name}": str(value) for name, value in row.key.items()}}
     labels |= {"dtype": row.dtype, "nodes": str(row.nodes), "gpus": str(row.gpus), "simulated": str(row.simulated).lower()}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 

@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.analysis.explain import Explanation
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.report.cells import case
+from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.account import RunAccount
-from orchestrator.results.grids import Grid
 from orchestrator.results.summary import Row
 
-__all__ = ["PARTS", "PUBLISHED", "Turn", "bandwidth", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
+__all__ = ["PARTS", "PUBLISHED", "Turn", "gap", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 
-WIDTH, HEIGHT = 360, 236
 PUBLISHED = ("two", "three", "four", "five")
 """Colours of published tables, in this order."""
 PARTS = {"communication": "one", "input": "three", "straggler": "four", "contention": "two", "unexplained": "wait"}
@@ -60,7 +58,7 @@ class Turn:
 
 def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
     """Draw ``speed`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     speedup = quantity == "speedup"
     sizes = sorted({row.world_size for row in rows})
     if speed := ideal_of_one(rows, speedup):
@@ -71,16 +69,16 @@ def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: 
         points = sorted((size, value) for size, value in pairs if value is not None)
         sizes = sorted({*sizes, *(size for size, _ in points)})
         colour, marker = COLOURS[PUBLISHED[number % 4]], _MARKERS[number % 4]
-        axes.plot(*_columns(points), color=colour, marker=marker, markersize=5, linewidth=1, linestyle=(0, (1, 1.5)))
+        axes.plot(*columns(points), color=colour, marker=marker, markersize=5, linewidth=1, linestyle=(0, (1, 1.5)))
     points = [(row.world_size, value) for row in rows if (value := getattr(row, quantity)) is not None]
     best = sorted({size: max(value for other, value in points if other == size) for size, _ in points}.items())
-    axes.plot(*_columns(best), color=COLOURS["one"], linewidth=1.8)
-    axes.plot(*_columns(points), color=COLOURS["one"], marker="o", markersize=6, linestyle="none")
+    axes.plot(*columns(best), color=COLOURS["one"], linewidth=1.8)
+    axes.plot(*columns(points), color=COLOURS["one"], marker="o", markersize=6, linestyle="none")
     for row in rows:
         value = getattr(row, quantity)
         if value is not None and sum(size == row.world_size for size, _ in points) > 1:
             axes.annotate(case(row), (row.world_size, value), (7, -4), textcoords="offset points", fontsize=9)
-        interval: Interval | None = row.speedup_interval if speedup else row.speed_interval
+        interval: Interval | None = row.speedup_interval if speedup else row.interval
         if interval:
             axes.plot(
                 [row.world_size] * 2,
@@ -90,11 +88,11 @@ def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: 
                 markersize=9,
                 linewidth=1.4,
             )
-    failed = [row.world_size for row in rows if row.speed is None]
+    failed = [row.world_size for row in rows if row.value is None]
     _scale(axes, sizes)
     axes.set_ylim(bottom=None if len(axes.get_yticks()) and axes.get_yscale() == "log" else 0)
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
-    _words(
+    put_words(
         figure,
         "speedup over the baseline" if speedup else "throughput, samples/s",
         below="GPUs" if rows[0].device == "cuda" else "ranks",
@@ -114,35 +112,35 @@ _CROSS: dict[str, Any] = {
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
     """Return what each rank adds in a series that scales ideally: the baseline's speed, 1 for speedups; None without it."""
-    base = next((row.speed for row in rows if row.world_size == 1 and row.speedup == 1), None)
+    base = next((row.value for row in rows if row.world_size == 1 and row.speedup == 1), None)
     return base and (1.0 if speedup else base)
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     """Draw the speed of every run of a configuration in execution order, with the typical speed and its interval."""
-    figure, axes = _axes()
-    if row.speed_interval:
-        axes.axhspan(row.speed_interval.low, row.speed_interval.high, color=COLOURS["band"], linewidth=0)
-    if row.speed:
-        axes.axhline(row.speed, color=COLOURS["one"], linewidth=1.2)
+    figure, axes = new_axes()
+    if row.interval:
+        axes.axhspan(row.interval.low, row.interval.high, color=COLOURS["band"], linewidth=0)
+    if row.value:
+        axes.axhline(row.value, color=COLOURS["one"], linewidth=1.2)
     points = [(turn.order, turn.speed) for turn in turns if turn.speed is not None]
     size = 6 if len(points) <= _THIN else 3.5
-    axes.plot(*_columns(points), color=COLOURS["one"], marker="o", markersize=size, linestyle="none")
+    axes.plot(*columns(points), color=COLOURS["one"], marker="o", markersize=size, linestyle="none")
     failed = [turn.order for turn in turns if turn.speed is None]
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
     if points and max(value for _, value in points) - min(value for _, value in points) < 0.02 * points[0][1]:
-        middle = row.speed or points[0][1]
+        middle = row.value or points[0][1]
         axes.set_ylim(0.98 * middle, 1.02 * middle)
     if not points:
         axes.set_yticks([])
-    _whole(axes)
-    _words(figure, "repeats, samples/s", below="position in execution order")
+    whole_numbers(axes)
+    put_words(figure, "repeats, samples/s", below="position in execution order")
     return inline(figure, f"Speed of {len(turns)} repeats in execution order", prefix)
 
 
 def tempo(turns: Sequence[Turn], prefix: str) -> str:
     """Draw the speed of each run of a configuration over time. Warm-up is shaded and left of 0."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     runs = [turn.result.tempo.points for turn in turns if turn.result.tempo]
     begins = min((points[0][0] for points in runs), default=0.0)
     if begins < 0:
@@ -150,16 +148,16 @@ def tempo(turns: Sequence[Turn], prefix: str) -> str:
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     stride = 1 if len(runs) <= _THIN else 2
     for points in runs:
-        axes.plot(*_columns(points[::stride]), color=COLOURS["one"], linewidth=1.1 if stride == 1 else 0.6, alpha=0.75)
+        axes.plot(*columns(points[::stride]), color=COLOURS["one"], linewidth=1.1 if stride == 1 else 0.6, alpha=0.75)
     axes.margins(x=0.01)
     axes.set_ylim(0, 1.08 * max((speed for points in runs for _, speed in points), default=1.0))
-    _words(figure, "speed of each step, samples/s", below="seconds from the start of the window")
+    put_words(figure, "speed of each step, samples/s", below="seconds from the start of the window")
     return inline(figure, f"Samples per second over time in {len(runs)} runs, warm-up and window", prefix)
 
 
 def ranks(turns: Sequence[Turn], prefix: str) -> str:
     """Draw the step times of every rank that logs them: median and 10th to 90th percentile, each the median over repeats."""
-    figure, axes = _axes()
+    figure, axes = new_axes()
     logs = list(dict.fromkeys(name for turn in turns for name in turn.result.by_rank))
     for place, name in enumerate(logs):
         percentiles = [turn.result.by_rank[name] for turn in turns if name in turn.result.by_rank]
@@ -169,35 +167,8 @@ def ranks(turns: Sequence[Turn], prefix: str) -> str:
     shown = logs if len(logs) <= 8 else []
     axes.set_xticks(range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown])
     axes.margins(x=0.08)
-    _words(figure, "step time by rank, ms", below="" if shown else f"{len(logs)} logs, by node and rank")
+    put_words(figure, "step time by rank, ms", below="" if shown else f"{len(logs)} logs, by node and rank")
     return inline(figure, f"Step time of {len(logs)} ranks", prefix)
-
-
-def bandwidth(grid: Grid, prefix: str) -> str:
-    """Draw the bus bandwidth of a collective over its size, one line for out of place and one for in place, with intervals."""
-    figure, axes = _axes()
-    for colour, form in (("two", "out"), ("one", "in")):
-        if f"busbw {form}" not in grid.columns:
-            continue
-        low, high, middle = (grid.columns.index(f"busbw {name}{form}") for name in ("low ", "high ", ""))
-        bandwidths = [
-            [float(row[place] or 0.0) for place in (0, low, middle, high)] for row in grid.rows if row[middle] is not None
-        ]
-        for size, bottom, _, top in bandwidths:
-            axes.plot([size] * 2, [bottom or top, top], color=COLOURS[colour], linewidth=1.2, alpha=0.6)
-        points = [(size, value) for size, _, value, _ in bandwidths]
-        axes.plot(*_columns(points), color=COLOURS[colour], marker="o", markersize=4, linewidth=1.4)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _binary(size)))
-    axes.minorticks_off()
-    axes.set_ylim(0, None)
-    _words(figure, "bus bandwidth, GB/s", below="bytes")
-    return inline(figure, "Bus bandwidth over the size of the collective", prefix)
-
-
-def _binary(size: float) -> str:
-    power = min(3, max(0, int(size).bit_length() - 1) // 10)
-    return f"{size / 1024**power:g}{('', ' Ki', ' Mi', ' Gi')[power]}"
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:
@@ -205,22 +176,22 @@ def skew(turns: Iterable[Turn], prefix: str) -> str:
 
     The axis belongs to the skews: a bound that is many times as large leaves the chart and is written below it.
     """
-    figure, axes = _axes()
+    figure, axes = new_axes()
     skews = [
         (turn.order, 1e3 * turn.account.skew_s, 1e3 * (turn.account.bound_s or 0.0))
         for turn in turns
         if turn.account.skew_s is not None
     ]
     bounds = [point for x, y, bound in skews for point in ((x, max(0.0, y - bound)), (x, y + bound), (x, float("nan")))]
-    axes.plot(*_columns(bounds), color=COLOURS["one"], linewidth=1, alpha=0.5)
-    axes.plot(*_columns((x, y) for x, y, _ in skews), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
-    _whole(axes)
+    axes.plot(*columns(bounds), color=COLOURS["one"], linewidth=1, alpha=0.5)
+    axes.plot(*columns((x, y) for x, y, _ in skews), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
+    whole_numbers(axes)
     largest = max(y for _, y, _ in skews)
     bound = max(bound for *_, bound in skews)
     is_cut = largest > 0 and bound > _MOST_BOUND * largest
     axes.set_ylim(0, 2 * largest if is_cut else None)
     outside = f"; error bound up to {bound:.3g} ms" if is_cut else ""
-    _words(figure, "start skew between nodes, ms", below=f"position in execution order{outside}")
+    put_words(figure, "start skew between nodes, ms", below=f"position in execution order{outside}")
     return inline(figure, "Start skew of each run with its error bound", prefix)
 
 
@@ -228,7 +199,7 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     """Draw the phases of every run of a configuration, one row per run, with a bar per node: to its first step and its end."""
     nodes = max((len(turn.account.nodes) for turn in turns), default=1)
     row = min(11.0 + 2.5 * min(nodes, 8), _ROWS_HEIGHT / len(turns))
-    figure, axes = _axes(height=round(len(turns) * row) + 66)
+    figure, axes = new_axes(height=round(len(turns) * row) + 66)
     failed = [(place, turn) for place, turn in enumerate(turns) if turn.speed is None]
     bars: dict[str, list[tuple[float, float, float]]] = {}
     for place, turn in enumerate(turns):
@@ -245,13 +216,13 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda place, _: _order(turns, place)))
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
-    _words(figure, "timeline of each run, by position", below="seconds from the start signal")
+    put_words(figure, "timeline of each run, by position", below="seconds from the start signal")
     return inline(figure, f"Phases of {len(turns)} runs and of their nodes", prefix)
 
 
 def gap(explanations: Sequence[Explanation], prefix: str) -> str:
     """Draw the time that a step of each shape takes beyond the ideal, part after part; negative parts extend to the left."""
-    figure, axes = _axes(height=24 * len(explanations) + 66)
+    figure, axes = new_axes(height=24 * len(explanations) + 66)
     for place, explanation in enumerate(explanations):
         ends = {True: 0.0, False: 0.0}
         for part in explanation.parts:
@@ -264,7 +235,7 @@ def gap(explanations: Sequence[Explanation], prefix: str) -> str:
     axes.set_ylim(len(explanations) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
-    _words(figure, "beyond the ideal step", below="ms of a step")
+    put_words(figure, "beyond the ideal step", below="ms of a step")
     return inline(figure, f"Step time beyond the ideal of {len(explanations)} shapes, by part", prefix)
 
 
@@ -287,25 +258,7 @@ def _draw_bars(axes: Axes, bars: Mapping[str, Sequence[tuple[float, float, float
         kind = name.split()
         broken = [point for begin, end, at in spans for point in ((begin, at), (end, at), (float("nan"), at))]
         thick = max(0.72 * row / nodes - 0.8, 0.8) if len(kind) > 1 else max(0.6 * row, 0.8)
-        axes.plot(*_columns(broken), color=COLOURS[kind[-1]], linewidth=thick, solid_capstyle="butt")
-
-
-def _axes(height: int = HEIGHT) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
-    box = (58 / WIDTH, 40 / height, (WIDTH - 58 - 10) / WIDTH, (height - 40 - 26) / height)
-    axes = figure.add_axes(box, facecolor="none")
-    axes.tick_params(length=3, width=0.8)
-    axes.set_title("", y=1)  # with a fixed position matplotlib need not lay it out around the ticks, which is slow
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    return figure, axes
-
-
-def _words(figure: Figure, title: str, below: str) -> None:
-    """Write the title above a chart and the x label below it. Axis labels would be laid out around the ticks, which is slow."""
-    height = 72 * figure.get_figheight()
-    figure.text(0, 1 - 5 / height, title, va="top", fontsize=12)
-    figure.text((58 + WIDTH - 10) / 2 / WIDTH, 5 / height, below, ha="center", color=COLOURS["muted"])
+        axes.plot(*columns(broken), color=COLOURS[kind[-1]], linewidth=thick, solid_capstyle="butt")
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:
@@ -316,15 +269,6 @@ def _scale(axes: Axes, sizes: Sequence[int]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)
     axes.minorticks_off()
-
-
-def _whole(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-
-
-def _columns(points: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    pairs = list(points)
-    return [x for x, _ in pairs], [y for _, y in pairs]
 
 
 def _ranks(case: str) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -22,10 +22,11 @@ from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
-from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, series_tables, sheet_tables, tables
-from orchestrator.report.html import charts
+from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, series_tables, sheet_tables
+from orchestrator.report.html import charts, metric_charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
+from orchestrator.report.tables import of_metrics, tables
 from orchestrator.report.text import one_line, visible
 from orchestrator.results import RUNNING, RunResult
 from orchestrator.results.account import BenchAccount, Placed
@@ -84,10 +85,11 @@ def render(
             account=account,
             title=summary.label or _title(summary) or account.bench_id,
             subject=_title(summary) if summary.label else "",
-            overview=tuple(table for table in tables(summary) if len(table.columns) > len(COLUMNS)),
+            overview=_overview(summary),
             columns=COLUMNS,
             series=series,
             sheets=tuple(_sheets(summary)),
+            metrics=tuple(_metrics(summary, turns)),
             notes=(*summary.notes, *account.notes, *reference_notes),
             failed=_failed(turns.values()),
             count=summary.runs.planned if summary.runs else len(turns),
@@ -111,12 +113,30 @@ def _title(summary: Summary) -> str:
     return f"{words[0]} {words[1]} with {words[2]} on {shown}" if entries else ""
 
 
-def _sheets(summary: Summary) -> Iterator[tuple[tuple[Table, ...], tuple[str, ...]]]:
-    """Yield the tables of each sheet, and its charts."""
+def _overview(summary: Summary) -> tuple[Table, ...]:
+    """Return the tables of speeds that show several series next to each other."""
+    speeds = replace(summary, rows=summary.speeds())
+    return tuple(table for table in tables(speeds) if len(table.columns) > len(COLUMNS))
+
+
+def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
+    """Return the tables of each sheet."""
+    return map(sheet_tables, summary.sheets)
+
+
+def _metrics(summary: Summary, turns: Mapping[str, Turn]) -> Iterator[tuple[Table, tuple[str, ...]]]:
+    """Yield each table of metrics other than samples/s, with a chart of each metric: over its key, or of its repeats."""
     with drawing():
-        for number, sheet in enumerate(summary.sheets, start=1):
-            drawn = sheet.grids if sheet.measures == "collectives" else ()
-            yield sheet_tables(sheet), tuple(charts.bandwidth(grid, f"m{number}g{i}-") for i, grid in enumerate(drawn))
+        for number, entry in enumerate(of_metrics(summary), start=1):
+            names = list(dict.fromkeys(row.metric for row in entry.rows))
+            of_name = [[row for row in entry.rows if row.metric == name and row.value is not None] for name in names]
+            drawn = [
+                metric_charts.over_key(rows, entry.over, f"m{number}k{i}-") if entry.over
+                else metric_charts.repeats(rows, {run_id: turn.order for run_id, turn in turns.items()}, f"m{number}k{i}-")
+                for i, rows in enumerate(of_name)
+                if rows
+            ]  # fmt: skip
+            yield entry.table, tuple(drawn)
 
 
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
@@ -145,7 +165,7 @@ def _environment() -> Environment:
 def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
     parts = []
     for number, (table, (name, rows)) in enumerate(
-        zip(series_tables(summary), summary.by_series().items(), strict=True), start=1
+        zip(series_tables(summary), replace(summary, rows=summary.speeds()).by_series().items(), strict=True), start=1
     ):
         matching = tuple(reference for reference in references if reference.series == name)
         of_cells = [_of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]

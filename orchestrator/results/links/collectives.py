@@ -8,17 +8,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan import RunSpec
-from orchestrator.results.grids import Content, Grid, Repeats
-from orchestrator.results.numbers.intervals import interval
+from orchestrator.results.grids import Repeats
 from orchestrator.results.numbers.throughput import median
+from orchestrator.results.values import Key, Value
 
-__all__ = ["COLLECTIVES", "CollectivePoint", "algorithm_bandwidth", "bus_bandwidth", "content", "factor", "medians", "points"]
+__all__ = [
+    "COLLECTIVES",
+    "METRICS",
+    "CollectivePoint",
+    "algorithm_bandwidth",
+    "bus_bandwidth",
+    "doubts",
+    "factor",
+    "medians",
+    "points",
+    "values",
+]
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv")
 _IN_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
@@ -29,6 +41,14 @@ _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,12})?")
 _SLOWEST = 1.1
 """A rank whose mean time is above this multiple of the mean over all ranks is noted."""
 _FEW = 5
+_WORDS = {False: "no", True: "yes"}
+_KEYS = ("size_bytes", "in_place")
+METRICS = (
+    Metric("busbw", "GB/s", help="bus bandwidth: algbw times the share of the data that each link carries", keys=_KEYS),
+    Metric("algbw", "GB/s", help="algorithm bandwidth: size over time, GB of 10^9 bytes", keys=_KEYS),
+    Metric("time", "us", "lower", help="mean time of a call over all ranks", keys=_KEYS),
+)
+"""What a run measures; the first stands for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,24 +186,30 @@ def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
     return {size: median([point.time_s for point in readings]) for size, readings in by_size.items()}
 
 
-def content(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the table of a cell: a row per size; times in µs and bandwidths in GB/s, of the medians over repeats.
-
-    The interval is that of the bus bandwidth over repeats, by `intervals.interval`.
-    """
-    by_size = _by_size(repeats)
-    sizes = sorted({size for size, _ in by_size})
-    forms = [form for form in (False, True) if any(measured_form == form for _, measured_form in by_size)]
-    columns = ["size B", *(f"{name}{_MARKS[form]}" for form in forms for name in _COLUMNS)]
-    rows = tuple((size, *(value for form in forms for value in _cells(spec, by_size.get((size, form), [])))) for size in sizes)
-    best = max((row[columns.index(f"busbw{_MARKS[form]}")] or 0.0 for row in rows for form in forms), default=0.0)
-    ratio = factor(spec.model, spec.world_size)
-    headline = f"best bus bandwidth {best:.2f} GB/s; busbw = algbw · {ratio:.4g}, GB of 10^9 bytes"
-    return Content((Grid("", tuple(columns), rows),), (headline,), tuple(_doubts(by_size)))
+def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, ...]:
+    """Return the values of a run, for each size and form in their order: bus and algorithm bandwidth (GB/s) and time (us)."""
+    by_metric: dict[str, Callable[[CollectivePoint], float]] = {
+        "busbw": lambda point: bus_bandwidth(point, spec.world_size),
+        "algbw": algorithm_bandwidth,
+        "time": lambda point: point.time_s * 1e6,
+    }
+    return tuple(
+        Value(name, (point.size_bytes, _WORDS[point.in_place]), number(point))
+        for name, number in by_metric.items()
+        for point in measured
+    )
 
 
-_COLUMNS = ("time µs", "algbw", "busbw", "busbw low", "busbw high", "n")
-_MARKS = {False: " out", True: " in"}
+def doubts(repeats: Repeats, key: Key) -> list[str]:
+    """Return the notes on the values of one size and form over repeats: a rank much slower than the mean, few timed calls."""
+    readings = [point for _, points in repeats for point in points if (point.size_bytes, _WORDS[point.in_place]) == key]
+    most = max((point.iterations for _, points in repeats for point in points), default=0)
+    notes = []
+    if readings and median([point.max_time_s / point.time_s for point in readings]) > _SLOWEST:
+        notes.append(f"one rank took more than {_SLOWEST - 1:.0%} longer than the mean of all")
+    if readings and min(point.iterations for point in readings) < min(_FEW, most):
+        notes.append(f"fewer than {_FEW} calls were timed in some runs, because they take long")
+    return notes
 
 
 def _by_size(repeats: Repeats) -> dict[tuple[int, bool], list[CollectivePoint]]:
@@ -192,35 +218,3 @@ def _by_size(repeats: Repeats) -> dict[tuple[int, bool], list[CollectivePoint]]:
         for point in readings:
             by_size.setdefault((point.size_bytes, point.in_place), []).append(point)
     return by_size
-
-
-def _cells(spec: RunSpec, readings: Sequence[CollectivePoint]) -> tuple[float | int | None, ...]:
-    if not readings:
-        return (None,) * len(_COLUMNS)
-    middle = CollectivePoint(
-        spec.model, readings[0].size_bytes, readings[0].in_place, median([point.time_s for point in readings]), 0
-    )
-    speeds = [bus_bandwidth(point, spec.world_size) for point in readings]
-    reach = interval(speeds) if min(speeds) > 0 else None
-    ends = (reach.low, reach.high) if reach else (None, None)
-    return middle.time_s * 1e6, algorithm_bandwidth(middle), bus_bandwidth(middle, spec.world_size), *ends, len(readings)
-
-
-def _doubts(by_size: Mapping[tuple[int, bool], Sequence[CollectivePoint]]) -> list[str]:
-    """Return the notes that qualify a table: ranks much slower than the mean, and sizes with few timed calls."""
-    most = max((point.iterations for readings in by_size.values() for point in readings), default=0)
-    uneven = {
-        size
-        for (size, _), readings in by_size.items()
-        if median([point.max_time_s / point.time_s for point in readings]) > _SLOWEST
-    }
-    few = {size for (size, _), readings in by_size.items() if min(point.iterations for point in readings) < min(_FEW, most)}
-    texts = {f"one rank took more than {_SLOWEST - 1:.0%} longer than the mean of all": uneven}
-    texts |= {f"fewer than {_FEW} calls were timed in some runs, because they take long": few}
-    return [f"{text}, at {_span(sizes)}" for text, sizes in texts.items() if sizes]
-
-
-def _span(sizes: Set[int]) -> str:
-    if len(sizes) == 1:
-        return f"{min(sizes)} bytes"
-    return f"{len(sizes)} sizes, {min(sizes)} to {max(sizes)} bytes"

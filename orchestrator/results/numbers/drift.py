@@ -14,7 +14,7 @@ Speeds are those of the middle of the bench. Without drift they are geometric me
 >>> slow = {n: Placed(place, 100.0 * 0.99**place) for n, place in enumerate((0, 3, 4))}
 >>> fast = {n: Placed(place, 200.0 * 0.99**place) for n, place in enumerate((1, 2, 5))}
 >>> drift = drift_of([list(slow.values()), list(fast.values())])
->>> f"{drift.total:.1%} {typical_ratio(fast, slow, drift).value:.3f} {typical_speed(list(slow.values()), drift).value:.2f}"
+>>> f"{drift.total:.1%} {typical_ratio(fast, slow, drift).value:.3f} {typical_value(list(slow.values()), drift).value:.2f}"
 '-4.9% 2.000 97.52'
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from orchestrator.results.numbers.intervals import Interval, around, student
 
-__all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_speed"]
+__all__ = ["STEADY", "Drift", "Estimate", "Placed", "drift_of", "typical_ratio", "typical_value"]
 
 _UNLIKELY = 0.2
 """A slope is used if noise alone gives one at least as large with this probability or less."""
@@ -38,10 +38,10 @@ _LEAST_FREEDOM = 3
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The speed of a run, above 0, and its ``place`` in the order of its bench; None for a run of another bench."""
+    """The value of a run, above 0, and its ``place`` in the order of its bench; None for a run of another bench."""
 
     place: float | None
-    speed: float
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Drift:
 
     def removed(self, run: Placed) -> float:
         """Return the logarithm of a run's speed without the drift."""
-        return math.log(run.speed) - self.slope * self.offset(run)
+        return math.log(run.value) - self.slope * self.offset(run)
 
 
 STEADY = Drift()
@@ -86,7 +86,7 @@ class Estimate:
 
 def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
     """Return the drift that all configurations of a bench share, each given by its runs; `STEADY` if noise explains it."""
-    groups = [[(run.place, math.log(run.speed)) for run in runs if run.place is not None] for runs in cells]
+    groups = [[(run.place, math.log(run.value)) for run in runs if run.place is not None] for runs in cells]
     groups = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups) - 1
     if freedom < _LEAST_FREEDOM:
@@ -105,7 +105,7 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
     return Drift(slope, (min(places) + max(places)) / 2, max(places) - min(places), squares, is_certain)
 
 
-def typical_speed(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
+def typical_value(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
     """Return the speed of one or more runs of a configuration in the middle of the bench."""
     return _estimate([drift.removed(run) for run in runs], [drift.offset(run) for run in runs], drift.squares)
 

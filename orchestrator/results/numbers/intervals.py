@@ -31,6 +31,7 @@ __all__ = [
     "interval",
     "least_chance",
     "outliers",
+    "plain_interval",
     "ratio_interval",
     "student",
 ]
@@ -62,6 +63,19 @@ class Interval:
 def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
     """Return the interval of the typical speed from repeats, all above 0; None for fewer than two."""
     return around([math.log(speed) for speed in speeds], level)
+
+
+def plain_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Return Student's interval of the mean of values of any sign, which have no logarithms; None for fewer than two.
+
+    >>> plain_interval([0.0, 0.0, 0.0])
+    Interval(low=0.0, high=0.0, level=0.95)
+    """
+    if len(values) < 2:
+        return None
+    centre = math.fsum(values) / len(values)
+    half = student(len(values) - 1, (1 + level) / 2) * deviation(values) / math.sqrt(len(values))
+    return Interval(centre - half, centre + half, level)
 
 
 def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], level: float = LEVEL) -> Interval | None:

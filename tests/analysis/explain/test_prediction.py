@@ -186,7 +186,7 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     one, two = [5950.0, 6000.0, 6050.0], [11_000.0, 11_100.0, 11_200.0]
     found = summarize([*runs("1n1g", one), *runs("1n2g", two)]).rows
     baseline, row = found[0], found[1]
-    assert baseline.speed_interval
+    assert baseline.interval
     sure = explanation(row, baseline, [HERE], [THERE], Collective(TWO, "a bench"))
     assert sure and sure.interval and sure.predicted
     # All else measured: the baseline, by Student's t of three runs 4.303 * 0.00833 / sqrt(3); its parts, read from one run, and

@@ -324,7 +324,7 @@ def test_every_published_table_comes_out_of_a_tree_of_its_logs(name: str, table:
     assert set(found) == {cell.case for cell in table.cells}
     for cell in table.cells:
         row = found[cell.case]
-        middle, average = row.median_speed, row.average_speed
+        middle, average = row.median, row.average
         assert abs((average if table.statistic == "mean" else middle) - cell.speed) <= 0.00501
         assert cell.average is None or abs(average - cell.average) <= 0.00501
         if cell.speedup is not None and table.divisor != "mean/latch":
@@ -348,7 +348,7 @@ def test_source_002_has_24_88_and_a_warning_of_uneven_repeats(tmp_path: Path) ->
     plant(tmp_path, "pytorch_examples", table_of("pytorch_examples", "pytorch_rn50_dali_j8"))
     summary = summary_of_tree(tmp_path, FRAMEWORKS["pytorch_examples"], images=1281167)
     row = rows(summary)["4n8g"]
-    assert (row.n, published(row.median_speed), published(row.speedup)) == (10, 8816.70, 24.88)
+    assert (row.n, published(row.median), published(row.speedup)) == (10, 8816.70, 24.88)
     assert "10 repeats where other cells have 5" in row.qualifications
     assert "the published procedure has 5 runs of each case; 4n8g has 10" in summary.notes
 
@@ -371,14 +371,14 @@ TF = "tensorflow_official"
 def test_more_than_nine_nodes_and_gpus_are_read_whole(tmp_path: Path) -> None:
     put(tmp_path / "12n16g" / "rn50_b128_fp32_1.log", "oneflow", 60000.0, Case(12, 16, 128))
     (row,) = summary_of_tree(tmp_path, FRAMEWORKS["oneflow"]).rows
-    assert (row.nodes, row.gpus, row.world_size, published(row.median_speed)) == (12, 16, 192, 60000.0)
+    assert (row.nodes, row.gpus, row.world_size, published(row.median)) == (12, 16, 192, 60000.0)
 
 
 def test_types_sizes_and_folders_do_not_overwrite_each_other(tmp_path: Path) -> None:
     for number, name in enumerate(("bz128/1n8g/rn50_b128_fp32_1", "bz128/1n8g/rn50_b128_fp16_1", "old/1n8g/rn50_b128_fp32_1")):
         put(tmp_path / f"{name}.log", speed=2000.0 + number)
     found = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
-    assert sorted(published(row.median_speed or 0) for row in found) == [2000.0, 2001.0, 2002.0]
+    assert sorted(published(row.median or 0) for row in found) == [2000.0, 2001.0, 2002.0]
     assert {(row.dtype, row.options["folder"]) for row in found} == {("fp32", "bz128"), ("fp16", "bz128"), ("fp32", "old")}
 
 
@@ -470,8 +470,8 @@ def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) 
     bench = bench_of(tmp_path, text)
     results = read_bench(bench)
     (ours,), (theirs,) = summarize(results).rows, by_rule(bench, results).rows
-    assert published(theirs.median_speed or 0) == 900.0
-    assert published(ours.median_speed or 0) == pytest.approx(833.33)
+    assert published(theirs.median or 0) == 900.0
+    assert published(ours.median or 0) == pytest.approx(833.33)
     output = orch(str(bench.path), "--rule", "dlperf")
     assert "900.00" in output and "rule tf_timehistory_1_6" in output
 
@@ -608,7 +608,7 @@ def test_a_folder_without_a_rule_reads_a_tree_with_its_own_patterns(tmp_path: Pa
 
     summary = summary_of_tree(tmp_path, framework)
 
-    assert [(row.shape, row.n, row.median_speed) for row in summary.rows] == [("1n1g", 2, 128.0), ("2n1g", 2, 512.0)]
+    assert [(row.shape, row.n, row.median) for row in summary.rows] == [("1n1g", 2, 128.0), ("2n1g", 2, 512.0)]
     assert f"the window begins after {warmup_steps} steps and ends with the last line of a log" in " ".join(summary.notes)
 
 

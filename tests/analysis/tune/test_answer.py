@@ -92,7 +92,7 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     assert "1.250 times the speed of the default" in shown and "160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
     assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists all candidates" in shown
     document = json.loads(summarize("json"))
-    assert sorted(row["median_speed"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
+    assert sorted(row["median"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
 
 
 def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_gone_on_with(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def test_each_cell_has_its_batch_and_its_numbers(summary: Summary, tmp_path: Pat
     small, large, _ = summary.rows
     assert found == [
         (constants.GLOBAL_BATCH_SIZE, 128, None),
-        ("tracked_stats", {"throughput": small.speed, "speedup": 1.0, "efficiency": 1.0}, constants.SUCCESS),
+        ("tracked_stats", {"throughput": small.value, "speedup": 1.0, "efficiency": 1.0}, constants.SUCCESS),
         (constants.GLOBAL_BATCH_SIZE, 1024, None),
         (
             "tracked_stats",
-            {"throughput": large.speed, "speedup": large.speedup, "efficiency": large.efficiency},
+            {"throughput": large.value, "speedup": large.speedup, "efficiency": large.efficiency},
             constants.SUCCESS,
         ),
         (constants.GLOBAL_BATCH_SIZE, 4096, None),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.explain.curves import newest_curve
@@ -18,13 +18,15 @@ from orchestrator.plan.folders import open_framework
 from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.links.collectives import (
+    METRICS,
     CollectivePoint,
     algorithm_bandwidth,
     bus_bandwidth,
-    content,
+    doubts,
     factor,
     planned_sizes,
     points,
+    values,
 )
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
@@ -227,29 +229,27 @@ def test_no_bytes_bring_the_reader_down(noise: bytes) -> None:
         assert len(found) == 6
 
 
-@settings(deadline=None)  # the first call imports scipy
-@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=3), st.floats(1e-6, 1.0), st.integers(2, 64))
-def test_bus_bandwidth_of_the_median_is_the_median_of_bus_bandwidths(pairs: list[float], middle: float, ranks: int) -> None:
-    """Of an odd number of repeats: which repeat is in the middle is the same by time and by speed."""
-    times = [*pairs, middle, *(1.0 - time_s / 2 for time_s in pairs)]
-    repeats = [(n, [CollectivePoint("allreduce", 1 << 20, True, time_s, 20, time_s)]) for n, time_s in enumerate(times)]
-    (row,) = content(spec_of("allreduce", gpus=ranks), repeats).grids[0].rows
-    speeds = sorted((1 << 20) / time_s / 1e9 * 2 * (ranks - 1) / ranks for time_s in times)
-    assert row[3] == pytest.approx(speeds[len(pairs)])
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=3), st.integers(2, 64))
+def test_values_are_the_bandwidths_and_the_time_of_each_size(times: list[float], ranks: int) -> None:
+    read = [CollectivePoint("allreduce", 1 << (20 + n), True, time_s, 20, time_s) for n, time_s in enumerate(times)]
+    found = {(value.metric, value.key): value.number for value in values(spec_of("allreduce", gpus=ranks), read)}
+    assert set(found) == {(metric.name, (point.size_bytes, "yes")) for metric in METRICS for point in read}
+    for point in read:
+        algbw = point.size_bytes / point.time_s / 1e9
+        assert found["algbw", (point.size_bytes, "yes")] == pytest.approx(algbw)
+        assert found["busbw", (point.size_bytes, "yes")] == pytest.approx(algbw * 2 * (ranks - 1) / ranks)
+        assert found["time", (point.size_bytes, "yes")] == pytest.approx(point.time_s * 1e6)
 
 
-def test_the_table_has_both_forms_side_by_side_and_dashes_where_one_is_missing() -> None:
+def test_a_slow_rank_and_few_calls_are_doubts_about_the_size_that_has_them() -> None:
     both = [CollectivePoint("allreduce", 1000000, form, 0.001 * (1 + form), 20, 0.001 * (1 + form)) for form in (False, True)]
     more = CollectivePoint("allreduce", 2000000, True, 0.004, 2, 0.006)
-    found = content(SPEC, [(1, [*both, more])])
-    assert found.grids[0].columns[:4] == ("size B", "time µs out", "algbw out", "busbw out")
-    first, second = found.grids[0].rows
-    assert (first[0], first[1], first[2], first[3], first[6]) == (1000000, 1000.0, 1.0, 1.5, 1)
-    assert second[:3] == (2000000, None, None) and second[7:10] == (pytest.approx(4000.0), 0.5, 0.75)
-    assert found.doubts == (
-        "one rank took more than 10% longer than the mean of all, at 2000000 bytes",
-        "fewer than 5 calls were timed in some runs, because they take long, at 2000000 bytes",
-    )
+    repeats = [(1, [*both, more])]
+    assert doubts(repeats, (1000000, "no")) == doubts(repeats, (1000000, "yes")) == []
+    assert doubts(repeats, (2000000, "yes")) == [
+        "one rank took more than 10% longer than the mean of all",
+        "fewer than 5 calls were timed in some runs, because they take long",
+    ]
 
 
 # --- runs, benches and the curve that others need -------------------------------------------------------------------------
@@ -284,13 +284,20 @@ def bench(root: Path, name: str, changes: list[Any]) -> BenchDir:
 def test_a_bench_of_runs_becomes_one_table_with_intervals(tmp_path: Path) -> None:
     times = ["0.000010000", "0.000011000", "0.000012100"]
     made = bench(tmp_path, "b", [measured({4096: time}) for time in times])
-    (sheet,) = summarize([read_run(run) for run in made.runs()]).sheets
-    (row,) = sheet.grids[0].rows
-    assert (sheet.n, sheet.failed, sheet.shape) == (3, 0, "2n2g")
-    assert row[:4] == (4096, pytest.approx(11.0), pytest.approx(4096 / 11e-6 / 1e9), pytest.approx(1.5 * 4096 / 11e-6 / 1e9))
+    summary = summarize([read_run(run) for run in made.runs()])
+    assert (summary.sheets, summary.notes) == ((), ())
+    busbw, algbw, time = summary.rows
+    assert [(row.metric, row.unit, row.better, row.primary) for row in summary.rows] == [
+        ("busbw", "GB/s", "higher", True), ("algbw", "GB/s", "higher", False), ("time", "us", "lower", False),
+    ]  # fmt: skip
+    assert all((row.n, row.failed, row.shape, row.key) == (3, 0, "2n2g", {"size_bytes": 4096, "in_place": "yes"})
+               for row in summary.rows)  # fmt: skip
+    values = pytest.approx(11.0), pytest.approx(4096 / 11e-6 / 1e9), pytest.approx(1.5 * 4096 / 11e-6 / 1e9)
+    assert (time.value, algbw.value, busbw.value) == values
     # Student's t of two degrees of freedom on logarithms that are ln 1.1 apart: exp(± 4.30265 · ln 1.1 / √3).
-    assert row[4] == pytest.approx(row[3] * 1.1 ** (-4.302653 / 3**0.5))
-    assert row[5] == pytest.approx(row[3] * 1.1 ** (4.302653 / 3**0.5))
+    assert busbw.interval and busbw.value
+    assert busbw.interval.low == pytest.approx(busbw.value * 1.1 ** (-4.302653 / 3**0.5))
+    assert busbw.interval.high == pytest.approx(busbw.value * 1.1 ** (4.302653 / 3**0.5))
 
 
 def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> None:

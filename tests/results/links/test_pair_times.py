@@ -22,7 +22,7 @@ from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
 
 FRAMEWORK = open_framework("pairs").framework
-READING = re.compile(FRAMEWORK.log.readings)
+READING = re.compile(FRAMEWORK.log.readings[0])
 HOSTS = {"nodes": ["node1", "node2", "node3", "node4"]}
 
 

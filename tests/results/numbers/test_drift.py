@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
-from orchestrator.results.numbers.drift import STEADY, Placed, drift_of, typical_ratio, typical_speed
+from orchestrator.results.numbers.drift import STEADY, Placed, drift_of, typical_ratio, typical_value
 from orchestrator.results.numbers.intervals import interval, ratio_interval
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
@@ -44,8 +44,8 @@ def test_of_the_intervals_about_95_percent_hold_the_truth_whatever_the_drift(rep
     chance, campaigns, held, held_ratio = random.Random(5), 400, 0, 0
     for _ in range(campaigns):
         base, _, fast = table_of(repeats, drift, chance).rows
-        assert base.speed_interval and fast.speedup_interval
-        held += base.speed_interval.low <= SPEED <= base.speed_interval.high
+        assert base.interval and fast.speedup_interval
+        held += base.interval.low <= SPEED <= base.interval.high
         held_ratio += fast.speedup_interval.low <= FASTER["1n4g"] <= fast.speedup_interval.high
     # Two and a half standard deviations of the count around 93 to 97 %.
     assert 0.90 <= held / campaigns <= 0.99 and 0.90 <= held_ratio / campaigns <= 0.99
@@ -55,7 +55,7 @@ def test_of_the_intervals_about_95_percent_hold_the_truth_whatever_the_drift(rep
 def test_without_noise_a_drift_falls_out_of_speed_and_speedup(repeats: int) -> None:
     base, middle, fast = table_of(repeats, 0.10, random.Random(1), noise=0.0).rows
     assert (middle.speedup, fast.speedup) == (pytest.approx(1.9), pytest.approx(3.6))
-    assert base.speed == pytest.approx(SPEED)
+    assert base.value == pytest.approx(SPEED)
     if repeats > 2:  # also of a bench of an earlier version, whose order drifts with the machine
         fixed = table_of(repeats, 0.10, random.Random(1), noise=0.0, order="interleaved").rows
         assert fixed[2].speedup == pytest.approx(3.6)
@@ -66,7 +66,7 @@ def test_a_drift_is_reported_and_noise_is_not() -> None:
     said = [table_of(5, 0.05, chance) for _ in range(100)]
     notes = [text for table in said for text in table.notes]
     assert len(notes) >= 90 and all("% slower during the bench; speed, speedup and their intervals" in text for text in notes)
-    assert all(-0.1 < table.drift <= 0 for table in said)
+    assert all(-0.1 < table.drifts["samples_per_s"] <= 0 for table in said)
     assert sum(bool(table_of(5, 0.0, chance).notes) for _ in range(100)) <= 4
 
 
@@ -74,14 +74,14 @@ def test_the_headline_lies_in_its_interval() -> None:
     chance = random.Random(3)
     for _ in range(200):
         for row in table_of(chance.choice([2, 3, 5, 6]), chance.choice([0.0, 0.1]), chance).rows:
-            for value, ends in ((row.speed, row.speed_interval), (row.speedup, row.speedup_interval)):
+            for value, ends in ((row.value, row.interval), (row.speedup, row.speedup_interval)):
                 assert value and (not ends or ends.low <= value <= ends.high)
 
 
 @given(st.lists(st.floats(50, 200), min_size=2, max_size=6), st.lists(st.floats(50, 200), min_size=2, max_size=6))
 def test_without_drift_the_numbers_are_geometric_means_with_students_interval(a: list[float], b: list[float]) -> None:
     ours, theirs = ({n: Placed(None, speed) for n, speed in enumerate(speeds)} for speeds in (a, b))
-    speed, ratio = typical_speed(list(ours.values())), typical_ratio(ours, theirs)
+    speed, ratio = typical_value(list(ours.values())), typical_ratio(ours, theirs)
     assert speed.value == pytest.approx(math.exp(sum(map(math.log, a)) / len(a)))
     pairs = [
         (speed.interval, interval(a)),
@@ -107,7 +107,7 @@ def test_few_runs_and_runs_of_other_benches_have_no_drift() -> None:
 
 def test_a_repeat_has_its_own_numbers_in_the_row() -> None:
     (row,) = summarize(cell("1n1g", [100.0, 104.0, 102.0])).rows
-    assert [(run.run_id, run.repeat, run.speed) for run in row.repeats] == [
+    assert [(run.run_id, run.repeat, run.value) for run in row.repeats] == [
         ("1n1g-1", 1, 100.0), ("1n1g-2", 2, 104.0), ("1n1g-3", 3, 102.0)
     ]  # fmt: skip
-    assert row.speed_deviation == pytest.approx(2.0)
+    assert row.deviation == pytest.approx(2.0)

@@ -1,0 +1,104 @@
+"""A metric: a quantity that a program prints, and how its values on many lines, ranks and nodes become those of a run.
+
+>>> busbw = Metric("busbw", "GB/s", "higher", keys=("size_bytes",))
+>>> busbw.group, busbw.scope, busbw.is_lower_better
+('busbw', 'global', False)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+from typing import Any
+
+__all__ = ["ACROSS", "BETTER", "COMBINED", "METRIC_SCOPES", "OVER_LINES", "Metric", "metric_of", "primary_of"]
+
+BETTER = ("higher", "lower")
+METRIC_SCOPES = ("global", "node", "rank")
+
+
+def _harmonic_mean(values: Sequence[float]) -> float:
+    """Return the mean of rates over equal amounts of work; 0 if one of them is 0. Raises ValueError for a negative one."""
+    if min(values) < 0:
+        raise ValueError("a harmonic mean of negative values")
+    return len(values) / math.fsum(1 / value for value in values) if min(values) > 0 else 0.0
+
+
+COMBINED: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "harmonic_mean": _harmonic_mean,
+    "median": median,
+    "min": min,
+    "max": max,
+    "sum": math.fsum,
+    "last": lambda values: values[-1],
+}
+"""What several values become, by name."""
+OVER_LINES = ("only", *COMBINED)
+"""How the lines of one log become one value; ``only`` refuses a second line."""
+ACROSS = ("sum", "mean", "min", "max", "each")
+"""How the values of nodes or ranks become one; with ``each`` they stay apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A quantity that a program measures.
+
+    ``better``: ``higher`` or ``lower`` values are better. ``group`` is the named group of a pattern that holds its value,
+    ``factor`` what a printed value is multiplied by to be in ``unit``, and ``keys`` are the groups that tell values of one run
+    apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one ``node``, or one ``rank``.
+    ``over`` combines lines of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared
+    with that of one device.
+    """
+
+    name: str
+    unit: str
+    better: str = "higher"
+    help: str = ""
+    group: str = ""
+    factor: float = 1.0
+    keys: tuple[str, ...] = ()
+    scope: str = "global"
+    over: str = "only"
+    across: str = ""
+    speedup: bool = False
+    primary: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            object.__setattr__(self, "group", self.name)
+
+    @property
+    def is_lower_better(self) -> bool:
+        """Whether a smaller value is the better one."""
+        return self.better == "lower"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The names of what tells its values apart: its keys, and the node or rank where these stay apart."""
+        return (*self.keys, self.scope) if self.across == "each" else self.keys
+
+
+def metric_of(content: Mapping[str, Any]) -> Metric:
+    """Return the metric that a manifest holds. Raises KeyError, TypeError or ValueError for what is none."""
+    values = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
+    metric = Metric(**{**values, "keys": tuple(values.get("keys", ()))})
+    texts = (metric.name, metric.unit, metric.help, metric.group, *metric.keys)
+    if not all(isinstance(text, str) for text in texts) or type(metric.factor) not in (int, float):
+        raise TypeError("framework.log.metrics")
+    choices = (
+        (metric.better, BETTER),
+        (metric.scope, METRIC_SCOPES),
+        (metric.over, OVER_LINES),
+        (metric.across, ("", *ACROSS)),
+    )
+    if not all(value in allowed for value, allowed in choices):
+        raise ValueError("framework.log.metrics")
+    return metric
+
+
+def primary_of(metrics: Sequence[Metric]) -> Metric | None:
+    """Return the metric that stands for a run: the one that says so, else the first; None without metrics."""
+    return next((metric for metric in metrics if metric.primary), metrics[0] if metrics else None)

@@ -1,0 +1,77 @@
+"""The charts of metrics other than samples/s, each as the text of an SVG element: over a key, and repeat by repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import FuncFormatter
+
+from orchestrator.report.cells import case
+from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
+from orchestrator.report.html.svg import COLOURS, inline
+from orchestrator.results.entries import Row
+
+__all__ = ["over_key", "repeats"]
+
+_LINES = ("one", "two", "three", "four", "five")
+_MARKERS = ("o", "s", "^", "D", "v")
+_LOGARITHMIC = 16
+"""From this ratio of the largest to the smallest key on, the axis of keys is logarithmic."""
+_LABELLED = 5
+"""Lines that have a label each; the table has all."""
+
+
+def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
+    """Draw the typical values of a metric over a key, a line for each configuration and other keys, with intervals."""
+    figure, axes = new_axes()
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        others = [f"{name}={value}" for name, value in row.key.items() if name != key]
+        lines.setdefault(
+            " ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]), []
+        ).append(row)
+    for number, (name, of_line) in enumerate(lines.items()):
+        colour = COLOURS[_LINES[number % len(_LINES)]]
+        for row in of_line:
+            if row.interval:
+                axes.plot(
+                    [int(row.key[key])] * 2, [row.interval.low, row.interval.high], color=colour, linewidth=1.2, alpha=0.6
+                )
+        points = sorted((int(row.key[key]), row.value) for row in of_line if row.value is not None)
+        axes.plot(*columns(points), color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=4, linewidth=1.4)
+        if 1 < len(lines) <= _LABELLED:
+            axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=9, ha="right")
+    sizes = sorted({int(row.key[key]) for row in rows})
+    if sizes[0] > 0 and sizes[-1] >= _LOGARITHMIC * sizes[0]:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _binary(size)))
+        axes.minorticks_off()
+    if min(row.value or 0.0 for row in rows) >= 0:
+        axes.set_ylim(0, None)
+    put_words(figure, f"{rows[0].metric}, {rows[0].unit}", below=key)
+    return inline(figure, f"{rows[0].metric} over {key}", prefix)
+
+
+def repeats(rows: Sequence[Row], order: Mapping[str, int], prefix: str) -> str:
+    """Draw the values of a metric in execution order, a colour for each configuration, with typical values and intervals.
+
+    ``order`` has the position of each run in the bench.
+    """
+    figure, axes = new_axes()
+    for number, row in enumerate(rows):
+        colour = COLOURS[_LINES[number % len(_LINES)]]
+        points = sorted((order[repeat.run_id], repeat.value) for repeat in row.repeats if repeat.run_id in order)
+        axes.plot(*columns(points), color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=5, linestyle="none")
+        if row.value is not None and points:
+            ends = (points[0][0] - 0.3, points[-1][0] + 0.3)
+            axes.plot(ends, (row.value, row.value), color=colour, linewidth=1.2)
+            if row.interval:
+                axes.fill_between(ends, row.interval.low, row.interval.high, color=colour, alpha=0.15, linewidth=0)
+    whole_numbers(axes)
+    put_words(figure, f"{rows[0].metric}, {rows[0].unit}", below="position in execution order")
+    return inline(figure, f"{rows[0].metric} of all repeats in execution order", prefix)
+
+
+def _binary(size: float) -> str:
+    power = min(3, max(0, int(size).bit_length() - 1) // 10)
+    return f"{size / 1024**power:g}{('', ' Ki', ' Mi', ' Gi')[power]}"

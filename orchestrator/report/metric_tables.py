@@ -1,0 +1,145 @@
+"""Tables of metrics other than samples/s: a row per metric, or one per key with all metrics of that key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.report.cells import NOTHING, Table, case, hardware_lines, lacking, number, reach, title
+from orchestrator.report.text import one_line
+from orchestrator.results.entries import Row
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.series import Group
+
+__all__ = ["MetricTable", "metric_tables"]
+
+_LISTED = ("metric", "unit", "n", "value", "95%", "median", "min", "max")
+_COMPARED = ("speedup", "speedup 95%", "efficiency")
+_DROPPED = (("min", "max"), ("median",))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTable:
+    """A table and the rows that it shows; ``over`` is the key with whole numbers that a chart can have on its axis, if any."""
+
+    table: Table
+    rows: tuple[Row, ...]
+    over: str = ""
+
+
+def metric_tables(group: Group) -> tuple[MetricTable, ...]:
+    """Return the tables of a group: one of metrics without keys, and one for each set of metrics with the same keys."""
+    by_keys: dict[tuple[str, ...], list[Row]] = {}
+    for row in group.rows:
+        by_keys.setdefault(tuple(row.key), []).append(row)
+    return tuple(_keyed(group, keys, rows) if keys else _listed(group, rows) for keys, rows in by_keys.items())
+
+
+def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
+    compared = [name for name in _COMPARED if any(row.speedup is not None for row in rows)]
+    notes = _Footnotes()
+    lines = []
+    for row in rows:
+        efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
+        comparison = (number(row.speedup), reach(row.speedup_interval), efficiency)
+        lines.append(
+            (
+                *_place(group, row),
+                one_line(row.metric),
+                one_line(row.unit),
+                _repeats(row),
+                number(row.value),
+                reach(row.interval),
+                *map(number, (row.median, row.minimum, row.maximum)),
+                *(comparison if compared else ()),
+                notes.marks([row]),
+            )
+        )
+    columns = (*_places(group), *_LISTED, *compared, "notes")
+    keys = len(_places(group)) + 1
+    return MetricTable(_table(group, rows, columns, lines, notes, keys, _DROPPED), tuple(rows))
+
+
+def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTable:
+    """Return the table of metrics with the same keys: a line for each configuration and key."""
+    metrics = {row.metric: row for row in rows}
+    by_line: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        by_line.setdefault((*_place(group, row), *(one_line(str(value)) for value in row.key.values())), {})[row.metric] = row
+    first = list(dict.fromkeys(_place(group, row) for row in rows))
+    ordered = sorted(by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))]))
+    notes = _Footnotes()
+    lines = [(*place, *_numbers(by_metric, metrics), notes.marks(by_metric.values())) for place, by_metric in ordered]
+    values = [name for metric in metrics.values() for name in (f"{metric.metric} {metric.unit}", f"{metric.metric} 95%")]
+    columns = (*_places(group), *map(one_line, (*keys, *values)), "n", "notes")
+    dropped = tuple((one_line(f"{row.metric} 95%"),) for row in reversed(metrics.values()) if not row.primary)
+    table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
+    over = next((key for key in keys if all(isinstance(row.key[key], int) for row in rows)), "")
+    return MetricTable(replace(table, head=(*_best(group, rows), *table.head)), tuple(rows), over)
+
+
+def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row]) -> list[str]:
+    rows = [by_metric.get(name) for name in metrics]
+    texts = [text for row in rows for text in ((number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING))]
+    counts = dict.fromkeys(_repeats(row) for row in by_metric.values())
+    return [*texts, "; ".join(counts)]
+
+
+def _best(group: Group, rows: Sequence[Row]) -> list[str]:
+    """Return the best value of the primary metric in each configuration, with its key."""
+    by_place: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.primary and row.value is not None:
+            by_place.setdefault(_place(group, row), []).append(row)
+    lines = []
+    for place, alike in by_place.items():
+        best = (min if alike[0].better == "lower" else max)(alike, key=lambda row: row.value or 0.0)
+        at = " ".join(f"{name}={value}" for name, value in best.key.items())
+        lines.append(one_line(f"best {best.metric} {' '.join(place)}: {written(best.value or 0.0)} {best.unit} at {at}"))
+    return lines
+
+
+class _Footnotes:
+    """The notes of a table, each with its number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def marks(self, rows: Iterable[Row]) -> str:
+        """Return the numbers of the notes on some rows."""
+        texts = [one_line(text) for row in rows for text in (*row.qualifications, *row.failures)]
+        return " ".join(str(self.numbers.setdefault(text, len(self.numbers) + 1)) for text in dict.fromkeys(texts))
+
+
+def _places(group: Group) -> tuple[str, ...]:
+    """Return the columns that tell configurations apart."""
+    return ("case", *(one_line(f"option {name}" if name in (*_LISTED, *_COMPARED) else name) for name in group.columns))
+
+
+def _place(group: Group, row: Row) -> tuple[str, ...]:
+    return (case(row), *(one_line(group.column(row, name)) for name in group.columns))
+
+
+def _repeats(row: Row) -> str:
+    return f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n)
+
+
+def _table(
+    group: Group,
+    rows: Sequence[Row],
+    columns: tuple[str, ...],
+    lines: Sequence[tuple[str, ...]],
+    notes: _Footnotes,
+    keys: int,
+    dropped: tuple[tuple[str, ...], ...],
+) -> Table:
+    return Table(
+        title=title(group.title, group.rows[0].simulated),
+        head=hardware_lines(rows),
+        rows=tuple(lines),
+        footnotes=tuple(notes.numbers),
+        simulated=any(row.simulated for row in rows),
+        columns=columns,
+        keys=keys,
+        dropped=dropped,
+    )

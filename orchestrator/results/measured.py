@@ -1,0 +1,55 @@
+"""What a run measures, by its kind of measurement: its metrics, its parsed lines, and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orchestrator.errors import DataError
+from orchestrator.logs.metrics import Metric, primary_of
+from orchestrator.plan import RunSpec
+from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.record.manifest import Manifest
+from orchestrator.results.links import collectives
+from orchestrator.results.links.pair_times import pair_times
+from orchestrator.results.values import Expected, Value, values_of
+
+__all__ = ["measured_values", "metrics_of", "readings_of"]
+
+_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
+    "collectives": collectives.points,
+    "pairs": pair_times,
+}
+"""The parser of a run's lines, by kind of measurement. Arguments: the spec, the lines, and the values of the program's closing
+line, plus ``nodes``: the hosts in order of node_rank."""
+
+
+def readings_of(planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the parsed readings of collectives and pairs. Raises DataError if they are incomplete."""
+    reader = _READERS.get(planned.measure.name)
+    return reader(planned.spec, lines, {**observed, "nodes": planned.hosts}) if reader else ()
+
+
+def measured_values(
+    planned: Manifest, readings: tuple[Any, ...], by_log: Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
+) -> tuple[Value, ...]:
+    """Return the values of the metrics that a run's folder or its kind of measurement declares, but for samples/s."""
+    spec, grammar = planned.spec, planned.grammar
+    if planned.measure.name == "collectives":
+        return collectives.values(spec, readings)
+    window = (spec.warmup_steps + 1, spec.steps)
+    shift = 1 - grammar.counts_from + (spec.warmup_steps if grammar.after_warmup else 0)
+    values = values_of(grammar.metrics, by_log, Expected(spec.nodes, spec.world_size, window, shift))
+    primary = primary_of(grammar.metrics)
+    if planned.measure.name == "readings" and (primary is None or primary.name not in {value.metric for value in values}):
+        name = primary.name if primary else "log.metrics"
+        hint = f"correct log: in the framework.yaml of {planned.framework}, then: orch summarize --reread"
+        raise DataError(f"expected lines with {name}, found 0", kind="log_unmatched", hint=hint, phase="summarize")
+    return values
+
+
+def metrics_of(planned: Manifest) -> tuple[Metric, ...]:
+    """Return what a run measures, as its folder or its kind of measurement declares it."""
+    if planned.measure.name == "collectives":
+        return collectives.METRICS
+    return (SAMPLES_PER_S, *planned.grammar.metrics) if planned.measure.has_samples else planned.grammar.metrics

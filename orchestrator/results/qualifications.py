@@ -1,0 +1,107 @@
+"""What qualifies the numbers of a cell: few or scattered repeats, unlike conditions, and what other cells contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.results.cells import LENGTH, SHAPE, Cell
+from orchestrator.results.hardware import (
+    conditions_of,
+    differing_facts,
+    hardware,
+    infiniband_bytes_per_s,
+    loaded_in,
+    slowed_in,
+    unsteady_in,
+)
+from orchestrator.results.numbers.drift import Drift, Estimate, typical_value
+from orchestrator.results.numbers.intervals import plain_interval
+from orchestrator.results.numbers.physics import Measured, findings
+from orchestrator.results.numbers.throughput import mean, spread
+from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
+
+__all__ = ["doubts_of", "measured_count", "qualifications_of", "typical_of"]
+
+ENOUGH_REPEATS = 3
+WIDE_SPREAD = 0.05
+
+
+def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
+    """Return the notes on the numbers of a cell. ``base`` is its baseline, ``doubts`` what is known of it already, and
+    ``typical`` the number of repeats that most cells have."""
+    notes = []
+    if cell.simulated:
+        notes.append("simulated: the program waits instead of computing; not a speed of this hardware")
+    if cell.spec.device == "cpu":
+        notes.append("cpu: measured on CPUs")
+    values, n = cell.values if cell.is_positive else [], measured_count(cell)
+    if n:
+        too_few = n < ENOUGH_REPEATS and not cell.measure.repeats_within
+        if too_few:
+            notes.append(f"{n} good repeat{'s' if n > 1 else ''}: interval unreliable below n={ENOUGH_REPEATS}")
+        if n != typical:
+            notes.append(f"{n} repeats where other cells have {typical}")
+    if values and not cell.metric.key_columns:
+        if spread(values) > WIDE_SPREAD:
+            notes.append(f"repeats spread over {spread(values):.1%} of the median")
+        notes += repeats_apart(cell)
+    elif values and spread(values) > WIDE_SPREAD:
+        notes.append(f"repeats spread over more than {WIDE_SPREAD:.0%} of the median")
+    notes += equal_repeats(cell.good)
+    notes += doubts
+    if base and base.key(*SHAPE) != cell.key(*SHAPE):
+        notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
+    if cell.spec.device == "cuda":
+        notes += conditions_of(cell.good)
+    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *unsteady_in(cell.good)]
+    notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
+    return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
+
+
+def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list[str]]]:
+    """Return the doubts about each cell; the cells differ only in size, length and batch size.
+
+    They are about the speeds that the table shows, without the drift; about medians if it is None.
+    """
+    speeds = [typical_of(cell, drift) if drift else None for cell in cells]
+    measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
+    return [(cell, [finding.text for finding in findings(this, measured)]) for cell, this in zip(cells, measured, strict=True)]
+
+
+def _measured(cell: Cell, typical: float | None) -> Measured:
+    spec = cell.spec
+    size = (spec.nodes, spec.gpus, spec.batch_size)
+    measured = Measured(*size, spec.model, spec.dtype, tuple(cell.values), typical=typical)
+    # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
+    usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
+    hardware_texts = {hardware([run], spec) for run in cell.good}
+    if not usual or spec.device == "cpu" or cell.simulated or len(hardware_texts) != 1:
+        return measured
+    return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
+
+
+def doubts_of(cells: Sequence[Cell], drifts: Mapping[str, Drift] | None) -> dict[int, list[str]]:
+    """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell."""
+    programs: dict[str, list[Cell]] = {}
+    for cell in cells:
+        programs.setdefault(cell.key(*SHAPE, *LENGTH, "batch_size"), []).append(cell)
+    return {
+        id(cell): [*texts, *slower_than_wider(cell, cells)]
+        for alike in programs.values()
+        for cell, texts in _doubts(alike, drifts[alike[0].metric.name] if drifts else None)
+    }
+
+
+def typical_of(cell: Cell, drift: Drift) -> Estimate | None:
+    """Return the typical value of a cell: a geometric mean, or the mean if there are values that are not above 0."""
+    if not cell.values:
+        return None
+    if not cell.is_positive:
+        return Estimate(mean(cell.values), plain_interval(cell.values))
+    return typical_value(cell.placed, drift)
+
+
+def measured_count(cell: Cell) -> int:
+    """Return how many of its runs have a number."""
+    return len(cell.good) if cell.measure.is_diagnosis else len(cell.numbers)

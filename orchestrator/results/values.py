@@ -1,0 +1,179 @@
+"""From the lines with results of a run to its values: for each metric, one number for each of its keys.
+
+Lines of one log with equal keys are combined first, then the values of the nodes or ranks. A rank or node without a value is
+an error and never left out: a sum over seven of eight ranks is no smaller speed, it is another quantity.
+
+>>> tflops = Metric("tflops", "TFLOP/s", keys=("size",), scope="rank", across="sum")
+>>> log = lambda rate: [{"size": "4096", "tflops": rate}]
+>>> by_log = {("node1", "rank-0.out"): log("700.0"), ("node1", "rank-1.out"): log("690.5")}
+>>> values_of([tflops], by_log, Expected(nodes=1, ranks=2))
+(Value(metric='tflops', key=(4096,), number=1390.5),)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.errors import DataError
+from orchestrator.inventory import fold
+from orchestrator.logs.metrics import COMBINED, Metric
+
+__all__ = ["Expected", "Key", "Value", "key_words", "values_of"]
+
+Key = tuple[str | int, ...]
+"""What tells values of one metric in one run apart: a value for each of `Metric.key_columns`."""
+Log = tuple[str, str]
+"""The host of a log and its name."""
+_RANK = re.compile(r"rank-([0-9]{1,7})[.]")
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value of a metric in one run, in the metric's unit."""
+
+    metric: str
+    key: Key
+    number: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How many nodes and ranks must have values, and the measured steps, first to last; None if lines have no steps.
+
+    ``shift`` is what has to be added to the number of a printed step.
+    """
+
+    nodes: int
+    ranks: int
+    window: tuple[int, int] | None = None
+    shift: int = 0
+
+
+@dataclass(slots=True)
+class _Source:
+    """The numbers of one rank, node or run, by key, in the order of their lines, and where the first of them was printed."""
+
+    log: Log
+    numbers: dict[Key, list[float]] = field(default_factory=dict)
+
+
+def values_of(
+    metrics: Sequence[Metric], by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected
+) -> tuple[Value, ...]:
+    """Return the values of a run from the groups of its lines, by log; metrics that no line has are left out.
+
+    Raises DataError: log_unmatched for a value that is no number, result_invalid for a second line where a metric expects a
+    single one, and for a rank or node that has no value.
+    """
+    measured = {log: [line for line in lines if _is_measured(line, log, expected)] for log, lines in by_log.items()}
+    return tuple(value for metric in metrics for value in _values(metric, measured, expected))
+
+
+def key_words(metric: Metric, key: Key) -> str:
+    """Return a key in words: ``size_bytes=1024 in_place=0``; empty for a metric without keys."""
+    return " ".join(f"{name}={value}" for name, value in zip(metric.key_columns, key, strict=True))
+
+
+def _is_measured(line: Mapping[str, str], log: Log, expected: Expected) -> bool:
+    if expected.window is None or (text := line.get("step")) is None:
+        return True
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise _unread("step", text, log)
+    return expected.window[0] <= int(text) + expected.shift <= expected.window[1]
+
+
+def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> list[Value]:
+    sources: dict[str, _Source] = {}
+    for log, lines in by_log.items():
+        for line in lines:
+            if metric.group not in line:
+                continue
+            source = sources.setdefault(_source(metric, log, line), _Source(log))
+            numbers = source.numbers.setdefault(tuple(_part(line.get(name, "")) for name in metric.keys), [])
+            if numbers and metric.over == "only":
+                at = _at(metric, tuple(_part(line.get(name, "")) for name in metric.keys))
+                hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
+                raise _invalid(f"expected one line with {metric.name}{at}, got another", log, hint, "log_unmatched")
+            numbers.append(_number(metric, line[metric.group], log))
+    if metric.scope == "global":
+        # Programs whose ranks all print the values of the run print the same: those of the first log count.
+        sources = dict(list(sources.items())[:1])
+    combined: dict[Key, dict[str, float]] = {}
+    for name, source in sources.items():
+        for key, numbers in source.numbers.items():
+            combined.setdefault(key, {})[name] = _over(metric, numbers, source.log)
+    values = []
+    for key, by_source in combined.items():
+        _verify_complete(metric, key, by_source, sources, expected)
+        if metric.across == "each":
+            values += [Value(metric.name, (*key, _part(name)), number) for name, number in sorted(by_source.items())]
+        else:
+            values.append(Value(metric.name, key, COMBINED[metric.across or "last"](list(by_source.values()))))
+    return values
+
+
+def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:
+    """Return the name of the rank or node that a line is about, or an empty text for a metric of the whole run."""
+    host, name = log
+    if metric.scope == "global":
+        return f"{host}/{name}"
+    if metric.scope == "node":
+        return host
+    if "rank" in line:
+        return line["rank"]
+    of_name = _RANK.match(name)
+    return of_name[1] if of_name else f"{host}/{name}"
+
+
+def _verify_complete(
+    metric: Metric, key: Key, by_source: Mapping[str, float], sources: Mapping[str, _Source], expected: Expected
+) -> None:
+    count = {"node": expected.nodes, "rank": expected.ranks}.get(metric.scope, 1)
+    if len(by_source) == count:
+        return
+    missing = [name for name in sources if name not in by_source]
+    words = f"; none of {metric.scope} {fold(missing)}" if missing else ""
+    hint = f"each {metric.scope} must print it; log.files must name the logs of all, and log.nodes be every"
+    message = f"expected {metric.name}{_at(metric, key)} of {count} {metric.scope}s, got it of {len(by_source)}{words}"
+    raise _invalid(message, next(iter(sources.values())).log, hint)
+
+
+def _over(metric: Metric, numbers: Sequence[float], log: Log) -> float:
+    try:
+        return COMBINED["last" if metric.over == "only" else metric.over](numbers)
+    except ValueError as error:
+        raise _invalid(f"{metric.name}: {error}, got {min(numbers):g}", log) from None
+
+
+def _number(metric: Metric, text: str, log: Log) -> float:
+    try:
+        number = float(text) * metric.factor
+    except ValueError:
+        raise _unread(metric.group, text, log) from None
+    if not math.isfinite(number):
+        raise _invalid(f"expected a finite {metric.name}, got {text[:_SHOWN]!r}", log)
+    return number
+
+
+def _part(text: str) -> str | int:
+    """Return a part of a key: a whole number if it is written as one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 and str(int(text)) == text else text
+
+
+def _at(metric: Metric, key: Key) -> str:
+    words = " ".join(f"{name}={value}" for name, value in zip(metric.keys, key, strict=True))
+    return f" at {words}" if words else ""
+
+
+def _unread(group: str, text: str, log: Log) -> DataError:
+    message = f"lines match, and in the first of them {group} {text[:_SHOWN]!r} is not a number"
+    hint = "let the group of the pattern match only what is a number, then: orch summarize --reread"
+    return _invalid(message, log, hint, "log_unmatched")
+
+
+def _invalid(message: str, log: Log, hint: str = "", kind: str = "result_invalid") -> DataError:
+    return DataError(message, kind=kind, host=log[0], where=log[1], hint=hint, phase="summarize")
