@@ -152,7 +152,7 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
         "sizes_bytes": [count * item for count, _ in fitting],
         "left_out_bytes": left_out,
         "unsupported": [{"in_place": in_place, "why": why} for in_place, why in unsupported.items()],
-        "remarks": remarks(unsupported, left_out, space),
+        "remarks": remarks({} if args.collective in TWO_BUFFERS else unsupported, left_out, space),
     }
 
 

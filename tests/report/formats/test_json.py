@@ -87,7 +87,9 @@ def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
             assert problems(changed), (*place, key)
 
 
-@pytest.mark.parametrize(("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)]
+)
 def test_values_that_cannot_be_are_not(key: str, value: Any) -> None:
     whole = document(example())
     whole["rows"][0][key] = value
