@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.report.cells import NOTHING, Table, case, hardware_lines, lacking, number, reach, title
+from orchestrator.report.cells import COLUMNS, NOTHING, Table, case, hardware_lines, lacking, number, reach, title
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.rounding import written
@@ -16,6 +16,8 @@ __all__ = ["MetricTable", "metric_tables"]
 _LISTED = ("metric", "unit", "n", "value", "95%", "median", "min", "max")
 _COMPARED = ("speedup", "speedup 95%", "efficiency")
 _DROPPED = (("min", "max"), ("median",))
+_TAKEN = {*COLUMNS, *_LISTED, *_COMPARED}
+"""Names of columns with numbers or notes, which no setting and no key can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,9 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     ordered = sorted(by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))]))
     notes = _Footnotes()
     lines = [(*place, *_numbers(by_metric, metrics), notes.marks(by_metric.values())) for place, by_metric in ordered]
-    values = [name for metric in metrics.values() for name in (f"{metric.metric} {metric.unit}", f"{metric.metric} 95%")]
-    columns = (*_places(group), *map(one_line, (*keys, *values)), "n", "notes")
+    values = [one_line(name) for row in metrics.values() for name in (f"{row.metric} {row.unit}", f"{row.metric} 95%")]
+    taken = {*_TAKEN, *_places(group), *values}
+    columns = (*_places(group), *(_distinct("key", name, taken) for name in keys), *values, "n", "notes")
     dropped = tuple((one_line(f"{row.metric} 95%"),) for row in reversed(metrics.values()) if not row.primary)
     table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
     over = next((key for key in keys if all(isinstance(row.key[key], int) for row in rows)), "")
@@ -113,7 +116,12 @@ class _Footnotes:
 
 def _places(group: Group) -> tuple[str, ...]:
     """Return the columns that tell configurations apart."""
-    return ("case", *(one_line(f"option {name}" if name in (*_LISTED, *_COMPARED) else name) for name in group.columns))
+    return ("case", *(_distinct("option", name, _TAKEN) for name in group.columns))
+
+
+def _distinct(kind: str, name: str, taken: Collection[str]) -> str:
+    """Return the title of a column of settings or keys, with its kind if another column has this title."""
+    return one_line(f"{kind} {name}" if name in taken else name)
 
 
 def _place(group: Group, row: Row) -> tuple[str, ...]:

@@ -151,12 +151,32 @@ def test_the_trend_has_one_line_for_a_spec_however_many_benches_ran_it(project: 
 def test_speeds_of_different_scales_have_axes_of_their_own(project: Path) -> None:
     cell = read(project)[0]
     speeds = {"a": 0.39, "b": 15000.0, "c": 14000.0, "d": 0.5}
-    cells = [replace(cell, spec=name, series=name, speed=speed, interval=None) for name, speed in speeds.items()]
+    cells = [replace(cell, spec=name, series=name, value=speed, interval=None) for name, speed in speeds.items()]
     drawn = Xml.fromstring(svg(cells))
     name = "samples/s, with 95 % interval"
     assert [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")].count(name) == 2
     alone = Xml.fromstring(svg(cells[1:3]))
     assert [element.text for element in alone.iter("{http://www.w3.org/2000/svg}text")].count(name) == 1
+
+
+def test_metrics_of_other_units_have_axes_of_their_own_and_a_table_with_their_unit(project: Path) -> None:
+    speed = read(project)[0]
+    power = replace(speed, spec="p", series=f"{speed.series} power", metric="power", unit="W", primary=False, value=600.0)
+    drawn = Xml.fromstring(svg([speed, replace(power, interval=None)]))
+    texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"samples/s, with 95 % interval", "W, with 95 % interval"} <= set(texts)
+    console = Console(file=io.StringIO(), width=150, color_system=None)
+    report.render([speed, power], console)
+    assert isinstance(console.file, io.StringIO)
+    assert f"{power.series}, W\n" in console.file.getvalue() and f"{speed.series}\n" in console.file.getvalue()
+
+
+def test_without_a_name_only_primary_metrics_are_chosen(project: Path) -> None:
+    speed = read(project)[0]
+    power = replace(speed, metric="power", unit="W", primary=False)
+    both = [speed, power]
+    assert chosen(both) == (speed,) and chosen(both, metric="power") == (power,)
+    assert chosen(both, metric="all") == (speed, power) and chosen(both, metric="latency") == ()
 
 
 def test_nothing_of_a_node_steers_a_terminal_or_a_browser(project: Path) -> None:

@@ -16,6 +16,7 @@ from orchestrator.controller.earlier import expected
 from orchestrator.controller.stopping import Decision, Width, decide, given_up, widest
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
@@ -30,6 +31,7 @@ from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 from orchestrator.results.tally import longest, spent_s
+from tests.support.summaries import measured
 
 HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
 FOLDER = open_framework("simulated")
@@ -101,6 +103,24 @@ def test_the_widest_interval_is_that_of_the_table_be_it_of_a_speed_or_a_speedup(
     assert row.speedup_interval and row.speedup
     wide = (row.speedup_interval.high - row.speedup_interval.low) / 2 / row.speedup
     assert widest(apart) == Width("speedup of 2n1g", wide)
+
+
+def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values_are_narrow() -> None:
+    declared = (Metric("latency", "us", "lower"), Metric("power", "W"))
+    repeats = [{"latency": latency, "power": power} for latency, power in ((8.0, 100.0), (8.2, 500.0), (8.1, 900.0))]
+    results = measured("1n2g", declared, *repeats)
+    latency = next(row for row in summarize(results).rows if row.primary)
+    assert latency.interval and latency.value
+    share = (latency.interval.high - latency.interval.low) / 2 / latency.value
+    assert widest(results) == Width("latency of 1n2g", share) and share < 0.05
+
+    for value in (0.0, 8.0, -8.0):
+        found = widest(measured("1n2g", declared, *[{"latency": value}] * 3))
+        assert found and found.share == pytest.approx(0.0, abs=1e-12)
+    negative = widest(measured("1n2g", declared, {"latency": -8.0}, {"latency": -8.2}, {"latency": -8.1}))
+    assert negative and negative.share == pytest.approx(share, rel=0.01)
+    around_zero = widest(measured("1n2g", declared, {"latency": -1.0}, {"latency": 1.0}))
+    assert around_zero == Width("latency of 1n2g", math.inf)
 
 
 def test_one_repeat_is_never_narrow() -> None:

@@ -173,15 +173,18 @@ def test_collectives_on_two_nodes_are_a_table_of_bandwidths(controller: Controll
         "001-collectives-allreduce-2n1g-fp32-r1", "002-collectives-allreduce-2n1g-fp32-r2",
     ]  # fmt: skip
     document = controller.orch("summarize", "--json").json
-    (sheet,) = document["sheets"]
-    assert (document["rows"], sheet["n"], sheet["failed"], sheet["device"]) == ([], 2, 0, "cpu")
-    (grid,) = sheet["grids"]
-    assert [row[0] for row in grid["rows"]] == [1024, 65536] and grid["columns"][1:4] == ["time µs in", "algbw in", "busbw in"]
-    for size, time_us, algorithm, bus, *_ in grid["rows"]:
+    rows = document["rows"]
+    assert {(row["n"], row["failed"], row["device"], row["shape"]) for row in rows} == {(2, 0, "cpu", "2n1g")}
+    assert document["sheets"] == []
+    by_key = {(row["metric"], row["key"]["size_bytes"], row["key"]["in_place"]): row["value"] for row in rows}
+    assert sorted(by_key) == [(name, size, "yes") for name in ("algbw", "busbw", "time") for size in (1024, 65536)]
+    for size in (1024, 65536):
         # Two ranks: 2 (n - 1) / n is 1, so both bandwidths are size over time.
-        assert algorithm == bus == pytest.approx(size / time_us / 1e3)
-    assert "out of place was not measured: gloo has no call from one buffer to another" in sheet["qualifications"]
-    for text in ("collectives allreduce fp32 cpu size_seconds=0.1 sizes=1024,65536 2n1g", "busbw in"):
+        bandwidth, time_us = by_key["busbw", size, "yes"], by_key["time", size, "yes"]
+        assert by_key["algbw", size, "yes"] == bandwidth == pytest.approx(size / time_us / 1e3)
+    note = "out of place was not measured: gloo has no call from one buffer to another"
+    assert all(note in row["qualifications"] for row in rows)
+    for text in ("collectives allreduce fp32 cpu size_seconds=0.1 sizes=1024,65536", "best busbw 2n1g: ", "busbw GB/s"):
         assert text in done.out
-    refused = controller.orch("compare", controller.bench.name, controller.bench.name)
-    assert refused.code == 2 and "measured collectives" in refused.err
+    compared = controller.orch("compare", controller.bench.name, controller.bench.name, "--json")
+    assert {pair["verdict"] for pair in compared.json["pairs"]} == {"same runs"} and compared.code == 0

@@ -18,6 +18,7 @@ from junitparser import JUnitXml
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.spec import Skipped
 from orchestrator.report import terminal
 from orchestrator.report import text as text_module
@@ -28,7 +29,7 @@ from orchestrator.report.formats import junit, markdown, prometheus
 from orchestrator.report.text import lines_of, one_line, visible
 from orchestrator.results.planned import Counts, Planned
 from orchestrator.results.summary import Row, Summary, lacking, summarize
-from tests.support.summaries import evil, example, runs, with_text
+from tests.support.summaries import evil, example, measured, runs, with_text
 
 
 def shown(summary: Summary, width: int) -> str:
@@ -282,7 +283,7 @@ def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(sum
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
-    assert document["schema"] == 5 and document["unit"] == "samples/s"
+    assert document["schema"] == 6 and {row["unit"] for row in document["rows"]} == {"samples/s"}
     assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)}] * 3
     assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
     assert [run["value"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
@@ -326,6 +327,47 @@ def test_cells_that_differ_in_any_way_are_different_samples() -> None:
     for family in text_string_to_metric_families(prometheus.render(summarize(both))):
         labels = [tuple(sample.labels.items()) for sample in family.samples]
         assert len(set(labels)) == len(labels)
+
+
+def both_kinds() -> Summary:
+    """A training, and a program with a metric by size and one without keys."""
+    declared = (Metric("busbw", "GB/s", keys=("size_bytes",)), Metric("latency", "us", "lower"))
+    values = {"busbw": {1024: 5.0, 4096: 20.0}, "latency": 8.0}
+    return summarize([*runs("1n1g", [354.0] * 3), *measured("1n2g", declared, values, values, values)])
+
+
+def test_prometheus_has_each_gauge_once_and_other_metrics_by_name_unit_and_key() -> None:
+    rendered = prometheus.render(both_kinds())
+    helps = re.findall(r"^# HELP (\S+)", rendered, re.MULTILINE)
+    assert len(set(helps)) == len(helps)
+    families = {family.name: family for family in text_string_to_metric_families(rendered)}
+    found = {
+        (one.labels["metric"], one.labels["unit"], one.labels.get("key_size_bytes", "")): one.value
+        for one in families["orch_metric_value"].samples
+    }
+    assert found == {
+        ("busbw", "GB/s", "1024"): pytest.approx(5.0), ("busbw", "GB/s", "4096"): pytest.approx(20.0),
+        ("latency", "us", ""): pytest.approx(8.0),
+    }  # fmt: skip
+    assert [one.value for one in families["orch_speed_samples_per_second"].samples] == [pytest.approx(354.0)]
+    assert len(families["orch_good_repeats"].samples) == 4 and len(families["orch_metric_low"].samples) == 3
+    labels = [tuple(one.labels.items()) for one in families["orch_good_repeats"].samples]
+    assert len(set(labels)) == len(labels)
+
+
+def test_csv_and_junit_have_other_metrics_with_their_units_and_keys() -> None:
+    lines = list(csv.DictReader(io.StringIO(delimited.render(both_kinds()))))
+    shown_lines = [(line["metric"], line["unit"], line["better"], line["key.size_bytes"], line["value"]) for line in lines]
+    assert sorted(shown_lines) == [
+        ("busbw", "GB/s", "higher", "1024", "5.00"), ("busbw", "GB/s", "higher", "4096", "20.00"),
+        ("latency", "us", "lower", "", "8.00"), ("samples_per_s", "samples/s", "higher", "", "354.00"),
+    ]  # fmt: skip
+    suites = {suite.name: suite for suite in JUnitXml.fromstring(junit.render(both_kinds()).encode())}
+    assert len(suites) == 4
+    (case,) = suites["probe disk fp16 busbw size_bytes=4096"]
+    said = str(case.system_out).splitlines()
+    assert {"value: 20.00", "median: 20.00"} <= set(said)
+    assert not [line for line in said if line.startswith(("ms/step", "per rank", "speed:"))], "it has no steps"
 
 
 # ------------------------------------------------------------------ hostile text
@@ -380,7 +422,7 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     rendered = delimited.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
     lines = list(csv.reader(io.StringIO(rendered)))
-    assert {len(line) for line in lines} == {33}
+    assert {len(line) for line in lines} == {40}
     for cell in (cell for line in lines for cell in line):
         assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 

@@ -32,7 +32,8 @@ def test_repeats_of_a_metric_without_keys_that_are_far_apart_are_said_with_their
 
 
 def test_of_a_metric_with_keys_the_note_is_one_for_all_keys() -> None:
-    texts = {said(cell(BUSBW, *({size: value} for value in values))) for size, values in ((1, (8.0, 9.0, 8.5)), (2, (1.0, 9.0, 3.0)))}
+    spreads = {1: (8.0, 9.0, 8.5), 2: (1.0, 9.0, 3.0)}
+    texts = {said(cell(BUSBW, *({size: value} for value in values))) for size, values in spreads.items()}
     assert texts == {("repeats spread over more than 5% of the median",)}
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import RunError
+from orchestrator.logs.metrics import Metric
+from orchestrator.plan import MEASURES
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
+from orchestrator.results.values import Key, Value
 
 SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})
 SEEN = {"devices": {"NVIDIA H200": 8}, "framework": "torch", "framework_version": "2.13.0", "nccl": "2.27.3"}
@@ -27,6 +31,29 @@ def runs(shape: str, speeds: list[float], **changes: Any) -> list[RunResult]:
         )
         for i, speed in enumerate(speeds, start=1)
     ]
+
+
+def measured(
+    shape: str, metrics: Sequence[Metric], *repeats: Mapping[str, float | Mapping[Any, float]], **changes: Any
+) -> list[RunResult]:
+    """Return a run for each of ``repeats`` of a program that does not train: its numbers by metric, or by metric and key."""
+    values = [
+        tuple(Value(metric.name, _key(key), number) for metric in metrics for key, number in _by_key(repeat, metric.name))
+        for repeat in repeats
+    ]
+    spec = {"framework": "probe", "model": "disk", "batch_size": 1, "loader": "none", **changes.pop("spec", {})}
+    of_kind = {"throughput": None, "measure": MEASURES["readings"], "metrics": tuple(metrics)}
+    made = runs(shape, [1.0] * len(repeats), spec=spec, **of_kind, **changes)
+    return [replace(run, metric_values=of_run) for run, of_run in zip(made, values, strict=True)]
+
+
+def _by_key(repeat: Mapping[str, float | Mapping[Any, float]], name: str) -> list[tuple[Any, float]]:
+    numbers = repeat.get(name, {})
+    return list(numbers.items()) if isinstance(numbers, Mapping) else [((), numbers)]
+
+
+def _key(key: Any) -> Key:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def example() -> Summary:

@@ -1,11 +1,11 @@
-"""A summary as a text file for Prometheus' node exporter: one gauge per number, one sample per configuration.
+"""A summary as a text file for Prometheus' node exporter: one gauge per number, one sample per row.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based format 0.0.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from orchestrator.report.cells import case
 from orchestrator.report.text import one_line
@@ -17,7 +17,7 @@ __all__ = ["render"]
 _GAUGES = {
     "value": ("orch_speed_samples_per_second", "Typical throughput of the good repeats of a configuration."),
     "interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
-    "speedup": ("orch_speedup_ratio", "Typical throughput over that of the baseline."),
+    "speedup": ("orch_speedup_ratio", "Typical value over that of the baseline, the reverse where lower is better."),
     "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
     "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
     "n": ("orch_good_repeats", "Repeats with a number."),
@@ -37,23 +37,22 @@ _ENDS = {"low": "Lower", "high": "Upper"}
 
 def render(summary: Summary) -> str:
     """Return every number unrounded; a number that does not exist has no sample."""
-    speeds = summary.speeds()
-    others = [row for row in summary.rows if row not in speeds]
-    by_kind = ((_GAUGES, speeds), ({**_GAUGES, **_OF_ANY_METRIC}, others))
+    others = [row for row in summary.rows if row.metric != SPEED]
     lines: list[str] = []
-    for gauges, rows in by_kind if others else by_kind[:1]:
-        lines += _lines(gauges, rows)
+    for field, gauge in _GAUGES.items():
+        lines += _lines(field, gauge, summary.speeds() if field in _OF_ANY_METRIC else summary.rows)
+    for field, gauge in _OF_ANY_METRIC.items() if others else ():
+        lines += _lines(field, gauge, others)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(gauges: Mapping[str, tuple[str, str]], rows: Sequence[Row]) -> list[str]:
-    labelled = [(row, _labels(row)) for row in rows]
+def _lines(field: str, gauge: tuple[str, str], rows: Sequence[Row]) -> list[str]:
+    name, text = gauge
     lines: list[str] = []
-    for field, (name, text) in gauges.items():
-        for end, word in _ENDS.items() if field.endswith("interval") else (("", ""),):
-            samples = [(labels, _number(row, field, end)) for row, labels in labelled]
-            lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
-            lines += [f"{name.format(end)}{labels} {value!r}" for labels, value in samples if value is not None]
+    for end, word in _ENDS.items() if field.endswith("interval") else (("", ""),):
+        samples = [(_labels(row), _number(row, field, end)) for row in rows]
+        lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
+        lines += [f"{name.format(end)}{labels} {value!r}" for labels, value in samples if value is not None]
     return lines
 
 

@@ -57,7 +57,7 @@ class Turn:
 
 
 def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
-    """Draw ``speed`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
+    """Draw ``value`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
     figure, axes = new_axes()
     speedup = quantity == "speedup"
     sizes = sorted({row.world_size for row in rows})

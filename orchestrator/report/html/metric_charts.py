@@ -9,6 +9,7 @@ from matplotlib.ticker import FuncFormatter
 from orchestrator.report.cells import case
 from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
 from orchestrator.report.html.svg import COLOURS, inline
+from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 
 __all__ = ["over_key", "repeats"]
@@ -27,9 +28,8 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
     lines: dict[str, list[Row]] = {}
     for row in rows:
         others = [f"{name}={value}" for name, value in row.key.items() if name != key]
-        lines.setdefault(
-            " ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]), []
-        ).append(row)
+        name = " ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others])
+        lines.setdefault(one_line(name), []).append(row)
     for number, (name, of_line) in enumerate(lines.items()):
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:

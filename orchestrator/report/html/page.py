@@ -186,7 +186,7 @@ def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns:
     """Return the charts to draw of a series."""
     with_skew = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
     candidates: list[tuple[bool, _Job]] = [
-        (True, (charts.scaling, (rows, references, "speed", f"{prefix}a-"))),
+        (True, (charts.scaling, (rows, references, "value", f"{prefix}a-"))),
         (any(row.speedup is not None for row in rows), (charts.scaling, (rows, references, "speedup", f"{prefix}b-"))),
         (bool(with_skew), (charts.skew, (with_skew, f"{prefix}d-"))),
     ]

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare import causes as distinct
 from orchestrator.analysis.compare import cells as comparison
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import CellPair, chosen, compared, doubt, matched, unmatched
+from orchestrator.analysis.compare.cells import CellPair, chosen, compared, doubt, matched, of_metric, unmatched
+from orchestrator.errors import ConfigError
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.framework import payload_digest
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.cells import Cell, cells_of
@@ -29,6 +31,7 @@ from orchestrator.results.numbers.intervals import chance, change_chance, change
 from tests.support.cells import cell as runs_of
 from tests.support.cells import failed
 from tests.support.examples import examples
+from tests.support.summaries import measured as runs_of_metrics
 
 SPEEDS = st.lists(st.floats(1.0, 1e5).map(lambda value: round(value, 3)), min_size=2, max_size=6)
 STEADY = [100.0, 100.4, 99.7, 100.1, 99.9]
@@ -175,7 +178,53 @@ def test_there_is_no_verdict_on_the_same_runs_on_simulated_ones_against_real_one
     simulated = [replace(run, simulated=True, run_id=f"b{run.run_id}") for run in real]
     assert [pair.verdict for pair in compared(matched(cells_of(real), cells_of(simulated)))] == ["simulated against real"]
     (nothing,) = compared(matched(cells_of(real), cells_of(bad)))
-    assert (nothing.verdict, nothing.ratio, nothing.interval, nothing.after.failed) == ("no speed", None, None, 5)
+    assert (nothing.verdict, nothing.ratio, nothing.interval, nothing.after.failed) == ("no number", None, None, 5)
+
+
+METRICS = (Metric("latency", "us", "lower"), Metric("busbw", "GB/s", keys=("size_bytes", "op")))
+
+
+def others(prefix: str, latencies: Sequence[float], factor: float = 1.0, keys: Sequence[tuple[int, str]] = ()) -> list[Cell]:
+    """The cells of a program with a metric without keys, and with one that has a value at each key."""
+    repeats = [{"latency": latency, "busbw": {key: factor * latency for key in keys}} for latency in latencies]
+    made = runs_of_metrics("1n2g", METRICS, *repeats)
+    return cells_of([replace(run, run_id=f"{prefix}{run.run_id}") for run in made])
+
+
+def test_of_a_metric_of_which_less_is_better_more_is_slower() -> None:
+    more, less = [1.1 * value for value in STEADY], TENTH_LESS
+    (slower,), (faster,) = (compared(matched(others("a", STEADY), others("b", values))) for values in (more, less))
+    assert (slower.metric, slower.unit, slower.better, slower.verdict) == ("latency", "us", "lower", "slower")
+    assert slower.ratio == pytest.approx(1.1) and slower.interval and slower.interval.low > 1
+    assert slower.gain and slower.gain.high == pytest.approx(1 / slower.interval.low) and slower.gain.high < 1
+    assert faster.verdict == "faster" and faster.ratio == pytest.approx(0.9)
+    (allowed,) = compared(matched(others("a", STEADY), others("b", more)), 0.12)
+    assert allowed.verdict == "slight", "a tenth more may be less than an eighth less"
+
+
+def test_values_that_are_not_above_zero_have_no_ratio_and_no_verdict() -> None:
+    for values in ([0.0] * 5, [-1.0, 1.0, 2.0, 3.0, 4.0]):
+        (pair,) = compared(matched(others("a", values), others("b", STEADY)))
+        assert (pair.verdict, pair.ratio, pair.interval, pair.p) == ("values not above 0", None, None, None)
+
+
+def test_equal_keys_are_paired_and_named_by_what_differs_among_them() -> None:
+    keys = [(1024, "read"), (4096, "read")]
+    before, after = others("a", STEADY, keys=keys), others("b", STEADY, 0.9, [*keys, (8192, "read")])
+    busbw = [of_metric(cells, "busbw") for cells in (before, after)]
+    pairs = matched(*busbw)
+    assert [(pair.case, pair.verdict) for pair in compared(pairs)] == [
+        ("1n2g size_bytes=1024", "slower"), ("1n2g size_bytes=4096", "slower"),
+    ]  # fmt: skip
+    assert unmatched(busbw[0], pairs) == () and len(unmatched(busbw[1], pairs)) == 1
+
+
+def test_without_a_name_the_primary_metric_is_compared_and_a_wrong_name_is_refused() -> None:
+    found = others("a", STEADY, keys=[(1024, "read")])
+    assert [cell.metric.name for cell in of_metric(found, "")] == ["latency"]
+    assert [cell.metric.name for cell in of_metric(found, "all")] == ["latency", "busbw"]
+    with pytest.raises(ConfigError, match="expected a metric of its configurations, got 'latncy'.*they have latency, busbw"):
+        of_metric(found, "latncy")
 
 
 def test_a_gate_judges_like_work_that_is_all_there_only() -> None:

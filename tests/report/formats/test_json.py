@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
+from orchestrator.logs.metrics import Metric
+from orchestrator.plan.expectations import expectation_of
 from orchestrator.report.formats import json as jsonout
-from orchestrator.results.summary import summarize
+from orchestrator.results.expectations import judged
+from orchestrator.results.summary import Summary, summarize
 from tests.support.explained_benches import bench_of
 from tests.support.run_folders import build
-from tests.support.summaries import EVIL, example, runs, with_text
+from tests.support.summaries import EVIL, example, measured, runs, with_text
 
 SCHEMA = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -25,6 +29,19 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 
 def document(summary: Any) -> Any:
     return json.loads(jsonout.render(summary))
+
+
+def metrics() -> Summary:
+    """Rows of metrics with and without keys, below 0, at 0 and above, of 1n1g and 1n2g, with and without a speedup."""
+    declared = (
+        Metric("busbw", "GB/s", keys=("size_bytes", "op")),
+        Metric("latency", "us", "lower", speedup=True),
+        Metric("change", "1", "lower"),
+    )
+    values = {"busbw": {(1024, "read"): 0.0, (4096, "read"): 2.0}, "latency": 8.0, "change": -0.5}
+    whole = summarize([*measured("1n1g", declared, values, values), *measured("1n2g", declared, values)])
+    expected = judged([expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows)
+    return replace(whole, expected=expected)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +74,17 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
     assert problems(document(example())) == []
     assert problems(document(summarize(runs("1n1g", [1.0, 2.0], spec=chosen)))) == []
     assert problems(document(summarize([]))) == []
+    found = document(metrics())
+    assert problems(found) == [] and list(found["drifts"]) == ["busbw", "latency", "change"]
+    latency = next(row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g")
+    assert (latency["unit"], latency["better"], latency["key"], latency["speedup"]) == ("us", "lower", {}, 1.0)
+    assert found["baselines"][latency["series"]]["value"] == pytest.approx(8.0)
     assert problems(beside) == [] and beside["published_notes"] and beside["explained"][1]["startup"]
 
 
 def objects(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the place of every object whose keys the schema knows by name."""
-    if isinstance(value, dict) and place[-1:] not in (("baselines",), ("options",)):
+    if isinstance(value, dict) and place[-1:] not in (("baselines",), ("drifts",), ("options",), ("key",)):
         yield place
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from objects(inner, (*place, key))
@@ -74,9 +96,9 @@ def at(value: Any, place: tuple[Any, ...]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("kind", ["example", "beside"])
+@pytest.mark.parametrize("kind", ["example", "beside", "metrics"])
 def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
-    whole = document(example()) if kind == "example" else beside
+    whole = beside if kind == "beside" else document(example() if kind == "example" else metrics())
     for place in objects(whole):
         changed = deepcopy(whole)
         at(changed, place)["unknown"] = 1
@@ -87,10 +109,25 @@ def test_a_key_more_and_a_key_less_are_not(kind: str, beside: Any) -> None:
             assert problems(changed), (*place, key)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)]
-)
+@pytest.mark.parametrize(("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)])
 def test_values_that_cannot_be_are_not(key: str, value: Any) -> None:
+    whole = document(example())
+    whole["rows"][0][key] = value
+    assert problems(whole)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("better", "more"), ("primary", 1), ("key", {"size_bytes": 1.5}), ("step_s", 0.1), ("per_rank", 1.0), ("deviation", -1.0)],
+)
+def test_values_that_no_other_metric_has_are_not(key: str, value: Any) -> None:
+    whole = document(metrics())
+    whole["rows"][0][key] = value
+    assert problems(whole)
+
+
+@pytest.mark.parametrize(("key", "value"), [("unit", "GB/s"), ("better", "lower"), ("key", {"size_bytes": 1}), ("value", -1.0)])
+def test_values_that_no_speed_of_training_has_are_not(key: str, value: Any) -> None:
     whole = document(example())
     whole["rows"][0][key] = value
     assert problems(whole)

@@ -12,9 +12,8 @@ from orchestrator.analysis.published.foreign import published_files
 from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
 from orchestrator.results.account import RunAccount
-from orchestrator.results.grids import Grid
 from orchestrator.results.summary import Summary, summarize
-from tests.support.charts import words
+from tests.support.charts import dots, paths, words
 from tests.support.summaries import runs
 
 
@@ -24,23 +23,14 @@ def _drawing() -> object:
         yield
 
 
-def scaling(summary: Summary, quantity: str = "speed", against: bool = False) -> ET.Element:
+def scaling(summary: Summary, quantity: str = "value", against: bool = False) -> ET.Element:
     near = reference_tables(summary, published_files().values())[0] if against else ()
     return ET.fromstring(charts.scaling(summary.rows, near, quantity, "x-"))
 
 
-def paths(picture: ET.Element, colour: str) -> list[list[tuple[float, float]]]:
-    """The lines of one of the page's colours, as points."""
-    found = [
-        each.get("d", "") for each in picture.iter("path") if each.get("stroke") == f"var(--{colour})" and not each.get("id")
-    ]
-    return [[(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", text)] for text in found]
-
-
 def heights(picture: ET.Element) -> list[float]:
     """The vertical places of the dots, from left to right."""
-    marks = [each for each in picture.iter("use") if each.get("fill") == "var(--one)"]
-    return [float(each.get("y", "nan")) for each in sorted(marks, key=lambda each: float(each.get("x", "nan")))]
+    return [y for _, y in dots(picture, "one")]
 
 
 def test_dots_stand_at_their_speeds_and_the_ideal_line_goes_through_the_baseline() -> None:
@@ -65,7 +55,7 @@ def test_sizes_far_apart_are_drawn_on_logarithmic_axes_where_the_ideal_line_is_s
     assert (x2 - x1) / (x3 - x1) == pytest.approx(3 / 5, abs=0.01) and (y1 - y2) / (y1 - y3) == pytest.approx(3 / 5, abs=0.01)
 
 
-@pytest.mark.parametrize("quantity", ["speed", "speedup"])
+@pytest.mark.parametrize("quantity", ["value", "speedup"])
 def test_published_rows_are_drawn_where_they_are_asked_for(quantity: str) -> None:
     fp32 = {"dtype": "fp32"}
     summary = summarize([*runs("1n1g", [354.0] * 3, spec=fp32), *runs("1n8g", [2300.0] * 3, spec=fp32)])
@@ -88,7 +78,7 @@ def colours(picture: ET.Element) -> Sequence[str]:
 
 
 def test_every_colour_is_one_of_the_page_and_every_number_is_short() -> None:
-    text = charts.scaling(summarize(runs("1n1g", [100.0, 101.0, 102.0])).rows, (), "speed", "x-")
+    text = charts.scaling(summarize(runs("1n1g", [100.0, 101.0, 102.0])).rows, (), "value", "x-")
     known = {"none", *(f"var(--{name})" for name in svg.COLOURS)}
     assert set(colours(ET.fromstring(text))) <= known
     assert not re.search(r'="[^"]*\d\.\d\d', text)
@@ -103,20 +93,6 @@ def test_texts_that_mean_something_to_markup_or_to_matplotlib_are_shown_as_they_
     picture = ET.fromstring(svg.inline(figure, hostile, "x-"))
     assert words(picture) == [hostile] and picture.get("aria-label") == hostile
     assert {each.tag for each in picture.iter()} <= {"svg", "defs", "g", "path", "text"}
-
-
-def test_bandwidths_stand_over_their_sizes_a_line_for_each_form() -> None:
-    """Sizes are 1 Ki, 1 Mi and 1 Gi, so equally far apart; twice the bandwidth is twice as high; a missing form has no line."""
-    columns = ("size B", *(f"{name} in" for name in ("time µs", "algbw", "busbw", "busbw low", "busbw high", "n")))
-    rows = tuple((1 << power, 1.0, 1.0, value, None, None, 3) for power, value in ((10, 10.0), (20, 20.0), (30, 40.0)))
-    picture = ET.fromstring(charts.bandwidth(Grid("", columns, rows), "x-"))
-    dots = [each for each in picture.iter("use") if each.get("fill") == "var(--one)"]
-    places = sorted((float(each.get("x", "nan")), float(each.get("y", "nan"))) for each in dots)
-    (x1, y1), (x2, y2), (x3, y3) = places
-    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)
-    assert y2 - y3 == pytest.approx(2 * (y1 - y2), abs=0.4)
-    assert paths(picture, "two") == []
-    assert {"1 Ki", "1 Mi", "1 Gi"} & set(words(picture))
 
 
 @pytest.mark.parametrize(("bound_s", "is_cut"), [(0.0002, False), (0.1, True)])
