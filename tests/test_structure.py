@@ -56,7 +56,7 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment folders framework measures payload placement render request run_schema "
+        "baselines bench command_line environment expectations folders framework measures payload placement render request run_schema "
         "scaffold schema spec trial words"
     ),
     "record": (
@@ -65,7 +65,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
+        "account bench entries expectations foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
         "numbers/rounding numbers/throughput planned read series summary tally"
     ),
 }
