@@ -35,7 +35,7 @@ CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 """The compute capability from which a GPU multiplies matrices of a type (CUDA C++ Programming Guide, Compute Capabilities)."""
 TOLERANCE = {"fp32": 2**-12, "tf32": 2**-5, "fp16": 2**-6, "bf16": 2**-5, "fp8": 2**-2}
 """The largest error of an element, as a fraction of its absolute value plus the root of n, which is the standard deviation of
-all elements: some ten times what the rounding of inputs and results and the accumulation of the type cause."""
+all elements: ten times what the rounding of inputs and results and the accumulation of the type cause, or more."""
 ROWS = 1024
 """Rows of a product that are compared at once."""
 
