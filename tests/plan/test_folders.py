@@ -149,7 +149,7 @@ RECORDER = """\
 printf '%s\\n' "$PRINTED"
 """
 # Programs that folders start by name, from PATH.
-BY_NAME = ("hpcc", "ib_write_bw", "ib_write_lat")
+BY_NAME = ("fio", "hpcc", "ib_write_bw", "ib_write_lat")
 # What launch scripts look for in the output of a program, printed or in a file.
 PRINTED = "  1 tests completed and passed residual checks,"
 WRITTEN = {"hpccoutf.txt": "Success=1\nCommWorldProcs=1\n"}
