@@ -56,6 +56,7 @@ def _log_document(log: LogMatches, path: str) -> dict[str, Any]:
         "has_number": log.has_number,
         "steps": [sample.step for sample in log.parsed.samples],
         "readings": len(log.parsed.readings),
+        "metrics": [asdict(metric) for metric in log.metrics],
         "patterns": [asdict(pattern) for pattern in log.patterns],
         "unmatched_lines": log.unmatched_count,
         "unmatched": [list(entry) for entry in log.unmatched],
@@ -174,10 +175,14 @@ def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
     steps = [sample.step for sample in log.parsed.samples]
     found = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
     if log.parsed.readings:
-        found = f"{len(log.parsed.readings)} results"
+        found = _count(len(log.parsed.readings), "line with a result", "lines with results")
     yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {found}"
     for pattern in log.patterns:
         yield from _pattern_lines(pattern)
+    for metric in log.metrics:
+        key = "".join(f" {name}={_short(value)}" for name, value in (metric.key or {}).items())
+        first = f", the first is {_short(metric.first)} {metric.unit}{f' at{key}' if key else ''}" if metric.count else ""
+        yield f"    metric {metric.name}: {_count(metric.count, 'value', 'values')}{first}"
     if log.unmatched:
         more = f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
         yield f"    no pattern matches {_count(log.unmatched_count, 'line', 'lines')}{more}:"

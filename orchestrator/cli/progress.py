@@ -44,6 +44,9 @@ from orchestrator.results.numbers.throughput import Terms
 
 __all__ = ["progress"]
 
+_SHOWN_METRICS = 3
+"""Metrics that the line of a run shows."""
+
 
 @contextmanager
 def progress(log: TextIO) -> Iterator[Observer]:
@@ -169,10 +172,14 @@ class _View:
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
-        """Return the speed of a run over its window, as in the table, or that it has none; without collected logs, that of its
-        live log."""
+        """Return the speed of a run over its window, as in the table, or its first metrics, or that it has none; without
+        collected logs, that of its live log."""
         if result.throughput:
             return f", {number(result.throughput.samples_per_s)} samples/s"
+        if result.values and not any(value.key for value in result.values):
+            units = {metric.name: metric.unit for metric in result.metrics}
+            shown = result.values[:_SHOWN_METRICS]
+            return "".join(f", {value.metric} {number(value.number)} {units[value.metric]}" for value in shown)
         if result.has_failed:
             return ", no number"
         lines, sum_of_inverse = self.measured

@@ -11,17 +11,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.metrics import Metric
 from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.patterns import Reader, compiled
 from orchestrator.logs.steps import SPEEDS, VALUES
 from orchestrator.logs.text import TAG_END, cleaned, clock, tagged
 
-__all__ = ["LogMatches", "PatternMatches", "matches"]
+__all__ = ["LogMatches", "MetricMatches", "PatternMatches", "matches"]
 
 _MOST_SHOWN = 10
 
@@ -42,11 +43,23 @@ class PatternMatches:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricMatches:
+    """The values of a metric in a log: how many lines have one, and the first of them with its key, as they are printed."""
+
+    name: str
+    unit: str
+    count: int
+    first: str = ""
+    key: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogMatches:
     """A log as a grammar reads it. ``unmatched`` are the first lines that no pattern matches, with their numbers."""
 
     lines: int
     patterns: tuple[PatternMatches, ...]
+    metrics: tuple[MetricMatches, ...]
     unmatched: tuple[tuple[int, str], ...]
     unmatched_count: int
     parsed: Parsed
@@ -74,8 +87,19 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     # Only what no pattern matches may be a line that one of them should match.
     unmatched = dict(left)
     rest = "\n".join(_pieces(unmatched.get(number, ""))[-1] for number in range(1, len(lines) + 1))
-    found = [_of_pattern(key, reader, lines, rest) for key, reader in readers.items()]
-    return LogMatches(len(lines), tuple(found), tuple(left[:_MOST_SHOWN]), len(left), parse(data, grammar))
+    groups = {metric.group for metric in grammar.metrics}
+    found = [_of_pattern(key, reader, lines, rest, groups) for key, reader in readers.items()]
+    parsed = parse(data, grammar)
+    metrics = tuple(_of_metric(metric, parsed.readings) for metric in grammar.metrics)
+    return LogMatches(len(lines), tuple(found), metrics, tuple(left[:_MOST_SHOWN]), len(left), parsed)
+
+
+def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]]) -> MetricMatches:
+    lines = [line for line in readings if metric.group in line]
+    if not lines:
+        return MetricMatches(metric.name, metric.unit, 0)
+    key = {name: lines[0].get(name, "") for name in metric.keys}
+    return MetricMatches(metric.name, metric.unit, len(lines), lines[0][metric.group], key)
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
@@ -96,7 +120,7 @@ def _pieces(line: str) -> list[str]:
     return [piece for _, piece in tagged(line)] if TAG_END in line else [line]
 
 
-def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str) -> PatternMatches:
+def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str, groups: Set[str]) -> PatternMatches:
     hits = [
         (number, line, match)
         for number, line in enumerate(lines, start=1)
@@ -112,7 +136,7 @@ def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str) -> Patter
         (number, name, text)
         for number, _, match in hits
         for name, text in match.groupdict().items()
-        if text is not None and key.startswith("log.patterns") and not _is_number(name, text)
+        if text is not None and (key.startswith("log.patterns") or name in groups) and not _is_number(name, text)
     ]
     number, line, match = hits[0]
     values = {name: text for name, text in match.groupdict().items() if text is not None}

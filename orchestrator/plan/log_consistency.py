@@ -83,7 +83,7 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     if len(primary := [name for name, metric in log.metrics.items() if metric.primary]) > 1:
         yield ("log", "metrics", primary[1], "primary"), f"expected one primary metric, got {' and '.join(primary)}", ""
     of_metrics = {metric.group or name for name, metric in log.metrics.items()}
-    for index, names in enumerate(by_pattern if log.metrics else ()):
+    for index, names in enumerate(by_pattern if of_metrics and of_metrics <= set(groups) else ()):
         if not names & of_metrics:
             got = ", ".join(sorted(names))
             yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(of_metrics))}), got {got}", ""

@@ -84,6 +84,8 @@ def _model(path: KeyPath) -> Any:
         "tunes": schema.KnobEntry,
         "published": schema.PublishedEntry,
     }
+    if path[:2] == ("log", "metrics") and len(path) > 2:
+        return schema.MetricEntry
     return inner.get(str(path[0]), model) if path else model
 
 

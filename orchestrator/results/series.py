@@ -14,8 +14,8 @@ from orchestrator.results.entries import Row
 
 __all__ = ["Group", "choice", "differing_names", "grouped", "program_of", "series_of"]
 
-NO_DTYPE = "none"
-"""The dtype of a program that has none."""
+NONE = "none"
+"""The dtype of a program that has none, and the loader of one that loads no samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
 
 def _group(rows: list[Row]) -> Group:
     first = rows[0]
-    names = ["batch_size", "loader", *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH)]
+    samples_names = [] if all(row.loader == NONE for row in rows) else ["batch_size", "loader"]
+    names = [*samples_names, *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH)]
     columns = [name for name in names if len({repr(_value(row, name)) for row in rows}) > 1]
     common = {name: _value(first, name) for name in names if name not in columns}
     samples: dict[str, Any] = {name: common.pop(name) for name in ("batch_size", "loader") if name in common}
@@ -108,7 +109,7 @@ def _rank(value: Any) -> tuple[int, float, str]:
 def _described(
     words: Sequence[str], samples: Mapping[str, Any], device: str, settings: Mapping[str, Any], simulated: bool
 ) -> str:
-    described = [word for word in words if word != NO_DTYPE]
+    described = [word for word in words if word != NONE]
     if "batch_size" in samples:
         described.append(f"b{samples['batch_size']}")
     if "loader" in samples:

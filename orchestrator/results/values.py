@@ -21,7 +21,7 @@ from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.logs.metrics import COMBINED, Metric
 
-__all__ = ["Expected", "Key", "Value", "key_words", "values_of"]
+__all__ = ["Expected", "Key", "Value", "values_of"]
 
 Key = tuple[str | int, ...]
 """What tells values of one metric in one run apart: a value for each of `Metric.key_columns`."""
@@ -71,11 +71,6 @@ def values_of(
     """
     measured = {log: [line for line in lines if _is_measured(line, log, expected)] for log, lines in by_log.items()}
     return tuple(value for metric in metrics for value in _values(metric, measured, expected))
-
-
-def key_words(metric: Metric, key: Key) -> str:
-    """Return a key in words: ``size_bytes=1024 in_place=0``; empty for a metric without keys."""
-    return " ".join(f"{name}={value}" for name, value in zip(metric.key_columns, key, strict=True))
 
 
 def _is_measured(line: Mapping[str, str], log: Log, expected: Expected) -> bool:
