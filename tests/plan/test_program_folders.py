@@ -156,7 +156,7 @@ def test_a_row_with_wrong_results_or_of_no_bytes_is_no_value(row: str) -> None:
 
 
 def test_a_model_is_a_program_and_all_ranks_start_from_the_first_node() -> None:
-    plan = planned("nccl_tests", (2, 8), model="reduce_scatter", suffix="_mpi", steps="30", warmup_steps="10")
+    plan = planned("nccl_tests", (2, 8), model="reduce_scatter_perf", suffix="_mpi", steps="30", warmup_steps="10")
     script = words_of(file_of(plan, 0))
     assert "-np 16 -H 10.11.0.2:8,10.11.0.3:8" in script
     assert "/opt/nccl-tests/reduce_scatter_perf_mpi" in script and "--iters 20 --warmup_iters 10" in script
