@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from orchestrator.analysis.compare.cells import MARGIN, compared
 from orchestrator.plan.spec import RunSpec
-from orchestrator.results.cells import Cell
+from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers.intervals import interval
 from orchestrator.results.numbers.throughput import Throughput, median
 from orchestrator.results.run import RunResult

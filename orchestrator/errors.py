@@ -123,13 +123,13 @@ class DataError(OrchError):
 
 
 class Regression(OrchError):
-    """Kind regression: a comparison found a slowdown."""
+    """Kinds regression, expectation_not_met: a comparison found a slowdown, or a metric is beyond its bound."""
 
     exit_code = 5
 
 
 class Undecided(OrchError):
-    """Kind no_verdict: a comparison has too little evidence for an answer."""
+    """Kinds no_verdict, expectation_not_certain: a comparison or a bound has too little evidence for an answer."""
 
     exit_code = 6
 

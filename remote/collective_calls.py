@@ -1,7 +1,8 @@
 """The collectives that collectives.py times: their buffers, the call of each form, and the verification of results.
 
 PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gather of the gathered buffer, for reduce_scatter of
-the scattered one. They are rounded so that each rank has a multiple of 16 bytes.
+the scattered one, for all_to_all of what a rank sends to all ranks, itself included. They are rounded so that each rank has a
+multiple of 16 bytes. In send_recv every rank sends to the next one and receives from the previous one at the same time.
 
 Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer to another; on a GPU these
 two call NCCL directly, over a separate communicator.
@@ -10,17 +11,22 @@ two call NCCL directly, over a separate communicator.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, NamedTuple
 
 import torch
 import torch.distributed as dist
+from known_values import check, fill
+from torch.distributed import P2POp
 from torch_ranks import World, settle
 from trainer import Identity
 
-COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
+COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv")
+SUMS = ("allreduce", "reduce_scatter")
+IN_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
+"""Those whose buffer consists of one part for each rank."""
+TWO_BUFFERS = ("all_to_all", "send_recv")
+"""Those without an in-place form, as in nccl-tests."""
 ALIGNED_BYTES = 16
-TILE = 1 << 20
-"""Approximate number of elements that are filled and compared at once."""
 
 
 class Case(NamedTuple):
@@ -35,7 +41,7 @@ class Case(NamedTuple):
 def rounded(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tuple[int, int]:
     """Return the elements of the whole buffer and of one rank's share for a size: multiples of 16 bytes, at least 16."""
     aligned = ALIGNED_BYTES // item_bytes
-    parts = ranks if collective in ("reduce_scatter", "all_gather") else 1
+    parts = ranks if collective in IN_PARTS else 1
     share = max(aligned, size_bytes // item_bytes // parts // aligned * aligned)
     return share * parts, share
 
@@ -46,40 +52,18 @@ def rounded(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tu
 class Values:
     """The values that each rank puts into a buffer, and the expected results: integers that every type represents exactly.
 
-    Element i of rank r is (i + r) mod m. m is small enough that no sum over all ranks exceeds 256, up to which bfloat16
-    represents every integer; with more than 256 ranks the others contribute zeros.
+    Element i of rank r is (i + r) mod m. bfloat16 represents every integer up to 256, so m is 251. For a collective that adds
+    up, m is so small that no sum over all ranks exceeds 256; with more than 256 ranks the others contribute zeros.
     """
 
-    def __init__(self, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.ranks, self.dtype, self.device = ranks, dtype, device
-        self.givers = min(ranks, 256)
-        self.modulus = min(97, 256 // self.givers + 1)
+    def __init__(self, collective: str, ranks: int) -> None:
+        self.givers = min(ranks, 256) if collective in SUMS else ranks
+        self.modulus = min(97, 256 // self.givers + 1) if collective in SUMS else 251
 
-    def _tile(self, ranks: Sequence[int], start: int) -> torch.Tensor:
-        """Return the sum over some ranks of the elements from ``start`` on, as many as are handled at once."""
-        index = torch.arange(TILE // self.modulus * self.modulus, device=self.device) + start
-        table = [
-            sum((residue + rank) % self.modulus for rank in ranks if rank < self.givers) for residue in range(self.modulus)
-        ]
-        return torch.tensor(table, dtype=self.dtype, device=self.device)[index % self.modulus]
-
-    def fill(self, buffer: torch.Tensor, rank: int) -> None:
-        """Fill a buffer with a rank's values."""
-        tile = self._tile([rank], 0)
-        for start in range(0, len(buffer), len(tile)):
-            part = buffer[start : start + len(tile)]
-            part.copy_(tile[: len(part)])
-
-    def check(self, buffer: torch.Tensor, ranks: Sequence[int], start: int, label: str) -> None:
-        """Raise RuntimeError unless a buffer is the sum of these ranks' values from element ``start`` on."""
-        tile = self._tile(ranks, start)
-        for offset in range(0, len(buffer), len(tile)):
-            part = buffer[offset : offset + len(tile)]
-            equal = part == tile[: len(part)]
-            if not bool(equal.all()):
-                at = int((~equal).nonzero()[0])
-                got, expected = float(part[at]), float(tile[at])
-                raise RuntimeError(f"wrong result: {label}: element {offset + at}: expected {expected:g}, got {got:g}")
+    def of(self, ranks: Iterable[int]) -> list[int]:
+        """Return the table of the sum of some ranks' values."""
+        givers = [rank for rank in ranks if rank < self.givers]
+        return [sum((residue + rank) % self.modulus for rank in givers) for residue in range(self.modulus)]
 
 
 # --- the collectives ------------------------------------------------------------------------------------------------------
@@ -136,10 +120,10 @@ class Library:
 class Calls:
     """Two buffers of ``count`` elements each, and the collectives on them."""
 
-    def __init__(self, world: World, dtype: torch.dtype, count: int) -> None:
+    def __init__(self, world: World, collective: str, dtype: torch.dtype, count: int) -> None:
         self.me, self.device, self.backend = world.me, world.device, world.backend
         self.send, self.receive = (torch.empty(count, dtype=dtype, device=world.device) for _ in range(2))
-        self.values = Values(world.me.world_size, dtype, world.device)
+        self.values = Values(collective, world.me.world_size)
         self.library: Any = None
 
     def open_library(self) -> None:
@@ -151,6 +135,8 @@ class Calls:
     def call(self, case: Case) -> Callable[[], Any]:
         """Return a function that makes one call, with its buffers prepared."""
         send, receive, share, rank = self.send[: case.count], self.receive[: case.count], case.share, self.me.rank
+        if case.in_place and case.collective in TWO_BUFFERS:
+            raise ValueError(f"{case.collective} is from one buffer to another")
         if case.collective in ("allreduce", "broadcast"):
             if not case.in_place:
                 if self.library is None:
@@ -160,6 +146,10 @@ class Calls:
             if case.collective == "allreduce":
                 return lambda: dist.all_reduce(receive)
             return lambda: dist.broadcast(receive, 0)
+        if case.collective == "all_to_all":
+            return lambda: dist.all_to_all_single(receive, send)
+        if case.collective == "send_recv":
+            return self._ring(send, receive)
         part = receive[rank * share : (rank + 1) * share]
         if case.collective == "all_gather":
             source = part if case.in_place else send[:share]
@@ -168,9 +158,20 @@ class Calls:
             return lambda: dist.reduce_scatter_tensor(part, receive)
         return lambda: dist.reduce_scatter_tensor(receive[:share], send)
 
+    def _ring(self, send: torch.Tensor, receive: torch.Tensor) -> Callable[[], Any]:
+        """Return a function that sends to the next rank and receives from the previous one, both at once."""
+        rank, ranks = self.me.rank, self.me.world_size
+        both = [P2POp(dist.isend, send, (rank + 1) % ranks), P2POp(dist.irecv, receive, (rank - 1) % ranks)]
+
+        def call() -> None:
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+
+        return call
+
     def prove(self, case: Case, call: Callable[[], Any]) -> None:
         """Make one call on known values. Raises RuntimeError if the result is wrong."""
-        rank, share, ranks = self.me.rank, case.share, range(self.me.world_size)
+        rank, share, ranks, values = self.me.rank, case.share, range(self.me.world_size), self.values
         whole = self.receive[: case.count]
         whole.fill_(-1)
         part = whole[rank * share : (rank + 1) * share]
@@ -178,16 +179,19 @@ class Calls:
         if case.collective == "all_gather":
             source = part if case.in_place else self.send[:share]
         if case.collective != "broadcast" or rank == 0:
-            self.values.fill(source, rank)
+            fill(source, values.of([rank]))
         call()
         settle(self.device)
         label = f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {rank}"
         if case.collective == "allreduce":
-            self.values.check(whole, ranks, 0, label)
+            check(whole, values.of(ranks), 0, label)
         elif case.collective == "broadcast":
-            self.values.check(whole, [0], 0, label)
+            check(whole, values.of([0]), 0, label)
         elif case.collective == "reduce_scatter":
-            self.values.check(part if case.in_place else whole[:share], ranks, rank * share, label)
+            check(part if case.in_place else whole[:share], values.of(ranks), rank * share, label)
+        elif case.collective == "send_recv":
+            check(whole, values.of([(rank - 1) % len(ranks)]), 0, label)
         else:
+            start = rank * share if case.collective == "all_to_all" else 0
             for other in ranks:
-                self.values.check(whole[other * share : (other + 1) * share], [other], 0, f"{label}, part {other}")
+                check(whole[other * share : (other + 1) * share], values.of([other]), start, f"{label}, part {other}")

@@ -1,8 +1,8 @@
 """Time a collective over a range of sizes and print one line per size, in place and out of place, each result verified first.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, the calls themselves, collective_calls.py, and what
-the programs share, trainer.py and torch_ranks.py. One process per device, which reads its rank from the environment, as
-torchrun sets it:
+the programs share: trainer.py, torch_ranks.py, torch_timing.py and known_values.py. One process per device, which reads its
+rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 collectives.py --collective allreduce --device cuda --dtype fp32
 
@@ -15,20 +15,16 @@ measured.
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 import trainer
-from collective_calls import COLLECTIVES, Calls, Case, rounded
-from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, rounded
+from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle
+from torch_timing import SPARE_BYTES, free_bytes, timed
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
-SPARE_BYTES = 1 << 30
-"""Memory of a device that is left free for the buffers of NCCL and of this program."""
 
 
 # --- options --------------------------------------------------------------------------------------------------------------
@@ -66,6 +62,8 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--factor: expected 2 or more, got {args.factor}"
     if not 0 <= args.warmup_steps < args.steps:
         return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
+    if args.collective in TWO_BUFFERS and args.in_place == "in":
+        return f"--in-place: expected out or both, got in: {args.collective} is from one buffer to another"
     if args.size_seconds <= 0 or args.timeout_s <= 0:
         return "--size-seconds, --timeout-s: expected more than 0"
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -85,42 +83,13 @@ def wanted_sizes(args: argparse.Namespace) -> list[int]:
     return sizes
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return the memory that this rank may use."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    with open("/proc/meminfo") as lines:
-        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
 # --- timing ---------------------------------------------------------------------------------------------------------------
 
 
-def all_ranks(device: torch.device, value: float, how: str = "max") -> float:
-    """Return the maximum, minimum or sum of a number over all ranks; also a barrier."""
-    number = torch.tensor([value], dtype=torch.float64, device=device)
-    operations: Any = dist.ReduceOp
-    dist.all_reduce(number, {"max": operations.MAX, "min": operations.MIN, "sum": operations.SUM}[how])
-    return float(number)
-
-
 def seconds(device: torch.device, call: Callable[[], Any], times: int) -> float:
-    """Return this rank's seconds for ``times`` calls, one after the other."""
+    """Return this rank's seconds for ``times`` calls, one after the other, that all ranks begin together."""
     all_ranks(device, 0.0)
-    settle(device)
-    if device.type == "cpu":
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        return time.perf_counter() - start
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    for _ in range(times):
-        call()
-    last.record()
-    last.synchronize()
-    return float(first.elapsed_time(last)) / 1000.0
+    return timed(device, call, times)
 
 
 def measure(args: argparse.Namespace, world: World, call: Callable[[], Any]) -> tuple[int, float, float]:
@@ -160,7 +129,7 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
     if not fitting:
         needed = shapes[0][0] * item
         raise SystemExit(f"memory: expected space for two buffers of {needed} bytes, {max(0, space)} bytes are free")
-    calls = Calls(world, TYPES[args.dtype], max(count for count, _ in fitting))
+    calls = Calls(world, args.collective, TYPES[args.dtype], max(count for count, _ in fitting))
     unsupported = {}
     for in_place in FORMS[args.in_place]:
         why = usable(calls, args.collective, bool(in_place))
@@ -183,7 +152,7 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
         "sizes_bytes": [count * item for count, _ in fitting],
         "left_out_bytes": left_out,
         "unsupported": [{"in_place": in_place, "why": why} for in_place, why in unsupported.items()],
-        "remarks": remarks(unsupported, left_out, space),
+        "remarks": remarks({} if args.collective in TWO_BUFFERS else unsupported, left_out, space),
     }
 
 
@@ -202,6 +171,8 @@ def main() -> None:
     """Join, measure, verify, report."""
     args = arguments()
     me = identity()
+    if args.collective == "send_recv" and me.world_size < 2:
+        raise SystemExit("ranks: expected 2 or more for send_recv, got 1")
     device = claim(args, me.local_rank)
     world = join(args, me, device)
     prove_world(me, device)

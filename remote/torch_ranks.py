@@ -101,6 +101,14 @@ def prove_world(me: Identity, device: torch.device) -> None:
     trainer.check_ranks(total.tolist(), me.world_size, dist.get_world_size())
 
 
+def all_ranks(device: torch.device, value: float, how: str = "max") -> float:
+    """Return the maximum, minimum or sum of a number over all ranks; also a barrier."""
+    number = torch.tensor([value], dtype=torch.float64, device=device)
+    operations: Any = dist.ReduceOp
+    dist.all_reduce(number, {"max": operations.MAX, "min": operations.MIN, "sum": operations.SUM}[how])
+    return float(number)
+
+
 def settle(device: torch.device) -> None:
     """Wait until the device is idle."""
     if device.type == "cuda":

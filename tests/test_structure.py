@@ -57,7 +57,7 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment folders framework measures payload placement render request run_schema "
+        "baselines bench command_line environment expectations folders framework measures payload placement render request run_schema "
         "scaffold schema spec trial words"
     ),
     "record": (
@@ -66,7 +66,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
+        "account bench entries expectations foreign_log grids hardware links/collectives numbers/intervals numbers/peaks numbers/physics "
         "numbers/rounding numbers/throughput planned read series summary tally"
     ),
 }
@@ -119,9 +119,15 @@ FRAMEWORKS = {
     "torch_images": "torch nvidia trainer torch_models loaders",
     "torch_parts": "torch trainer torch_packed torch_steps",
     "torch_batch_search": "torch trainer torch_ranks torch_images torch_steps",
-    "collectives": "torch trainer torch_ranks collective_calls",
-    "collective_calls": "torch trainer torch_ranks",
+    "torch_timing": "torch torch_ranks",
+    "known_values": "torch",
+    "collectives": "torch trainer torch_ranks torch_timing collective_calls",
+    "collective_calls": "torch trainer torch_ranks known_values",
     "pairs": "torch trainer torch_ranks",
+    "device_bench": "torch torch_ranks torch_timing",
+    "gemm": "torch trainer torch_ranks device_bench",
+    "memory_bandwidth": "torch trainer torch_ranks device_bench known_values",
+    "host_device": "torch trainer torch_ranks device_bench known_values",
     "train_tensorflow": "tensorflow trainer tf_models tf_ranks tf_images",
     "tf_models": "tensorflow",
     "tf_ranks": "tensorflow trainer",

@@ -94,6 +94,14 @@ def bench(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse the bench if a configuration is impossible, instead of skipping it.")
     ] = False,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--expect",
+            metavar='"METRIC >= N"',
+            help="Exit with 5 if a metric is beyond a bound, 6 if uncertain.",
+        ),
+    ] = None,
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the bench, shown next to its id.")] = "",
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
@@ -151,6 +159,7 @@ def bench(
         baseline=baseline,
         strict=strict,
         label=label,
+        expect=expect or [],
     )
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)

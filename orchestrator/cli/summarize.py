@@ -108,10 +108,11 @@ def summarize(
             _print_reference(summary, bases, console)
         if from_logs:
             _print_result(summary)
-    if damaged:
+    not_met = [error for judgement in summary.expected if (error := judgement.error())]
+    if damaged or not_met:
         from orchestrator.errors import Faults
 
-        raise Faults(damaged)
+        raise Faults([*damaged, *not_met])
     return None
 
 

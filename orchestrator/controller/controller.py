@@ -29,6 +29,7 @@ from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event
@@ -175,7 +176,7 @@ class Controller:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
         results = read_bench(self.bench, known=scheduler.tally.read)
         errors = scheduler.counted([*errors, *_unverified(results, {error.run_id for error in errors})])
-        errors += _unfit(results)
+        errors += [*_unfit(results), *_not_met(results, self.bench.record().expect)]
         code = errors[0].exit_code if errors else 0
         self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
         return errors, results
@@ -218,6 +219,15 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
     if not any(result.measure.is_diagnosis for result in results):
         return []
     return [RunError(text, kind="node_unfit") for sheet in summarize(results).sheets for text in sheet.culprits]
+
+
+def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> list[OrchError]:
+    """Return an error for each expectation that the bench has not met, or not certainly."""
+    from orchestrator.results.expectations import judged
+    from orchestrator.results.summary import summarize
+
+    judgements = judged(expect, summarize(results).rows) if expect else ()
+    return [error for judgement in judgements if (error := judgement.error())]
 
 
 def _private(path: str, flags: int) -> int:

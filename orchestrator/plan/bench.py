@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.inventory import Host
+from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.placement import place
 from orchestrator.plan.render import Plan, render
@@ -34,7 +35,7 @@ class PlannedRun:
 class Bench:
     """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once.
 
-    ``skipped`` are the configurations that were requested and are impossible.
+    ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is expected to measure.
     """
 
     bench_id: str
@@ -43,6 +44,7 @@ class Bench:
     schedule: Schedule
     skipped: tuple[Skipped, ...] = ()
     label: str = ""
+    expect: tuple[Expectation, ...] = ()
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""

@@ -164,10 +164,13 @@ class Framework:
 
     def dtype_flag(self, dtype: str, device: str) -> str:
         """Return the program's own name for ``dtype``. Raises ConfigError listing the types available on this device."""
-        table = self.dtypes.get(device, {})
+        if device not in self.dtypes:
+            message = f"expected hosts for {' or '.join(self.dtypes)}, {self.name} does not run on {device}"
+            raise ConfigError(message, where="--hosts", hint=self.dtype_reasons.get(device, ""))
+        table = self.dtypes[device]
         if dtype not in table:
             raise ConfigError(
-                f"expected one of {', '.join(table) or 'none'} for {self.name} on {device}, got {dtype!r}",
+                f"expected one of {', '.join(table)} for {self.name} on {device}, got {dtype!r}",
                 where="--dtype",
                 hint=self.dtype_reasons.get(device) or nearest(dtype, table).lstrip("; "),
             )

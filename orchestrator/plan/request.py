@@ -20,6 +20,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan.baselines import missing_baselines, possible
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, ranks_by_default
+from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework, Knob
 from orchestrator.plan.matrix import Axis, axis, combined, names_of
@@ -74,6 +75,7 @@ class Request:
     baseline: bool = True
     strict: bool = False
     label: str = ""
+    expect: tuple[Expectation, ...] = ()
 
     def framework_names(self, default: Callable[[], str]) -> tuple[str, ...]:
         """Return the frameworks of its configurations; first the one of those that name none, which may be the default."""
@@ -107,6 +109,7 @@ def request_of(
     baseline: bool = True,
     strict: bool = False,
     label: str = "",
+    expect: Sequence[str] = (),
 ) -> Request:
     """Return the request made by the options of ``orch bench``. Lists are comma-separated text, ``single`` is as in `Request`.
 
@@ -144,6 +147,7 @@ def request_of(
         baseline=baseline,
         strict=strict,
         label=label_of(label, "--label") or file.label,
+        expect=(*file.expect, *(expectation_of(text, "--expect") for text in expect)),
     )
 
 
@@ -195,7 +199,7 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
         with_speedup = [spec for spec in asked.specs if by_name[spec.framework].framework.has_speedup]
         baselines, impossible = possible(missing_baselines(with_speedup), by_name, hosts)
         skipped += impossible
-    return Bench(bench_id, (*baselines, *asked.specs), by_name, schedule, tuple(skipped), request.label)
+    return Bench(bench_id, (*baselines, *asked.specs), by_name, schedule, tuple(skipped), request.label, request.expect)
 
 
 def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> tuple[RunSpec, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
+from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.matrix import Axis
 from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import label, shapes
@@ -41,7 +42,12 @@ LISTS: _Types = {
 """Keys that take one value or a list of values; options and env map names to these."""
 OF_A_RUN: _Types = {"steps": _WHOLE, "warmup_steps": _WHOLE, "timeout_s": ((int, float), "seconds above 0")}
 """Keys that take one value, also in an entry of ``include``."""
-OF_THE_BENCH: _Types = {"ladder": ((bool,), "true or false"), "repeats": _WHOLE, "label": _TEXT}
+OF_THE_BENCH: _Types = {
+    "ladder": ((bool,), "true or false"),
+    "repeats": _WHOLE,
+    "label": _TEXT,
+    "expect": ((str, list), "a bound such as busbw >= 350, or a list of them"),
+}
 _KEYS = (*LISTS, *OF_A_RUN, *OF_THE_BENCH, "include", "exclude")
 MAPPINGS = ("options", "env")
 _WAYS = ("shape", "ladder", "nodes", "gpus")
@@ -62,6 +68,7 @@ class RunFile:
     ladder: bool = False
     repeats: int | None = None
     label: str = ""
+    expect: tuple[Expectation, ...] = ()
     places: Mapping[tuple[str, Any], str] = field(default_factory=dict, compare=False)
 
 
@@ -106,6 +113,7 @@ class _Reader:
             ladder=bench.get("ladder", False),
             repeats=self._repeats(bench.get("repeats")),
             label=self._label(bench.get("label", "")),
+            expect=tuple(self._expectations(bench.get("expect", []))),
             places=self.places,
         )
 
@@ -171,7 +179,8 @@ class _Reader:
         for key, (types, expected) in table.items():
             if key in content and type(content[key]) in types:
                 values[key] = content[key]
-                self.places[key, content[key]] = self._where((*path, key))
+                if not isinstance(content[key], list):
+                    self.places[key, content[key]] = self._where((*path, key))
             elif key in content:
                 self._fault((*path, key), f"expected {expected}, got {content[key]!r}")
         return values
@@ -219,6 +228,13 @@ class _Reader:
         except ConfigError as error:
             self._fault(("label",), error.message)
             return ""
+
+    def _expectations(self, value: str | list[Any]) -> Iterator[Expectation]:
+        for index, text in enumerate([value] if isinstance(value, str) else value):
+            try:
+                yield expectation_of(text if isinstance(text, str) else repr(text))
+            except ConfigError as error:
+                self._fault(("expect",) if isinstance(value, str) else ("expect", index), error.message, error.hint)
 
     def _where(self, path: _KeyPath) -> str:
         keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")

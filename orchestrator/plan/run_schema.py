@@ -9,7 +9,7 @@ from orchestrator.plan.run_file import LISTS, MAPPINGS, OF_A_RUN, OF_THE_BENCH
 
 __all__ = ["json_schema"]
 
-_NAMES: Mapping[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_NAMES: Mapping[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
 
 
 def json_schema() -> dict[str, Any]:

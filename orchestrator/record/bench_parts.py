@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import Knob, RunSpec, Skipped
+from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record.recorded_spec import spec_of
 
@@ -26,6 +28,7 @@ __all__ = [
     "cells",
     "created",
     "entries",
+    "expectations",
     "names",
     "plain",
     "planned_with",
@@ -149,6 +152,14 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"got {type(value).__name__}")
     return value
+
+
+def expectations(value: Any) -> tuple[Expectation, ...]:
+    """Return what a bench is expected to measure."""
+    try:
+        return tuple(map(expectation_of, texts(value)))
+    except ConfigError as error:
+        raise ValueError(error.message) from error
 
 
 def texts(value: Any) -> tuple[str, ...]:

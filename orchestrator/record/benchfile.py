@@ -16,6 +16,7 @@ from orchestrator.errors import DataError
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
 from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.expectations import Expectation
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith, RungRecord, TuneRecord
 
@@ -52,6 +53,7 @@ class BenchRecord:
     left_out: tuple[str, ...] = ()
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
+    expect: tuple[Expectation, ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -98,6 +100,8 @@ class BenchRecord:
             content["label"] = self.label
         if self.skipped:
             content["skipped"] = [asdict(one) for one in self.skipped]
+        if self.expect:
+            content["expect"] = list(map(str, self.expect))
         return content | {name: list(texts) for name in ("notes", "left_out") if (texts := getattr(self, name))}
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
@@ -176,6 +180,7 @@ def bench_record(
         tune=tune,
         label=plan.label,
         skipped=plan.skipped,
+        expect=plan.expect,
     )
     return record.planned(plan, plan.planned())
 
@@ -201,6 +206,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "left_out": ("left_out", parts.texts),
     "label": ("label", parts.text),
     "skipped": ("skipped", parts.skipped),
+    "expect": ("expect", parts.expectations),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}
@@ -210,6 +216,7 @@ _EXPECTED = {
     "cells": "a list of specs with the origins of their values",
     "plan": "the cell and the repeat of each run",
     "tune": "the record of a tune",
+    "expect": "a list of bounds",
     "skipped": "a list of configurations with the reasons why they are impossible",
 }
 assert set(_READERS) == {item.name for item in fields(BenchRecord)}

@@ -63,7 +63,7 @@ def reopen(bench: BenchDir) -> Reopened:
         entry = record.plan[run_id]
         spec = record.cells[entry.cell]
         runs[run_id] = PlannedRun(run_id, entry.repeat, spec, folders[spec.framework], record.bench_id)
-    plan = Bench(record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label)
+    plan = Bench(record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label, record.expect)
     return Reopened(plan, runs, hosts, inventory, record.limits)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.plan import Skipped
+from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, holder
 from orchestrator.record.manifest import read_manifest
 from orchestrator.results.run import NEVER_RUN, REREAD, RESUME, RETRY, RUNNING, RunResult
@@ -38,7 +39,8 @@ class Counts:
 class Planned:
     """The planned runs of a bench: a result for each, their counts, and what is missing (``note``), empty if nothing is.
 
-    ``skipped`` are the configurations that the bench left out because they are impossible, ``label`` is its own.
+    ``skipped`` are the configurations that the bench left out because they are impossible, ``label`` is its own,
+    and ``expect`` what it is expected to measure.
 
     Runs that were never started are in the counts, but have no result if no run of their framework shows what it measures.
     """
@@ -48,6 +50,7 @@ class Planned:
     note: str
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
+    expect: tuple[Expectation, ...] = ()
 
 
 def counted(results: Sequence[RunResult]) -> Counts:
@@ -89,7 +92,7 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
     counts = counted(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
     note = _note(record.bench_id, planned, counts, is_held)
-    return Planned(tuple(planned), counts, note, record.label, record.skipped)
+    return Planned(tuple(planned), counts, note, record.label, record.skipped, record.expect)
 
 
 def _is_over(bench: BenchDir, result: RunResult) -> bool:

@@ -18,6 +18,7 @@ from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
+from orchestrator.results.expectations import Judgement, judged
 from orchestrator.results.hardware import (
     hardware,
 )
@@ -39,7 +40,8 @@ class Summary:
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
     ``drifts`` are by how much larger each metric of the last run would be than of the first because of the drift that was taken
     out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out.
-    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible."""
+    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible, and ``expected``
+    judges what it was expected to measure."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -50,6 +52,7 @@ class Summary:
     of_medians: bool = False
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
+    expected: tuple[Judgement, ...] = ()
 
     def divisor(self, series: str) -> float | None:
         """Return the speed of the baseline of a series that its speedups are divided by, in samples/s; None without one."""
@@ -76,10 +79,13 @@ def of_bench(planned: Planned, notes: Sequence[str] = ()) -> Summary:
 
 
 def lacking(summary: Summary, planned: Planned) -> Summary:
-    """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing."""
+    """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing and
+    what was expected."""
     missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
-    notes = (*missing, *summary.notes)
-    return replace(summary, notes=notes, runs=planned.counts, label=planned.label, skipped=planned.skipped)
+    judgements = judged(planned.expect, summary.rows)
+    notes = (*missing, *map(str, judgements), *summary.notes)
+    whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
+    return replace(whole, skipped=planned.skipped, expected=judgements)
 
 
 def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_medians: bool = False) -> Summary:

@@ -51,6 +51,7 @@ hosts:
 def project(tmp_path: Path) -> Project:
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "cluster.yaml").write_text(INVENTORY)
+    (tmp_path / "cpu.yaml").write_text("schema: 1\nhosts:\n  n1: {address: n1.invalid, gpus: 0, slots: 2}\n")
     return Project(tmp_path)
 
 
@@ -85,6 +86,17 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --set image_size=tall", "orch: --set image_size: expected a whole number ≥ 32, got 'tall'"),
         ("allreduce --nodes 2 --set sizes='1024,0'",
          "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
+        ("all_to_all --nodes 2 --set in_place=in",
+         "orch: --set in_place: collectives: expected out or both, got in: all_to_all is from one buffer to another"),
+        ("send_recv --shape 1n1g", "orch: --shape: collectives: expected 2 or more ranks for send_recv, got 1n1g"),
+        ("gemm --nodes 1 --set sizes=100", "orch: --set sizes: gemm: expected multiples of 16 separated by commas, got 100"),
+        ("memory_bandwidth --nodes 1 --set sizes=1001",
+         "orch: --set sizes: memory_bandwidth: expected multiples of 8 separated by commas, got 1001"),
+        ("host_device --nodes 1 --set sizes='0,4096'",
+         "orch: --set sizes: host_device: expected numbers of bytes separated by commas, got 0,4096"),
+        ("host_device --hosts cpu.yaml",
+         "orch: --hosts: expected hosts for cuda, host_device does not run on cpu. a CPU has no memory of its own to copy to; "
+         "orch bench memory_bandwidth measures that of the host"),
         ("resnet50 --set compile=perhaps", "orch: --set compile: expected true or false, got 'perhaps'"),
         ("resnet50 -f simulated --set computems=5",
          "orch: --set computems: simulated has no option 'computems'. it has compute_ms=-1.0, jitter_percent=0.0, "

@@ -11,7 +11,7 @@ from orchestrator.plan.run_file import RunFile, run_file_of
 
 KEYS = (
     "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "
-    "ladder, repeats, label, include, exclude"
+    "ladder, repeats, label, expect, include, exclude"
 )
 OF_INCLUDE = (
     "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s"
@@ -144,3 +144,10 @@ def test_the_shape_of_an_entry_may_be_excluded_by_either_number() -> None:
     text = "shape: [1n1g, 2n8g]\nexclude:\n  - {nodes: 2}\n  - {shape: 1n1g}\n"
     assert read(text).exclude == ({"nodes": 2}, {"nodes": 1, "gpus": 1})
     assert read("ladder: true\nexclude:\n  - {nodes: 64}\n").exclude == ({"nodes": 64},)
+
+
+def test_bounds_are_read_and_a_wrong_one_is_refused_where_it_is() -> None:
+    read = run_file_of(yamlfile.loads("expect: [busbw >= 3, lat <= 2 size=4096]\n", "choices.yaml"))
+    assert list(map(str, read.expect)) == ["busbw >= 3", "lat <= 2 size=4096"]
+    with pytest.raises(ConfigError, match=r"choices.yaml:1: expect\[1\]: expected a bound such as busbw >= 350, got 'fast'"):
+        run_file_of(yamlfile.loads("expect: [busbw >= 3, fast]\n", "choices.yaml"))

@@ -14,6 +14,7 @@ from orchestrator.cli.options import known_secrets
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.expectations import expectation_of
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.limits import Limits
@@ -41,7 +42,7 @@ def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
         PLAN, {"old": "b0"}, HOSTS, "a,b", ("TOKEN",), Limits(lease_s=7.0), (Path("/x"), BASE), ["orch", "bench"], tune
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
-    more = {"label": "before the update", "skipped": (SKIPPED,)}
+    more = {"label": "before the update", "skipped": (SKIPPED,), "expect": (expectation_of("busbw >= 3 nodes=2"),)}
     return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",), **more)
 
 
@@ -60,7 +61,7 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     content = written(record(None).as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
-        "course", "limits", "planned_with", "label", "skipped", "notes", "left_out",
+        "course", "limits", "planned_with", "label", "skipped", "expect", "notes", "left_out",
     ]  # fmt: skip
     assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}
     assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})

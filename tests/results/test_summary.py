@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
-from orchestrator.report.tables import tables
 from orchestrator.report.formats import json as jsonout
+from orchestrator.report.tables import tables
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary, summarize

@@ -15,7 +15,7 @@ __all__ = ["SCHEMA", "render"]
 
 SCHEMA = 6
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
-5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`."""
+5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations."""
 
 
 def render(summary: Summary) -> str:
@@ -33,6 +33,7 @@ def render(summary: Summary) -> str:
         "sheets": [asdict(sheet) for sheet in summary.sheets],
         "runs": asdict(summary.runs) if summary.runs else None,
         "skipped": [asdict(one) for one in summary.skipped],
+        "expected": [asdict(judgement) for judgement in summary.expected],
         "notes": list(summary.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

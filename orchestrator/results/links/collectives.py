@@ -32,7 +32,8 @@ __all__ = [
     "values",
 ]
 
-COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
+COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv")
+_IN_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
 _ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _ALIGNED_BYTES = 16
 _FORMS = {"both": (False, True), "out": (False,), "in": (True,)}
@@ -69,9 +70,12 @@ def factor(collective: str, world_size: int) -> float:
 
     >>> factor("allreduce", 4), factor("reduce_scatter", 4), factor("all_gather", 4), factor("broadcast", 4)
     (1.5, 0.75, 0.75, 1.0)
+    >>> factor("all_to_all", 4), factor("send_recv", 4)
+    (0.75, 1.0)
     """
     share = (world_size - 1) / world_size
-    return {"allreduce": 2 * share, "reduce_scatter": share, "all_gather": share, "broadcast": 1.0}[collective]
+    factors = {"allreduce": 2 * share, "reduce_scatter": share, "all_gather": share, "all_to_all": share}
+    return {**factors, "broadcast": 1.0, "send_recv": 1.0}[collective]
 
 
 def algorithm_bandwidth(point: CollectivePoint) -> float:
@@ -126,7 +130,7 @@ def planned_sizes(spec: RunSpec) -> list[int]:
         sizes = [_option(spec, "min_bytes", 1)]
         while sizes[-1] * step <= most:
             sizes.append(sizes[-1] * step)
-    ranks = spec.world_size if spec.model in ("reduce_scatter", "all_gather") else 1
+    ranks = spec.world_size if spec.model in _IN_PARTS else 1
     unit = ranks * _ALIGNED_BYTES
     usable = (size - size % _ITEM_BYTES[spec.dtype] for size in sizes)
     return list(dict.fromkeys(max(unit, size // unit * unit) for size in usable))

@@ -62,7 +62,8 @@ def ran(folder: Path, collective: str, nproc: int, *more: str) -> tuple[list[str
 
 @pytest.mark.parametrize(("collective", "nproc", "forms"), [
     ("allreduce", 2, [True]), ("allreduce", 4, [True]), ("reduce_scatter", 2, None),
-    ("all_gather", 4, [False, True]), ("broadcast", 2, [True]),
+    ("all_gather", 4, [False, True]), ("broadcast", 2, [True]), ("all_to_all", 2, [False]), ("all_to_all", 3, [False]),
+    ("send_recv", 2, [False]), ("send_recv", 3, [False]),
 ])  # fmt: skip
 def test_every_size_is_measured_in_every_form_that_there_is(
     tmp_path: Path, collective: str, nproc: int, forms: list[bool] | None
@@ -74,9 +75,8 @@ def test_every_size_is_measured_in_every_form_that_there_is(
     found = points(spec, said.readings, said.closing)
     lacking = {bool(one["in_place"]) for one in said.closing["unsupported"]}
     wanted = [form for form in (False, True) if form not in lacking] if forms is None else forms
-    assert [(point.size_bytes, point.in_place) for point in found] == [
-        (size, form) for size in (1024, 4096, 16384) for form in wanted
-    ]
+    sizes = (1008, 4080, 16368) if (collective, nproc) == ("all_to_all", 3) else (1024, 4096, 16384)  # 16 bytes for each rank
+    assert [(point.size_bytes, point.in_place) for point in found] == [(size, form) for size in sizes for form in wanted]
     assert all(0 < point.time_s <= point.max_time_s + 1e-9 and 2 <= point.iterations <= 20 for point in found)
     assert [parse(text.encode(), FRAMEWORK.log).ranks for text in out] == [((rank, nproc),) for rank in range(nproc)]
 
@@ -106,29 +106,43 @@ def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
     assert out[0].count("orch collective=allreduce") == 3
 
 
-def test_a_wrong_result_ends_the_run(tmp_path: Path) -> None:
-    """One rank reduces something else: the check against what must come out sees it, and no line is printed for that size."""
+@pytest.mark.parametrize(("collective", "nproc", "right", "wrong", "said"), [
+    ("allreduce", 2, "dist.all_reduce(receive)", "dist.all_reduce(receive, op=dist.ReduceOp.MAX)",
+     r"allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"),
+    # What an all-gather leaves: the first part of each rank instead of the part that is for this one.
+    ("all_to_all", 2, "dist.all_to_all_single(receive, send)", "dist.all_gather_into_tensor(receive, send[:share])",
+     r"all_to_all, 1024 bytes, in_place=0, rank 1, part 0: element 0: expected 128, got 0"),
+    ("send_recv", 3, "P2POp(dist.isend, send, (rank + 1) % ranks), P2POp(dist.irecv, receive, (rank - 1) % ranks)",
+     "P2POp(dist.isend, send, (rank - 1) % ranks), P2POp(dist.irecv, receive, (rank + 1) % ranks)",
+     r"send_recv, 1024 bytes, in_place=0, rank \d: element 0: expected \d, got \d"),
+])  # fmt: skip
+def test_a_wrong_result_ends_the_run(tmp_path: Path, collective: str, nproc: int, right: str, wrong: str, said: str) -> None:
+    """The ranks compute something else: the check against what must come out sees it, and no line is printed for that size."""
     needs("torch")
     remote = Path(__file__).parents[3] / "remote"
     source = (remote / "collective_calls.py").read_text()
-    telling = "return lambda: dist.all_reduce(receive)"
-    assert source.count(telling) == 1
+    assert source.count(right) == 1
     program = tmp_path / "collectives.py"  # the folder of the program comes first where Python looks
     program.write_text((remote / program.name).read_text())
-    wrong = tmp_path / "collective_calls.py"
-    wrong.write_text(source.replace(telling, "return lambda: dist.all_reduce(receive, op=dist.ReduceOp.MAX)"))
-    arguments = ["--collective", "allreduce", "--device", "cpu", "--max-bytes", "4096"]
-    with pytest.raises(
-        AssertionError, match=r"wrong result: allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"
-    ):
-        ranks(program, arguments, tmp_path, 2)
+    (tmp_path / "collective_calls.py").write_text(source.replace(right, wrong))
+    arguments = ["--collective", collective, "--device", "cpu", "--max-bytes", "4096"]
+    with pytest.raises(AssertionError, match=f"wrong result: {said}"):
+        ranks(program, arguments, tmp_path, nproc)
+
+
+def test_an_all_to_all_has_no_form_in_place_which_is_no_reason_for_a_note(tmp_path: Path) -> None:
+    out, _ = ran(tmp_path, "all_to_all", 2)
+    closing = parse(out[0].encode(), FRAMEWORK.log).closing
+    assert closing and closing["unsupported"] == [{"in_place": 1, "why": "all_to_all is from one buffer to another"}]
+    assert closing["remarks"] == []
 
 
 # --- what its lines say ---------------------------------------------------------------------------------------------------
 
 
 def test_the_factors_are_those_of_nccl_tests() -> None:
-    """doc/PERFORMANCE.md: 2(n-1)/n, (n-1)/n, (n-1)/n, 1, here for 8 ranks."""
+    """doc/PERFORMANCE.md: 2(n-1)/n, (n-1)/n, (n-1)/n, 1, (n-1)/n, and 1 for a send and a receive, here for 8 ranks."""
+    assert [factor(name, 8) for name in ("all_to_all", "send_recv")] == [0.875, 1.0]
     assert [factor(name, 8) for name in ("allreduce", "reduce_scatter", "all_gather", "broadcast")] == [1.75, 0.875, 0.875, 1.0]
 
 
@@ -146,6 +160,8 @@ def test_printed_lines_of_nccl_tests_are_reproduced(ranks: int, time_us: float, 
     ("allreduce", 3, {"min_bytes": 1000, "max_bytes": 9000, "factor": 3}, [992, 2992, 8992]),
     ("all_gather", 3, {"sizes": "1,100,1024"}, [48, 96, 1008]),
     ("reduce_scatter", 8, {"sizes": "1,64,128,256"}, [128, 256]),
+    ("all_to_all", 3, {"sizes": "1,100,1024"}, [48, 96, 1008]),
+    ("send_recv", 3, {"sizes": "1,100,1024"}, [16, 96, 1024]),
     ("broadcast", 64, {"min_bytes": 1024, "max_bytes": 4 << 30}, [1 << power for power in range(10, 33)]),
 ])  # fmt: skip
 def test_sizes_are_rounded_to_16_bytes_for_each_rank(

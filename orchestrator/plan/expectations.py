@@ -1,0 +1,53 @@
+"""What a bench is expected to measure, as one line of text: a metric, a bound, and where it applies.
+
+>>> expectation_of("busbw >= 350 nodes=2 size_bytes=8589934592")
+Expectation(metric='busbw', bound='>=', number=350.0, at={'nodes': '2', 'size_bytes': '8589934592'})
+>>> str(expectation_of("latency<=2.5"))
+'latency <= 2.5'
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.errors import ConfigError
+
+__all__ = ["Expectation", "expectation_of"]
+
+_FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(>=|<=)\s*(\S+)((?:\s+[A-Za-z_][A-Za-z0-9_.]*=\S+)*)\s*", re.ASCII)
+_MOST_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A metric is at least (``>=``) or at most (``<=``) a number, in its unit, where these values hold: fields of a spec such
+    as ``nodes`` or ``dtype``, options, variables, and keys of the metric (``at``)."""
+
+    metric: str
+    bound: str
+    number: float
+    at: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.metric, self.bound, f"{self.number:g}", *(f"{name}={value}" for name, value in self.at.items())])
+
+    def is_met_by(self, value: float) -> bool:
+        """Whether a value is within the bound."""
+        return value >= self.number if self.bound == ">=" else value <= self.number
+
+
+def expectation_of(text: str, where: str = "") -> Expectation:
+    """Return the expectation written as text. Raises ConfigError, naming ``where``."""
+    match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
+    try:
+        number = float(match[3]) if match else math.nan
+    except ValueError:
+        number = math.nan
+    if match is None or not math.isfinite(number):
+        hint = "name values that only some configurations have after it, such as size_bytes=1073741824 or nodes=2"
+        raise ConfigError(f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint)
+    at = dict(word.split("=", 1) for word in match[4].split())
+    return Expectation(match[1], match[2], number, at)

@@ -1,0 +1,129 @@
+"""Common code of the programs that measure devices: gemm.py, memory_bandwidth.py and host_device.py.
+
+PyTorch 1.13 or newer, Python 3.8 or newer. Every rank measures its own device, all ranks at the same time, so that devices
+share power, memory and buses as in training. A case is a call on prepared data, such as a product of one size. A step is a
+series of calls that takes about `--step-seconds`; `--steps` of them are made, of which the first `--warmup-steps` do not count.
+Every rank prints a line for each case:
+
+    orch gemm size=8192 calls=1700 time_s=0.001468190 min_time_s=0.001466802 tflops=748.902131
+
+`calls` are those that count, `time_s` is their mean and `min_time_s` the mean of the fastest step, in seconds for a call.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Callable, NamedTuple, Sequence
+
+import torch
+from torch_ranks import World, all_ranks, claim, identity, join, memory_bytes, prove_world
+from torch_timing import SPARE_BYTES, free_bytes, timed
+
+MOST_CALLS = 1 << 16
+"""Most calls of a step."""
+
+
+class Timing(NamedTuple):
+    """The time of a call: how many were timed, the mean, and the mean of the fastest step, in seconds."""
+
+    calls: int
+    time_s: float
+    min_time_s: float
+
+    def words(self) -> str:
+        """Return the part of a line that all programs print."""
+        return f"calls={self.calls} time_s={self.time_s:.9f} min_time_s={self.min_time_s:.9f}"
+
+
+# --- options --------------------------------------------------------------------------------------------------------------
+
+
+def options(model: str, dtypes: Sequence[str], sizes: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all programs have. ``sizes``: what the sizes are, in words. The first type is the
+    default."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--model", choices=[model], default=model)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=list(dtypes), default=dtypes[0])
+    parser.add_argument("--sizes", required=True, help=f"{sizes}, separated by commas")
+    parser.add_argument("--steps", type=int, default=12, help="steps of each case, warm-up included")
+    parser.add_argument("--warmup-steps", type=int, default=2, help="steps that do not count")
+    parser.add_argument("--step-seconds", type=float, default=0.25, help="approximate seconds of a step")
+    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
+    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    return parser
+
+
+def unusable(args: argparse.Namespace, multiple: int = 1) -> str:
+    """Return why these arguments cannot be used, or an empty text. ``multiple``: every size must be one of this number."""
+    words = args.sizes.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word) and not int(word) % multiple for word in words):
+        return f"--sizes: expected multiples of {multiple} separated by commas, got {args.sizes or 'nothing'}"
+    if not 0 <= args.warmup_steps < args.steps:
+        return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
+    if args.step_seconds <= 0 or args.timeout_s <= 0 or args.threads < 1:
+        return "--step-seconds, --timeout-s, --threads: expected more than 0"
+    if args.device == "cuda" and not torch.cuda.is_available():
+        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if args.device == "cpu" and args.backend == "nccl":
+        return "--backend: expected gloo on cpu, got nccl"
+    return ""
+
+
+def sizes(args: argparse.Namespace) -> list[int]:
+    """Return the sizes, in the order in which they were given, each once."""
+    return list(dict.fromkeys(int(word) for word in args.sizes.split(",")))
+
+
+def require_memory(world: World, needed: Callable[[int], int], wanted: Sequence[int]) -> None:
+    """Raise SystemExit unless every size fits into this rank's memory. ``needed``: the bytes that a size takes."""
+    space = max(0, free_bytes(world.device) - SPARE_BYTES)
+    largest = max(wanted, key=needed)
+    if needed(largest) > space:
+        raise SystemExit(
+            f"rank {world.me.rank}: --sizes: {largest} needs {needed(largest)} bytes, {space} are free on {world.name},"
+            f" {SPARE_BYTES} left out for other buffers. choose smaller sizes"
+        )
+
+
+# --- timing ---------------------------------------------------------------------------------------------------------------
+
+
+def calls_of_a_step(device: torch.device, call: Callable[[], Any], step_seconds: float) -> int:
+    """Return how many calls take about that long. Calls are tried in growing numbers; the first loads what it needs."""
+    timed(device, call, 1)
+    calls = 1
+    taken = timed(device, call, calls)
+    while taken < step_seconds / 4 and calls < MOST_CALLS:
+        calls *= 2
+        taken = timed(device, call, calls)
+    return max(1, min(MOST_CALLS, round(calls * step_seconds / max(taken, 1e-9))))
+
+
+def measure(args: argparse.Namespace, device: torch.device, call: Callable[[], Any]) -> Timing:
+    """Return the time of a call. All ranks begin together, and measure for about the same time."""
+    all_ranks(device, 0.0)
+    calls = calls_of_a_step(device, call, args.step_seconds)
+    all_ranks(device, 0.0)
+    seconds = [timed(device, call, calls) for _ in range(args.steps)][args.warmup_steps :]
+    return Timing(calls * len(seconds), sum(seconds) / (calls * len(seconds)), min(seconds) / calls)
+
+
+# --- the program ----------------------------------------------------------------------------------------------------------
+
+
+def run(
+    args: argparse.Namespace, cases: Callable[[argparse.Namespace, World], Sequence[str]], switches: Sequence[str] = ()
+) -> None:
+    """Join, measure, report. ``cases`` measures and prints all cases, and returns remarks on what was measured.
+
+    ``switches``: names of options declared with `trainer.SWITCH`.
+    """
+    me = identity()
+    device = claim(args, me.local_rank)
+    world = join(args, me, device)
+    prove_world(me, device)
+    remarks = list(cases(args, world))
+    prove_world(me, device)
+    world.report(args, {"memory_bytes": memory_bytes(device)}, {"remarks": remarks}, switches)

@@ -1,0 +1,69 @@
+"""Whether a bench met what was expected: by the value, by its interval, and where nothing was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.plan.expectations import expectation_of
+from orchestrator.results.expectations import MET, NOT_CERTAIN, NOT_MET, judged
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import summarize
+from tests.results.test_measures import made_bench, orch
+
+TIMES = [["1.00", "20.1"], ["1.01", "20.2"], ["1.02", "20.3"], ["1.03", "20.0"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        ("time_s <= 25", [MET, MET]),
+        ("time_s <= 25 to=1", [MET]),
+        ("time_s <= 1.2 to=0", [MET]),
+        ("time_s <= 1.02 to=0", [NOT_CERTAIN]),  # 1.015, and its interval reaches to 1.036
+        ("time_s <= 1.01 to=0", [NOT_MET]),
+        ("time_s >= 1.2", [NOT_MET, MET]),
+        ("time_s <= 25 nodes=2 dtype=fp16", [MET, MET]),
+        ("time_s <= 25 nodes=4", [NOT_MET]),
+        ("bandwidth >= 1", [NOT_MET]),
+    ],
+)
+def test_a_bound_holds_for_the_value_and_its_interval(tmp_path: Path, text: str, verdicts: list[str]) -> None:
+    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES).runs()]).rows
+    assert [judgement.verdict for judgement in judged([expectation_of(text)], rows)] == verdicts
+
+
+def test_what_nothing_was_measured_of_is_not_met_and_says_so(tmp_path: Path) -> None:
+    (unmeasured,) = judged([expectation_of("busbw >= 3")], ())
+    assert str(unmeasured) == "expected busbw >= 3: not met, no such value; the metrics are none"
+    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", [[]]).runs()]).rows
+    (failed,) = judged([expectation_of("time_s <= 3")], rows)
+    assert (failed.verdict, failed.got) == (NOT_MET, "no number")
+
+
+def test_one_repeat_is_never_certain(tmp_path: Path) -> None:
+    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES[:1]).runs()]).rows
+    assert [judgement.verdict for judgement in judged([expectation_of("time_s <= 25")], rows)] == [NOT_CERTAIN] * 2
+
+
+@pytest.mark.parametrize(
+    ("expect", "code", "said"),
+    [
+        (["time_s <= 25"], 0, ""),
+        (["time_s <= 25", "time_s <= 1.01 to=0"], 5, "to=0 2n2g: expected time_s <= 1.01 to=0, got 1.01 s (0.995 to 1.04)"),
+        (["time_s <= 1.02 to=0"], 6, "run more repeats"),
+    ],
+)
+def test_every_output_of_a_bench_judges_and_the_exit_status_says_it(
+    tmp_path: Path, expect: list[str], code: int, said: str
+) -> None:
+    bench = made_bench(tmp_path, "b1", TIMES)
+    record = json.loads((bench.path / "bench.json").read_text())
+    bench.change(lambda before: type(before).of({**record, "expect": expect}, str(bench.path / "bench.json")))
+    done = orch(tmp_path, "summarize", "b1")
+    assert done.returncode == code and said in done.stderr, done
+    assert f"expected {expect[0]}:" in done.stdout
+    document = json.loads(orch(tmp_path, "summarize", "b1", "--json").stdout)
+    assert {judgement["expected"] for judgement in document["expected"]} == set(expect)
