@@ -23,11 +23,16 @@ from orchestrator.plan import folders as library
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import resolve
+from orchestrator.results.values import Expected, values_of
 from tests.support.rendering import opened
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parents[1] / "data" / "programs"
-PROGRAMS = tuple(name for name in library.frameworks() if opened(name).framework.measures == "readings")
+PROGRAMS = tuple(
+    name
+    for name in library.frameworks()
+    if opened(name).framework.measures == "readings" and "trainer.py" not in opened(name).framework.payload
+)
 VARS = {
     "interface": "ib0",
     "nccl_tests_dir": "/opt/nccl-tests",
@@ -79,6 +84,30 @@ def test_the_sample_log_has_every_metric(framework: str) -> None:
     metrics = opened(framework).framework.log.metrics
     assert {metric.group for metric in metrics} <= groups
     assert {key for metric in metrics for key in metric.keys} <= groups
+
+
+VALUES = {
+    "nccl_tests": {("busbw", (134217728,)): 22.86, ("time", (1048576,)): 339.61, ("busbw_in_place", (8388608,)): 15.0},
+    "perftest_bw": {("bandwidth", (65536,)): 392.34, ("message_rate", (65536,)): 0.748336},
+    "perftest_lat": {("latency", (2,)): 1.27, ("latency_p99", (2,)): 1.37},
+    "fio": {("bandwidth", ("read",)): 20.898256, ("iops", ("write",)): 2191.389, ("lat_p99", ("write",)): 46923.776},
+    "stream": {("bandwidth", ("Triad",)): 7785.9},
+    # Both are from one run: HPC Challenge says in TFLOP/s what HPL says in GFLOP/s.
+    "hpcc": {("hpl", ()): 1.29438, ("ring_latency", ()): 5.70936},
+    "hpl": {("gflops", (400,)): 1.294},
+    "gpu_burn": {("gflops", (0, "node1")): 15251.5, ("temperature", (0, "node1")): 45.0},
+}
+
+
+@pytest.mark.parametrize("framework", PROGRAMS)
+def test_the_sample_log_becomes_values_in_the_units_of_its_metrics(framework: str) -> None:
+    log = (ROOT / "templates" / framework / "sample.log").read_text(encoding="utf-8")
+    metrics = opened(framework).framework.log.metrics
+    found = values_of(metrics, {("node1", "rank-0.out"): readings(framework, log)}, Expected(nodes=1, ranks=1))
+    values = {(value.metric, value.key): value.number for value in found}
+    assert {name for name, _ in values} == {metric.name for metric in metrics}
+    for place, number in VALUES.get(framework, {}).items():
+        assert values[place] == pytest.approx(number)
 
 
 # ------------------------------------------------------------------ NCCL tests
