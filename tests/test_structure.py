@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "orchestrator"
 PARTS = sorted((REPOSITORY / "remote" / "noderun").glob("*.py"))
 REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
+OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
 GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "strictjson", "yamlfile"}
@@ -410,7 +411,7 @@ def test_events_of_the_journal_are_named_in_its_table_alone(package: str) -> Non
 
 def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only() -> None:
     wrong = []
-    for path, line, name in ((file, *imported) for file in REMOTE for imported in imports(file)):
+    for path, line, name in ((file, *imported) for file in REMOTE + OF_FOLDERS for imported in imports(file)):
         allowed = {"noderun"} if path in PARTS else set(FRAMEWORKS.get(path.stem, "").split())
         top = name.split(".")[0]
         if top not in sys.stdlib_module_names and top not in allowed:
@@ -421,7 +422,7 @@ def test_what_runs_on_nodes_imports_the_standard_library_and_its_framework_only(
 @pytest.mark.parametrize("name", sorted(frameworks()))
 def test_a_payload_has_every_file_that_its_files_import_and_no_other(name: str) -> None:
     payload = open_framework(name).framework.payload
-    neighbours = {path.stem: path for path in REMOTE}
+    neighbours = {path.stem: path for path in REMOTE + [path for path in OF_FOLDERS if path.parent.name == name]}
     needed = set(payload[:1])
     waiting = list(needed)
     while waiting:
@@ -440,7 +441,7 @@ def test_nothing_of_ours_imports_what_runs_on_nodes() -> None:
 
 
 def test_what_runs_everywhere_is_written_in_the_language_of_python_3_6() -> None:
-    for path in [*PARTS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)]:
+    for path in [*PARTS, *OF_FOLDERS, *(REPOSITORY / "remote" / f"{name}.py" for name in SIMULATED)]:
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 6))
 
 

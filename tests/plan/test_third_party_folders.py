@@ -1,4 +1,4 @@
-"""Other people's programs: what is rendered for them, what their logs say, and that each launch script ends as it should.
+"""Other people's trainers: what is rendered for them, what their logs say, and that each launch script ends as it should.
 
 Golden files under ``data/golden`` hold every file of every node; ``ORCH_UPDATE_GOLDEN=1 pytest`` writes them anew, and the
 difference is read before it is committed. The programs themselves are stand-ins here, which record what they were given.
@@ -31,6 +31,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import RankAggregate, StepSample
 from orchestrator.plan import folders as library
 from orchestrator.plan.bench import plan_run
+from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.render import Plan, folded
 from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
@@ -41,7 +42,8 @@ from tests.support.run_folders import build
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
-FOREIGN = tuple(name for name in library.frameworks() if opened(name).framework.requires)
+FRAMEWORKS = [opened(name).framework for name in library.frameworks()]
+FOREIGN = tuple(framework.name for framework in FRAMEWORKS if framework.requires and framework.measures == TRAINING)
 PORT = 20000
 VARS = {
     "interface": "ib0",
