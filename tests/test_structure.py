@@ -36,7 +36,7 @@ MAY_USE = {
     "transport": "inventory",
     "nodes": "inventory plan checks record transport",
     "results": "inventory logs plan checks record",
-    "analysis": "inventory plan checks record results",
+    "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
@@ -46,18 +46,19 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "compare/causes compare/cells explain/prediction history published/doubts published/foreign published/reference "
-        "published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
+        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
+        "tune/state"
     ),
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "json_schema secrets values versions",
-    "logs": "failure_table failures matches nccl near_miss parse steps text",
+    "logs": "failure_table failures matches nccl near_miss parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment folders framework measures payload placement render request run_schema "
-        "scaffold schema spec trial words"
+        "baselines bench command_line environment folders framework measures payload placement published_schema "
+        "render request run_schema scaffold schema schema_faults spec trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
@@ -89,6 +90,7 @@ HOMES = {
         "inventory/values.py",
         "inventory/json_schema.py",
         "plan/schema.py",
+        "plan/published_schema.py",
         "plan/declaration.py",
         "analysis/published/schema.py",
     ],

@@ -18,6 +18,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.framework import Option
 from orchestrator.plan.measures import MEASURES, TRAINING
+from orchestrator.plan.published_faults import published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
 
 __all__ = ["inconsistencies", "option_of"]
@@ -40,6 +41,8 @@ def inconsistencies(file: FrameworkFile, templates: Collection[str], broken: Col
     yield from _probe(file.probe)
     yield from _log(file)
     yield from _knobs(file, broken)
+    if file.published:
+        yield from published_faults(file.published)
 
 
 def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
