@@ -105,6 +105,8 @@ def _window(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
     if clocks and (kinds or window.first is not None and window.after is None):
         hint = f"{clocks[0]} is read at the line before the window and at its last"
         yield ("window",), f"expected after: and last: with by: {clocks[0]}, got another window", hint
+    if kinds == ["take_lines"] and len(by) > 1:
+        yield ("by",), f"expected one group with take_lines:, got {', '.join(by)}", "all lines are read in the same way"
     if window.total and list(by) != ["samples_per_s"]:
         yield ("by",), f"expected samples_per_s with total: true, got {', '.join(by)}", ""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestrator.analysis.published.rules import rules_of
 from orchestrator.analysis.published.tables import PublishedFile
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.inventory.values import KeyPath
 from orchestrator.plan import Framework
 from orchestrator.plan.folders import frameworks, read_folder
 from orchestrator.strictjson import strict_json
@@ -48,7 +49,7 @@ def _read(framework: str, path: Path) -> PublishedFile:
 
     text = yamlfile.read_text(path)
     # JSON is YAML: what finds the lines of a YAML file finds those of a JSON file, and is needed for a faulty one only.
-    lines = cache(lambda: yamlfile.loads(text, str(path)))
+    lines = cache(lambda: yamlfile.loads(text.replace("\t", " "), str(path)))
     try:
         value = strict_json(text, str(path))
     except DataError as error:
@@ -56,7 +57,13 @@ def _read(framework: str, path: Path) -> PublishedFile:
         if place == str(path):
             lines()  # refuses a key that is there twice, with its line
         raise ConfigError(error.message, where=place, hint="it is JSON, without comments and commas at the end") from error
-    return schema.parse(value, framework, str(path), lambda key: lines().line(key))
+
+    def line(key: KeyPath) -> int:
+        with suppress(ConfigError):  # some JSON is no YAML, such as keys of more than 1024 characters
+            return lines().line(key)
+        return 0
+
+    return schema.parse(value, framework, str(path), line)
 
 
 def table_faults(folder: Path) -> tuple[OrchError, ...]:

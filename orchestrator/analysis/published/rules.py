@@ -177,7 +177,9 @@ class Rule:
         need = window.needed(only_ends=True)
         by_step, warnings = steps_of(lines, "", window, need, self.steps_called, self._printers(case), least)
         starts, ends = ([_time(name, line, step) for line in by_step[step]] for step in window.ends)
-        seconds = between(starts, ends) * _UNITS[self.units.get(name, "s")]
+        # A time of day has no other unit.
+        unit = _UNITS[self.units.get(name, "s")] if isinstance(starts[0], float) else 1.0
+        seconds = between(starts, ends) * unit
         counted = [line for step, lines in by_step.items() if window.counts(step) for line in lines]
         for other in RATES:
             if values := [value for line in counted if (value := line.optional(other)) is not None]:

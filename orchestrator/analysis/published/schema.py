@@ -6,6 +6,7 @@ speeds, or pairs of run id and speed, in the order in which they were read. Spee
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ SCHEMA = 1
 """1: first version."""
 
 _MOST = 1e15
+_CASE = "[1-9][0-9]{0,4}n[1-9][0-9]{0,4}g"
 
 
 def _is_text(value: Any) -> bool:
@@ -47,11 +49,6 @@ def _is_run(value: Any) -> bool:
     )
 
 
-def _is_case(value: Any) -> bool:
-    nodes, _, gpus = value.removesuffix("g").partition("n") if isinstance(value, str) and value.endswith("g") else ("", "", "")
-    return all(part.isascii() and part.isdigit() and part[0] != "0" and len(part) < 6 for part in (nodes or "x", gpus or "x"))
-
-
 def _whole(least: int, most: int = 1 << 40) -> Any:
     words = f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
     return takes(words, lambda value: type(value) is int and least <= value <= most)
@@ -64,7 +61,10 @@ _Run = Annotated[
     int | float | list[int | float],
     takes("a speed above 0, or a run id and a speed", _is_run, "such as 2617.84 or [3, 2617.84]"),
 ]
-_Case = Annotated[str, takes("a case such as 1n1g or 4n8g", _is_case, "nodes, n, devices per node, g")]
+_Case = Annotated[
+    str,
+    takes("a case such as 1n1g or 4n8g", lambda value: bool(re.fullmatch(_CASE, str(value))), "nodes, n, devices per node, g"),
+]
 _Scalar = Annotated[
     str | int | bool, takes("text, a whole number, true or false", lambda value: type(value) in (bool, int) or _is_text(value))
 ]
@@ -112,7 +112,8 @@ class _Table(_Strict):
     known: list[_Text] = Field([], description="differences that are known, as orch published prints them")
     notes: list[_Text] = Field([], description="remarks that are printed below the table")
     cases: Annotated[dict[_Case, _Cell], Field(min_length=1)] = Field(
-        description='the rows by case, such as {"1n1g": {"speed": 352.5}}'
+        description='the rows by case, such as {"1n1g": {"speed": 352.5}}',
+        json_schema_extra={"propertyNames": {"pattern": f"^{_CASE}$"}},
     )
 
 

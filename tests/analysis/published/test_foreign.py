@@ -479,6 +479,15 @@ def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) 
     assert published(ours.median_speed or 0) == pytest.approx(833.33)
     output = orch(str(bench.path), "--rule", "dlperf")
     assert "900.00" in output and "rule tf_timehistory_1_6" in output
+    by_clock = summarize_by_name(bench, "tf_timehistory_clock")
+    assert by_clock.median_speed == pytest.approx(1000.0, abs=0.005)
+    assert orch(str(bench.path), "--rule", "tf_timehistory_clock").count("rule tf_timehistory_clock: ") == 1
+    assert orch(str(bench.path), "--rule", TF) == output
+
+
+def summarize_by_name(bench: BenchDir, name: str) -> Any:
+    (row,) = by_rule(bench, read_bench(bench), name=name).rows
+    return row
 
 
 def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rule(tmp_path: Path) -> None:

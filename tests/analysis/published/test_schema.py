@@ -72,6 +72,15 @@ def test_a_missing_and_an_empty_file_are_refused(tmp_path: Path) -> None:
         published_at(tmp_path / "paper.json")
 
 
+def test_lines_are_named_whatever_the_file_is_indented_with(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(TABLES.replace("  ", "\t").replace("590.2", '"590.2"'))
+    with pytest.raises(Faults, match=f"{FILE}:15: tables.mlp_b256.cases.1n2g.speed: expected a number above 0"):
+        published_at(tmp_path)
+    (tmp_path / FILE).write_text(TABLES.replace("mlp_b256", "m" * 2000).replace("590.2", '"590.2"'))
+    with pytest.raises(Faults, match=f"{FILE}: tables.m{{60}}….cases.1n2g.speed: expected a number above 0"):
+        published_at(tmp_path)
+
+
 def test_what_is_optional_has_its_default(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(TABLES)
     file = published_at(tmp_path)
