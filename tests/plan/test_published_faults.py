@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator import yamlfile
-from orchestrator.errors import Faults
+from orchestrator.errors import Faults, OrchError
 from orchestrator.plan.folders import read_folder
 from orchestrator.plan.published_schema import RuleEntry, WindowEntry, published_entry
 from orchestrator.plan.schema import json_schema
@@ -23,10 +23,10 @@ MISTAKES = [
 
 
 def faults_of(folder: Path, text: str) -> list[str]:
-    with pytest.raises(Faults) as caught:
+    with pytest.raises(OrchError) as caught:
         read_folder(folder_of(folder, WHOLE + text))
     assert caught.value.exit_code == 2
-    return [str(error) for error in caught.value.errors]
+    return [str(error) for error in (caught.value.errors if isinstance(caught.value, Faults) else (caught.value,))]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{mistake['line']}-{mistake['new'].strip()}" for mistake in MISTAKES])
