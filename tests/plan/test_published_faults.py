@@ -46,6 +46,14 @@ def test_a_rule_without_a_mistake_is_read(tmp_path: Path) -> None:
     assert framework.published["divisor"] == "median/median"
 
 
+def test_a_folder_that_only_names_a_rule_is_told_to_declare_it(tmp_path: Path) -> None:
+    (said,) = faults_of(tmp_path / "mlp", "published: {rule: steady, runs: 5, statistic: median}\n")
+    assert said.endswith(
+        "framework.yaml:27: published.rules: expected the rules by name, "
+        "such as {mine: {title: …, lines: …, window: …, by: …}}, got nothing"
+    )
+
+
 def test_mistakes_of_two_rules_come_together(tmp_path: Path) -> None:
     second = RULE[RULE.index("    steady:") :].replace("steady", "late").replace("last: 40", "last: 5")
     said = faults_of(tmp_path / "mlp", RULE.replace("over: mean", "over: harmonic_mean") + second)

@@ -299,6 +299,8 @@ def test_published_shows_the_rules_of_the_folder(own: Path) -> None:
     done = CliRunner().invoke(program(), ["published", str(own / "templates" / "mlp")], env={"COLUMNS": "160"})
     assert done.exit_code == 0
     assert done.output.startswith("a paper, table 2\nrule steady: mean rate of steps 11-40\n")
+    shown = CliRunner().invoke(program(), ["framework", "show", "mlp", "--templates", str(own / "templates")])
+    assert "  published rule steady: mean rate of steps 11-40\n" in shown.output
 
 
 def test_the_check_of_a_folder_reads_its_rule_and_its_tables(own: Path) -> None:
