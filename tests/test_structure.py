@@ -37,7 +37,7 @@ MAY_USE = {
     "transport": "inventory",
     "nodes": "inventory plan checks record transport",
     "results": "inventory logs plan checks record",
-    "analysis": "inventory plan checks record results",
+    "analysis": "inventory logs plan checks record results",
     "controller": "inventory logs plan checks record transport nodes results analysis",
     "report": "inventory checks results analysis",
     "lab": "inventory",
@@ -47,8 +47,9 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "compare/causes compare/cells explain/prediction history published/doubts published/foreign published/reference "
-        "published/tables tune/answer tune/candidates tune/halving tune/state"
+        "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
+        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
+        "tune/state"
     ),
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
@@ -57,8 +58,8 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework measures payload placement render request run_schema "
-        "scaffold schema spec trial words"
+        "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
+        "render request run_schema scaffold schema schema_faults spec trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
@@ -90,6 +91,7 @@ HOMES = {
         "inventory/values.py",
         "inventory/json_schema.py",
         "plan/schema.py",
+        "plan/published_schema.py",
         "plan/declaration.py",
         "analysis/published/schema.py",
     ],

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.published.folders import rule_notes, table_faults
 from orchestrator.errors import ConfigError, Faults, OrchError
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
 from orchestrator.plan.folders import FrameworkFolder, read_folder
@@ -71,7 +72,7 @@ def checked(path: Path, log: Path | None) -> Checked:
         folder = read_folder(path)
     except OrchError as error:
         errors = error.errors if isinstance(error, Faults) else (error,)
-        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path))))
+        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path)), *table_faults(path)))
     tried = tuple(trials(folder))
     faults = [*syntax_errors(folder.sources, str(path))]
     places = {fault.where for fault in faults}
@@ -90,7 +91,8 @@ def checked(path: Path, log: Path | None) -> Checked:
     if tried and all(trial.refused for trial in tried):
         faults.append(ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path)))
     read = matches(data, folder.framework.log) if data is not None else None
-    return Checked(path, tuple(faults), tried, len(scripts), log_path, read, tuple(_notes(folder, read, log_path)))
+    notes = (*_notes(folder, read, log_path), *(rule_notes(folder.framework, data, log_path) if data is not None else ()))
+    return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes)
 
 
 def _templates(path: Path) -> dict[str, str]:

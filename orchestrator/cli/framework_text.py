@@ -46,6 +46,8 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     yield f"  log       {', '.join(log.files)} of {nodes}; a rate in it is of scope {log.scope}"
     for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing))):
         yield f"            {pattern}"
+    for name, rule in framework.published.get("rules", {}).items():
+        yield f"  published rule {name}: {rule['title']}"
     if framework.options:
         yield "  options"
     width = max((len(name) for name in framework.options), default=0)

@@ -1,7 +1,9 @@
-"""`orch published`: recompute the published tables from their printed runs."""
+"""`orch published`: recompute published tables from their printed runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +13,13 @@ from orchestrator.cli.options import Json, Templates, print_json, template_bases
 if TYPE_CHECKING:
     from orchestrator.analysis.published.tables import PublishedFile, TableCheck
 
-Name = Annotated[str, typer.Argument(metavar="[NAME]", help="A framework with published tables. Default: all.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="[NAME|PATH]",
+        help="A framework with published tables, a folder with published.json, or such a file. Default: all frameworks.",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,25 +33,33 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
     from orchestrator.analysis.published.doubts import doubts
     from orchestrator.report.published import check_document
 
-    files = published_files(template_bases(templates))
-    if name:
-        files = {name: _chosen(name, files)}
+    bases = template_bases(templates)
+    files = {file.framework: file for file in [_chosen(name, bases)]} if name else published_files(bases)
     checked = {framework: (file, [recompute(table) for table in file.tables]) for framework, file in files.items()}
     if as_json:
         print_json([check_document(framework, file, checks, doubts(file)) for framework, (file, checks) in checked.items()])
     else:
         _print(checked, whole=bool(name))
-    _refuse_surprises([check for _, checks in checked.values() for check in checks])
+    _refuse_surprises(list(checked.values()))
 
 
-def _chosen(name: str, files: dict[str, PublishedFile]) -> PublishedFile:
+def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
+    """Return the tables of a folder or file here, else those of a framework. Raise ConfigError if there are none."""
+    from orchestrator.analysis.published.folders import open_published, published_at
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
+    from orchestrator.plan.folders import frameworks
 
-    if name not in files:
-        hint = f"available: {', '.join(files)}{nearest(name, files)}"
-        raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
-    return files[name]
+    path = Path(name)
+    folders = {framework: folder for framework, folder in frameworks(bases).items() if (folder / "published.json").exists()}
+    if (path / "published.json").exists() or path.is_file():
+        return published_at(path)
+    if name in folders:
+        return open_published(name, folders[name])
+    if len(path.parts) > 1 or path.exists():
+        raise ConfigError("expected a folder with published.json, or such a file, found none", where=str(path))
+    hint = f"available: {', '.join(sorted(folders))}{nearest(name, folders)}; or the path of a folder or file"
+    raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
 
 
 def _print(checked: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
@@ -51,26 +67,47 @@ def _print(checked: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bo
 
     from orchestrator.analysis.published.doubts import doubts
     from orchestrator.report.published import overview, table
+    from orchestrator.report.text import one_line
 
     console = Console()
     if not whole:
         overview({framework: (checks, doubts(file)) for framework, (file, checks) in checked.items()}, console)
         return
     for file, checks in checked.values():
-        typer.echo(f"{file.source}\nprinted = recomputed; ≠ marks a difference, ! a doubt about a number\n")
+        typer.echo(one_line(file.source))
+        for rule in _rules(file):
+            typer.echo(one_line(rule))
+        typer.echo("printed = recomputed; ≠ marks a difference, ! a doubt about a number\n")
         doubted = doubts(file)
         for check in checks:
             table(check, doubted[check.table.name], console)
         if file.inconsistencies:
             typer.echo("known inconsistencies of the source:")
         for text in file.inconsistencies:
-            typer.echo(f"  - {text}")
+            typer.echo(f"  - {one_line(text)}")
 
 
-def _refuse_surprises(checks: list[TableCheck]) -> None:
+def _rules(file: PublishedFile) -> list[str]:
+    """Return what the folder of a file says of its rules, one line each; none if the file lies in no framework folder."""
+    from orchestrator.analysis.published.rules import rules_of
+    from orchestrator.plan.folders import read_folder
+
+    folder = Path(file.where).parent
+    if not (folder / "framework.yaml").is_file():
+        return []
+    return [f"rule {rule.name}: {rule.title}" for rule in rules_of(read_folder(folder).framework).values()]
+
+
+def _refuse_surprises(checked: Sequence[tuple[PublishedFile, list[TableCheck]]]) -> None:
     """Raise DataError for differences that a table does not declare, and for declared ones that do not occur."""
-    from orchestrator.errors import DataError
+    from orchestrator.errors import DataError, Faults
 
-    unexpected = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
-    if unexpected:
-        raise DataError(f"expected only the declared differences, found {'; '.join(unexpected)}", kind="result_invalid")
+    faults = []
+    for file, checks in checked:
+        unexpected = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
+        if unexpected:
+            message = f"expected only the declared differences, found {'; '.join(unexpected)}"
+            hint = "correct the number, or write the difference as it stands here under known: of the table"
+            faults.append(DataError(message, kind="result_invalid", where=file.where, hint=hint))
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)

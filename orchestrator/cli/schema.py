@@ -15,6 +15,7 @@ class Kind(str, Enum):
 
     framework = "framework"
     inventory = "inventory"
+    published = "published"
     run = "run"
 
 
@@ -24,13 +25,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def schema(
-    kind: Annotated[Kind, typer.Argument(help="framework.yaml, an inventory, or the run file of orch bench --file.")],
+    kind: Annotated[
+        Kind, typer.Argument(help="framework.yaml, an inventory, published.json, or the file of orch bench --file.")
+    ],
 ) -> None:
     """Print the JSON Schema of a file, so that editors complete and check it."""
     if kind is Kind.framework:
         from orchestrator.plan.schema import json_schema
     elif kind is Kind.inventory:
         from orchestrator.inventory.json_schema import json_schema
+    elif kind is Kind.published:
+        from orchestrator.analysis.published.schema import json_schema
     else:
         from orchestrator.plan.run_schema import json_schema
     print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema()})

@@ -27,6 +27,8 @@ _RENDERED = (
 """Each format has a module with its name in `orchestrator.report.formats`."""
 _OF_SPEEDS = ("junit", "prometheus", "mllog", "dlperf")
 _FOR_PEOPLE = ("table", "markdown")
+OWN_RULES = "dlperf"
+"""Stands for the rule that each framework folder names."""
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
 
 
@@ -40,7 +42,12 @@ def summarize(
     form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: result JSON of DLPerf.")] = "table",
     as_json: Json = False,
     rule: Annotated[
-        str, typer.Option("--rule", help="dlperf: use the window of the published numbers of each framework.")
+        str,
+        typer.Option(
+            "--rule",
+            metavar="NAME",
+            help="Use the window of a published rule, of a framework folder or a rule by its name; dlperf: of each framework.",
+        ),
     ] = "",
     from_logs: Annotated[
         Path | None,
@@ -73,6 +80,7 @@ def summarize(
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
     bases = template_bases(templates)
+    _check_rule(rule, bases)
     if reread_:
         _reread(bench, from_logs, bases if templates else ())
     if form == "html" or open_:
@@ -123,8 +131,6 @@ def _check_options(
 
     if form not in _FORMS:
         raise ConfigError(f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format")
-    if rule not in ("", "dlperf"):
-        raise ConfigError(f"expected dlperf, got {rule!r}", where="--rule", hint="without --rule the window of the run is used")
     if against not in ("", "published"):
         raise ConfigError(f"expected published, got {against!r}", where="--against")
     if against and form not in ("table", "html", "json"):
@@ -139,6 +145,21 @@ def _check_options(
         raise ConfigError(f"expected a bench or a tree of logs, got both, {bench!r} and {from_logs}", where="--from-logs")
     if images is not None and not from_logs:
         raise ConfigError("it can only be used with --from-logs", where="--images")
+
+
+def _check_rule(rule: str, bases: Sequence[Path]) -> None:
+    """Raise ConfigError for a name that neither a framework folder with a published rule nor such a rule has."""
+    if rule in ("", OWN_RULES):
+        return
+    from orchestrator.analysis.published.folders import rule_names
+    from orchestrator.errors import ConfigError
+    from orchestrator.inventory import nearest
+
+    names = list(dict.fromkeys(name for folder, rules in rule_names(bases).items() for name in (folder, *rules)))
+    if rule not in names:
+        known = ", ".join((OWN_RULES, *names))
+        hint = f"without --rule the window of the run is used{nearest(rule, names)}"
+        raise ConfigError(f"expected {known}, got {rule!r}", where="--rule", hint=hint)
 
 
 def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) -> None:
@@ -178,12 +199,13 @@ def _summary(
     ``short``: for a tune, only the default and the best candidate.
     """
     if from_logs:
-        from orchestrator.analysis.published.foreign import rule_of, summary_of_tree
+        from orchestrator.analysis.published.foreign import summary_of_tree
+        from orchestrator.analysis.published.rules import rule_of
 
         (folder,) = open_frameworks([framework], bases)
         if rule:
-            rule_of(folder.framework)  # refuses a folder without one
-        return summary_of_tree(from_logs, folder.framework, images), [], []
+            rule_of(folder.framework, _named(rule))  # refuses a folder without it
+        return summary_of_tree(from_logs, folder.framework, images, _named(rule)), [], []
     from dataclasses import replace
 
     from orchestrator.errors import DataError
@@ -203,9 +225,14 @@ def _summary(
             if not result.measure.has_samples:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
-        return lacking(by_rule(directory, planned.results, bases), planned), results, damaged
+        return lacking(by_rule(directory, planned.results, bases, _named(rule)), planned), results, damaged
     shown, notes = _of_tune(directory, results) if short and directory.record().tune else (planned.results, [])
     return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *notes]), results, damaged
+
+
+def _named(rule: str) -> str:
+    """Return the name of a folder or rule, empty for the rule that each folder names."""
+    return "" if rule == OWN_RULES else rule
 
 
 def _of_tune(bench: BenchDir, results: list[RunResult]) -> tuple[list[RunResult], list[str]]:

@@ -17,6 +17,7 @@ from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.framework import Option
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES, TRAINING
+from orchestrator.plan.published_faults import published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
 
 __all__ = ["inconsistencies", "option_of"]
@@ -39,6 +40,8 @@ def inconsistencies(file: FrameworkFile, templates: Collection[str], broken: Col
     yield from _probe(file.probe)
     yield from log_inconsistencies(file, broken)
     yield from _knobs(file, broken)
+    if file.published:
+        yield from published_faults(file.published)
 
 
 def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.inventory.values import takes, takes_variable
 from orchestrator.plan.payload import is_payload_name
+from orchestrator.plan.published_schema import PublishedEntry
 
 __all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "MetricEntry", "OptionEntry", "json_schema"]
 
@@ -187,14 +188,6 @@ class LogEntry(_Strict):
     summed_over: dict[Literal["samples", "samples_per_s", "steps_per_s"], Literal["nodes", "ranks"]] = Field(
         {}, description="groups that the program has already added up over all nodes or ranks"
     )
-
-
-class PublishedEntry(_Strict):
-    """How published numbers of this system were computed."""
-
-    rule: Text = Field(description="the name of a rule")
-    runs: Annotated[int, _whole(1)] = Field(description="the number of published runs")
-    statistic: Literal["median", "mean"] = Field(description="median or mean")
 
 
 class KnobEntry(_Strict):

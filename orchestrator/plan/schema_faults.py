@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath, Where, found, unknown_key
 from orchestrator.plan import schema
+from orchestrator.plan.published_schema import PublishedEntry, RuleEntry, WindowEntry, published_entry
 
 __all__ = ["described", "key_path"]
 
@@ -26,14 +27,18 @@ def key_path(error: Mapping[str, Any]) -> KeyPath:
     return tuple(part for part in error["loc"] if part != "[key]")
 
 
-def described(error: Mapping[str, Any], where: Where) -> ConfigError:
-    """Return an error of pydantic as a fault with its place, what was expected, what came, and what to write."""
+def described(error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPath], Any] | None = None) -> ConfigError:
+    """Return an error of pydantic as a fault with its place, what was expected, what came, and what to write.
+
+    ``model_at`` returns the model of the mapping at a path, by default that of a ``framework.yaml``.
+    """
+    model_at = model_at or _model
     path, value, context = key_path(error), error["input"], error.get("ctx", {})
     kind = error["type"]
     if kind == "extra_forbidden":
-        return _unknown(path, where(path))
+        return _unknown(path, where(path), model_at)
     if kind == "missing":
-        expected = _field(path[:-1], str(path[-1])).description
+        expected = _field(model_at(path[:-1]), str(path[-1])).description
         return ConfigError(f"expected {expected}, got nothing", where=where(path))
     hint = context.get("hint", "")
     if kind in _KINDS:
@@ -43,8 +48,8 @@ def described(error: Mapping[str, Any], where: Where) -> ConfigError:
         words = re.findall(r"'([^']*)'", context["expected"])
         expected, hint = _either(words), nearest(str(value), words).lstrip("; ")
     elif kind == "too_short":
-        expected = "at least one entry"
-        return ConfigError(f"expected {expected}, got none", where=where(path), hint=_purpose(path))
+        purpose = str(_field(model_at(path[:-1]), str(path[-1])).description)
+        return ConfigError("expected at least one entry, got none", where=where(path), hint=purpose)
     else:
         expected = context.get("expected") or error["msg"].lower()
     if isinstance(value, str) and value.isdecimal() and expected.startswith("a whole number"):
@@ -54,22 +59,21 @@ def described(error: Mapping[str, Any], where: Where) -> ConfigError:
     return ConfigError(f"expected {expected}, got {found(value)}", where=where(path), hint=hint)
 
 
-def _unknown(path: KeyPath, where: str) -> ConfigError:
+def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> ConfigError:
     """Return the fault for an unknown key, with the mapping that it belongs to if it is a key of another one."""
-    key, keys = str(path[-1]), _keys(path[:-1])
+    key, keys = str(path[-1]), [field.alias or name for name, field in model_at(path[:-1]).model_fields.items()]
     homes = {
         "log": schema.LogEntry.model_fields,
         "defaults": schema.Defaults.model_fields,
         "": schema.FrameworkFile.model_fields,
     }
-    home = next((name for name, fields in homes.items() if key in fields), None)
+    if path[0] == "published" and len(path) > 1:
+        homes = {"window": WindowEntry.model_fields, "rules: NAME": RuleEntry.model_fields}
+        homes["published"] = PublishedEntry.model_fields
+    home = next((name for name, fields in homes.items() if key in fields), None) if model_at is _model else None
     if home is None:
         return unknown_key(key, keys, where)
     return unknown_key(key, keys, where, f"it belongs under {home}:" if home else "it belongs at the beginning of a line")
-
-
-def _purpose(path: KeyPath) -> str:
-    return str(_field(path[:-1], str(path[-1])).description)
 
 
 def _model(path: KeyPath) -> Any:
@@ -82,19 +86,17 @@ def _model(path: KeyPath) -> Any:
         "options": schema.OptionEntry,
         "files": schema.FileEntry,
         "tunes": schema.KnobEntry,
-        "published": schema.PublishedEntry,
     }
     if path[:2] == ("log", "metrics") and len(path) > 2:
         return schema.MetricEntry
+    if path and path[0] == "published":
+        return published_entry(path)
     return inner.get(str(path[0]), model) if path else model
 
 
-def _keys(path: KeyPath) -> list[str]:
-    return list(_model(path).model_fields)
-
-
-def _field(path: KeyPath, key: str) -> Any:
-    return _model(path).model_fields[key]
+def _field(model: Any, key: str) -> Any:
+    """Return a field by the name that it has in the file."""
+    return next(field for name, field in model.model_fields.items() if key in (name, field.alias))
 
 
 def _either(words: list[str]) -> str:

@@ -115,8 +115,10 @@ class PlannedWith:
 
 
 def _launch_digest(folder: FrameworkFolder) -> str:
-    """Return a digest of a framework folder without its log grammar, which decides how logs are read and not what runs."""
-    parsed = {name: value for name, value in asdict(folder.framework).items() if name not in ("digest", "folder", "log")}
+    """Return a digest of a framework folder without its log grammar and its published rules, which decide how logs are read and
+    not what runs."""
+    unused = ("digest", "folder", "log", "published")
+    parsed = {name: value for name, value in asdict(folder.framework).items() if name not in unused}
     text = json.dumps([parsed, dict(folder.sources)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -34,11 +34,12 @@ Doubts = Mapping[str, tuple[Finding, ...]]
 def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
     """Print one published table: each printed number, ``=`` or ``≠`` and the recomputed one, and the findings."""
     published_table = check.table
-    console.print(Text(f"{published_table.name}: {one_line(published_table.title)}", style="bold"), soft_wrap=True)
+    title = f": {one_line(published_table.title)}" if published_table.title != published_table.name else ""
+    console.print(Text(f"{published_table.name}{title}", style="bold"), soft_wrap=True)
     spec = f"{published_table.model} {published_table.dtype} b{published_table.batch_size}"
     facts = f"{spec}, loader {published_table.loader}, version {published_table.version}; {published_table.hardware}"
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
-    runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor)
+    runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor, published_table.baseline)
     console.print(Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"), soft_wrap=True)
     console.print(_cells(check, console))
     for case, findings in doubts.items():
@@ -146,7 +147,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they were published otherwise."""
     cells = check.table.cells
     titles = [what for what in _NUMBERS if any(getattr(cell, what) is not None for cell in cells)]
-    with_ours = bool(check.ours) and check.table.divisor in ("mean/latch", "mean/mean", "none")
+    with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
     rows = []
     for cell in cells:
         numbers = [_with_recomputed(check, cell, what) for what in titles]
@@ -175,12 +176,13 @@ def _stated(runs: int | None) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _divisor(divisor: str) -> str:
+def _divisor(divisor: str, baseline: str) -> str:
+    of_medians = "" if divisor == "median/median" else " (ours: median over median)"
     return {
-        "none": "not printed (ours: over the speed of 1n1g)",
-        "value/value": "printed speed over that of 1n1g, because no runs are printed",
-        "mean/latch": "mean over the last run of 1n1g until its mean is known, then over that mean (ours: median over median)",
-    }.get(divisor, f"{divisor.replace('/', ' over ')} of 1n1g")
+        "none": f"not printed (ours: over the speed of {baseline})",
+        "value/value": f"printed speed over that of {baseline}, because no runs are printed",
+        "mean/latch": f"mean over the last run of {baseline} until its mean is known, then over that mean{of_medians}",
+    }.get(divisor, f"{divisor.replace('/', ' over ')} of {baseline}{of_medians}")
 
 
 def _rounded(value: float | None) -> float | None:

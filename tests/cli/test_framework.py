@@ -15,7 +15,7 @@ from orchestrator.inventory.schema import TOP_KEYS
 from orchestrator.plan.folders import frameworks
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
-from tests.support.own_folders import WHOLE, folder_of
+from tests.support.own_folders import RULE, TABLES, WHOLE, folder_of
 
 
 @pytest.fixture
@@ -153,6 +153,25 @@ def test_the_schema_of_a_folder_accepts_every_shipped_one_and_refuses_mistakes(p
         ("  steps:", "  step:"),
     ):
         assert not schema.is_valid(yamlfile.loads(WHOLE.replace(old, new, 1), "x").value), new
+    schema.validate(yamlfile.loads(WHOLE + RULE, "x").value)
+    for old, new in (("by: step_time_s", "by: step_time"), ("{first:", "{from:"), ("over: mean", "over: average")):
+        assert not schema.is_valid(yamlfile.loads(WHOLE + RULE.replace(old, new, 1), "x").value), new
+
+
+def test_the_schema_of_published_tables_accepts_every_shipped_one_and_refuses_mistakes(project: Project) -> None:
+    schema = schema_of(project, "published")
+    paths = [path / "published.json" for path in frameworks().values() if (path / "published.json").exists()]
+    assert len(paths) == 7
+    for table in (*(path.read_text("utf-8") for path in paths), TABLES):
+        schema.validate(json.loads(table))
+    for old, new in (
+        ('"schema": 1', '"schema": "1"'),
+        ('"statistic": "mean"', '"statistic": "average"'),
+        ('"1n2g"', '"1x2"'),
+        ('"runs": 3', '"run": 3'),
+        ('"model": "mlp",', ""),
+    ):
+        assert not schema.is_valid(json.loads(TABLES.replace(old, new, 1))), new
 
 
 def test_the_schema_of_an_inventory_accepts_the_reference_and_has_the_keys_that_are_read(project: Project) -> None:
@@ -171,4 +190,4 @@ def test_the_schema_of_a_run_file_has_its_keys(project: Project) -> None:
 
 
 def test_a_file_without_a_schema_is_refused(project: Project) -> None:
-    assert "'framework', 'inventory', 'run'" in project.orch("schema", "cluster").stderr
+    assert "'framework', 'inventory', 'published', 'run'" in project.orch("schema", "cluster").stderr

@@ -96,6 +96,17 @@ def test_a_bench_goes_on_with_a_corrected_log_grammar(project: Project) -> None:
     assert "orch step=" in opened.plan.folders["simulated"].framework.log.patterns[0]
 
 
+def test_a_bench_goes_on_with_another_published_rule(project: Project) -> None:
+    project.edit(WRONG, RIGHT)
+    lines = (
+        '{title: t, lines: "orch step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)", window: {after: 2, last: 4}, by: timestamp}'
+    )
+    rule = f"published: {{rule: mine, runs: 3, statistic: median, rules: {{mine: {lines}}}}}"
+    project.edit("\nlog:\n", f"\n{rule}\nlog:\n")
+
+    assert "mine" in reopen(project.rig.bench).plan.folders["simulated"].framework.published["rules"]
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

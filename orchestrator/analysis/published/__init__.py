@@ -1,6 +1,7 @@
 """Compare a bench with published tables, and recompute those tables from their own logs."""
 
-from orchestrator.analysis.published.foreign import by_rule, published_files
+from orchestrator.analysis.published.folders import published_files
+from orchestrator.analysis.published.foreign import by_rule
 from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.analysis.published.tables import recompute
 

@@ -1,5 +1,4 @@
-"""Third-party numbers: published tables in framework folders, log trees that orch did not write, and the published rules
-applied to orch's own runs.
+"""Published rules applied to logs: to trees of logs that orch did not write, and to the logs of orch's own runs.
 
 A tree has no manifest, so case, batch size and type come from file names, in the documented form
 ``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; files with other names are listed and left out.
@@ -12,29 +11,28 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from orchestrator.analysis.published.rules import RULES, Case, Rule
-from orchestrator.analysis.published.tables import PublishedFile
+from orchestrator.analysis.published.divided import divided
+from orchestrator.analysis.published.folders import TABLES, open_published
+from orchestrator.analysis.published.rules import Case, Rule, rule_of
+from orchestrator.analysis.published.tables import BASELINE
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.plan import Framework, RunSpec
-from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.plan.folders import open_framework
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
 from orchestrator.results import RunResult, Throughput
 from orchestrator.results.foreign_log import by_grammar, grammar_note
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.strictjson import strict_json
 
-__all__ = ["by_rule", "open_published", "published_files", "rule_of", "summary_of_tree"]
+__all__ = ["by_rule", "summary_of_tree"]
 
 _MAX_LOG_BYTES = 1 << 30
-_MAX_TABLE_BYTES = 1 << 20
 _NAMED = 5
 _CASE = re.compile(r"([1-9][0-9]{0,4})n([1-9][0-9]{0,4})g", re.ASCII)
 _LOG = re.compile(r"(?P<model>[A-Za-z0-9.+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log")
@@ -53,55 +51,19 @@ class _Log:
     run_id: int
 
 
-def published_files(bases: Sequence[Path] = ()) -> dict[str, PublishedFile]:
-    """Return the published tables of every framework folder that has any, by framework."""
-    folders = frameworks(bases)
-    return {
-        name: open_published(name, folders[name]) for name in sorted(folders) if (folders[name] / "published.json").exists()
-    }
-
-
-def open_published(framework: str, folder: Path) -> PublishedFile:
-    """Read ``published.json`` of a framework folder. Raise ConfigError if the file is missing, DataError if it is damaged."""
-    from orchestrator.analysis.published import schema
-
-    path = folder / "published.json"
-    try:
-        data = read_bytes(path, _MAX_TABLE_BYTES)
-    except FileNotFoundError:
-        raise ConfigError("expected published tables, this framework has none", where=str(path)) from None
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    return schema.parse(strict_json(data, str(path), kind="state_damaged"), framework, str(path))
-
-
-def rule_of(framework: Framework) -> Rule:
-    """Return the published rule that a framework folder names. Raise ConfigError if it names none, or an unknown one."""
-    where = f"{framework.folder}/framework.yaml: published.rule"
-    name = framework.published.get("rule")
-    if name is None:
-        raise ConfigError(
-            f"{framework.name} has no published tables, and so no rule to apply",
-            where="--rule dlperf",
-            hint="without --rule the run's own window is measured",
-        )
-    if name not in RULES:
-        raise ConfigError(f"expected one of {', '.join(RULES)}, got {name!r}", where=where)
-    return RULES[name]
-
-
-def summary_of_tree(root: Path, framework: Framework, images: int | None = None) -> Summary:
+def summary_of_tree(root: Path, framework: Framework, images: int | None = None, name: str = "") -> Summary:
     """Return the scaling table of a log tree by the framework's published rule, or by its log grammar if it has no rule.
 
+    ``name`` is that of another rule of the framework; empty: the one that its folder names.
     ``images`` is the size of the data set: None for that of the published runs, 0 to skip the check of the epoch length.
     Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
-    rule = rule_of(framework) if framework.published.get("rule") else None
+    rule = rule_of(framework, name) if framework.published or name else None
     if rule is None and not framework.measure.has_samples:
         raise ConfigError(f"{framework.name} measures {framework.measure.noun}, not the speed of training", where="--framework")
     if images is None:
-        tables = Path(framework.folder) / "published.json"
-        images = open_published(framework.name, tables.parent).images if tables.exists() else 0
+        folder = Path(framework.folder)
+        images = open_published(framework.name, folder).images if (folder / TABLES).exists() else 0
     if not root.is_dir():
         raise ConfigError("expected a folder of logs", where=str(root))
     logs, misnamed = _tree(root, images)
@@ -112,7 +74,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
             hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
-    summary = summarize(results, of_medians=rule is not None)
+    summary = divided(summarize(results, of_medians=rule is not None), _divisors([framework] if rule else []))
     notes = ["case, batch size and type are taken from the names of folders and files: a log tree has no manifest"]
     notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
     notes += _run_counts(framework, summary) if rule else []
@@ -121,17 +83,20 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None)
     return replace(summary, notes=tuple(notes))
 
 
-def by_rule(bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = ()) -> Summary:
-    """Return the scaling table of a bench by the published rules. A run without a number by orch's own rule gets none."""
-    by_name = {
-        name: open_framework(name, bases).framework for name in sorted({run.spec.framework for run in results if run.spec})
-    }
-    rules = {name: rule_of(framework) for name, framework in by_name.items()}
+def by_rule(bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = (), name: str = "") -> Summary:
+    """Return the scaling table of a bench by the published rules of its frameworks, or by the one of a ``name``.
+
+    A run without a number by orch's own rule gets none.
+    """
+    used = sorted({run.spec.framework for run in results if run.spec})
+    by_name = {framework: open_framework(framework, bases).framework for framework in used}
+    rules = {framework: rule_of(opened, name) for framework, opened in by_name.items()}
     summary = summarize(
         [_by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results],
         of_medians=True,
     )
-    notes = [_rule_note(framework, rules[name]) for name, framework in by_name.items()]
+    summary = divided(summary, _divisors(by_name.values()))
+    notes = [_rule_note(opened, rules[framework]) for framework, opened in by_name.items()]
     return replace(summary, notes=(*notes, *summary.notes))
 
 
@@ -235,11 +200,15 @@ def _spec(log: _Log, framework: Framework, warmup_steps: int, steps: int) -> Run
     )
 
 
+def _divisors(opened: Iterable[Framework]) -> dict[str, str]:
+    return {framework.name: framework.published["divisor"] for framework in opened}
+
+
 def _rule_note(framework: Framework, rule: Rule) -> str:
-    published: Mapping[str, Any] = framework.published
+    published, divisor = framework.published, framework.published["divisor"].replace("/", " over ")
     return (
-        f"rule {published['rule']}: {rule.window}; the {published['statistic']} of {published['runs']} runs was published; "
-        "speedup is median over median of 1n1g"
+        f"rule {rule.name}: {rule.title}; the {published['statistic']} of {published['runs']} runs was published; "
+        f"speedup is {divisor} of {BASELINE}"
     )
 
 

@@ -8,56 +8,124 @@ If the step goes back, the log holds several runs: the last complete one counts,
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from heapq import merge
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from orchestrator.errors import DataError
+from orchestrator.logs.text import clock
 
-__all__ = ["before", "last_attempt", "lines_in", "refused", "steps_said", "whole_attempt"]
+__all__ = ["Line", "Moment", "last_attempt", "lines_of", "refused", "steps_said", "with_steps"]
+
+Moment = tuple[int | None, float]
+"""A clock that was read: the ordinal of its day, None without a date, and the seconds since midnight."""
 
 _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _REACH = 100
+_DIGITS = 15
 _Item = TypeVar("_Item")
 
 
-def lines_in(log: bytes, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-    """Return all matches, also several in one line. A last line without a line end is left out: a number in it may be cut."""
-    end = max(log.rfind(b"\n"), log.rfind(b"\r")) + 1
-    if b"\x1b" in log:
-        return pattern.finditer(_ESCAPES.sub(b"", log[:end]))
-    return pattern.finditer(log, 0, end)
+class Line(NamedTuple):
+    """A match of one of a rule's patterns, the pattern of a clock that may stand before it, and ``more`` groups, which lines
+    after it have added. A tuple, because a log may have a million of them."""
+
+    match: re.Match[bytes]
+    clock: re.Pattern[bytes] | None = None
+    more: Mapping[str, bytes] = MappingProxyType({})
+
+    def raw(self, name: str) -> bytes | None:
+        """Return the bytes of a group, None if it did not take part."""
+        if name in self.more:
+            return self.more[name]
+        found: bytes | None = self.match[name] if name in self.match.re.groupindex else None
+        return found
+
+    def groups(self) -> dict[str, bytes]:
+        """Return the groups that took part."""
+        return {name: value for name, value in self.match.groupdict().items() if value is not None} | dict(self.more)
+
+    def whole(self, name: str) -> int | None:
+        """Return a group as a whole number, None if it did not take part. Raise DataError if it is no such number."""
+        raw = self.raw(name)
+        if raw is None:
+            return None
+        if len(raw) > _DIGITS or not raw.isdigit():
+            raise refused(f"expected a whole number of at most {_DIGITS} digits in {name}", f"found {_shown(raw)}")
+        return int(raw)
+
+    def optional(self, name: str) -> float | None:
+        """Return a group as a number, None if it did not take part. Raise DataError if it is no number."""
+        raw = self.raw(name)
+        if raw is None:
+            return None
+        try:
+            number = float(raw)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise refused(f"expected a number in {name}", f"found {_shown(raw)}")
+        return number
+
+    def moment(self) -> float | Moment | None:
+        """Return the timestamp of the line, or the one that stands before it: seconds, or a clock; None without one."""
+        raw = self.raw("timestamp") or self._before()
+        if raw is None:
+            return None
+        text = raw.decode("utf-8", "replace")
+        try:
+            return float(text)
+        except ValueError:
+            return clock(text)
+
+    def _before(self) -> bytes | None:
+        """Return the nearest clock shortly before the match, in the same line and log entry.
+
+        Lines are found by their fixed words first: searching a whole log for timestamps takes ten times as long.
+        """
+        if self.clock is None:
+            return None
+        start = self.match.start()
+        head: bytes = self.match.string[max(0, start - _REACH) : start]
+        matches = list(self.clock.finditer(head, max(head.rfind(mark) for mark in (b"\n", b"[")) + 1))
+        found: bytes | None = matches[-1]["timestamp"] if matches else None
+        return found
 
 
-def before(match: re.Match[bytes], pattern: re.Pattern[bytes]) -> bytes | None:
-    """Return the nearest match of ``pattern`` shortly before a match, in the same line and log entry; None without one.
+def lines_of(log: bytes, patterns: Sequence[re.Pattern[bytes]], before: re.Pattern[bytes] | None = None) -> list[Line]:
+    """Return all matches in their order, also several in one line; ``before`` is the pattern of a clock that precedes them.
 
-    Lines are found by their fixed words first: searching a whole log for timestamps takes ten times as long.
+    A last line without a line end is left out: a number in it may be cut.
     """
-    head: bytes = match.string[max(0, match.start() - _REACH) : match.start()]
-    matches = pattern.findall(head, max(head.rfind(mark) for mark in (b"\n", b"\r", b"[")) + 1)
-    return matches[-1] if matches else None
+    text = _text(log)
+    found = [pattern.finditer(text) for pattern in patterns]
+    matches = merge(*found, key=lambda match: match.start()) if len(found) > 1 else chain(*found)
+    return [Line(match, before) for match in matches]
 
 
-def whole_attempt(
-    items: Sequence[tuple[int, _Item]], need: Sequence[int], what: str, least: Sequence[int] | None = None
-) -> tuple[dict[int, _Item], tuple[str, ...]]:
-    """Return the lines of the last complete attempt by step; the first line of a step that is logged twice.
+def _text(log: bytes) -> bytes:
+    text = log[: max(log.rfind(b"\n"), log.rfind(b"\r")) + 1]
+    if b"\x1b" in text:
+        text = _ESCAPES.sub(b"", text)
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
 
-    Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present. With ``least``, only
-    these must be there, and others that are missing are a warning.
-    """
-    attempt, warnings = last_attempt(items, slack=0, last=need[-1])
-    lines: dict[int, _Item] = {}
-    for step, item in attempt:
-        lines.setdefault(step, item)
-    missing = [step for step in need if step not in lines]
-    if missing and not set(least or missing) & set(missing):
-        return lines, (*warnings, f"{len(missing)} of {len(need)} lines are missing, the first of {missing[0]}")
-    if missing:
-        got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(lines))}"
-        raise refused(f"expected {what}", got)
-    return lines, warnings
+
+def with_steps(lines: Sequence[Line]) -> list[tuple[int, Line]]:
+    """Return the lines by step. A line without a step belongs to the step before it, once."""
+    items: list[tuple[int, Line]] = []
+    for line in lines:
+        step = line.whole("step")
+        if step is not None:
+            items.append((step, line))
+        elif items:
+            before, added = items[-1][1], line.groups()
+            if not added.keys() & before.groups().keys():
+                items[-1] = items[-1][0], before._replace(more={**before.more, **added})
+    return items
 
 
 def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[str, ...]]:
@@ -85,3 +153,7 @@ def steps_said(steps: Sequence[int]) -> str:
 def refused(expected: str, got: str, hint: str = "") -> DataError:
     """Return the error for a log that yields no number."""
     return DataError(f"{expected}, {got}", kind="result_invalid", hint=hint, phase="summarize")
+
+
+def _shown(raw: bytes) -> str:
+    return repr(raw[:40].decode("utf-8", "replace"))

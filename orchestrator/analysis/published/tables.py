@@ -16,9 +16,35 @@ from typing import Any
 
 from orchestrator.results import mean, median
 
-__all__ = ["NumberCheck", "PublishedCell", "PublishedFile", "PublishedTable", "TableCheck", "agrees", "recompute", "speedups"]
+__all__ = [
+    "BASELINE",
+    "CENTRES",
+    "LATCH",
+    "PLACES",
+    "STATISTICS",
+    "NumberCheck",
+    "PublishedCell",
+    "PublishedFile",
+    "PublishedTable",
+    "TableCheck",
+    "agrees",
+    "recompute",
+    "speedups",
+]
 
 BASELINE = "1n1g"
+"""The case that speedups are relative to, unless a table says otherwise."""
+LATCH = "mean/latch"
+PLACES: Mapping[str, int] = {"speed": 2, "average": 2, "median": 2, "speedup": 2}
+"""The decimal places of printed numbers, unless a table says otherwise."""
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean, "min": min, "max": max}
+"""What a printed speed may be of the runs."""
+CENTRES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    **{f"{name}/{name}": statistic for name, statistic in STATISTICS.items()},
+    "value/value": median,
+    "none": median,
+}
+"""What a case and the baseline are represented by in a speedup, by divisor. A printed value stands for itself."""
 _EPSILON = 1e-9
 
 
@@ -41,9 +67,9 @@ class PublishedCell:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One published table. ``divisor`` is how its speedups were computed: median/median, mean/mean, mean/latch, value/value,
-    or none if none are printed. ``order`` is the order in which the cases were read, ``runs`` the stated number of runs per
-    case, ``known`` its known errors as texts."""
+    """One published table. ``divisor`` is how its speedups over ``baseline`` were computed: median/median, mean/mean, min/min,
+    max/max, mean/latch, value/value, or none if none are printed. ``order`` is the order in which the cases were read, ``runs``
+    the stated number of runs per case, ``known`` its known errors as texts, ``places`` the decimal places of its numbers."""
 
     name: str
     title: str
@@ -61,12 +87,15 @@ class PublishedTable:
     known: tuple[str, ...]
     notes: tuple[str, ...]
     cells: tuple[PublishedCell, ...]
+    baseline: str = BASELINE
+    places: Mapping[str, int] = field(default_factory=lambda: dict(PLACES))
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
     """The tables of one document. ``like`` names further frameworks whose runs may be compared with them, ``models`` maps
-    orch's model names to those of the log files; ``images`` is the size of the data set, 0 if not known."""
+    orch's model names to those of the log files; ``images`` is the size of the data set, 0 if not known. ``where`` is the path
+    of the file."""
 
     framework: str
     source: str
@@ -75,6 +104,7 @@ class PublishedFile:
     images: int
     inconsistencies: tuple[str, ...]
     tables: tuple[PublishedTable, ...]
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +143,34 @@ def agrees(printed: float, exact: float, places: int = 2, slack: float = 0.0) ->
     return abs(printed - exact) <= 0.5 * 10.0**-places + slack + _EPSILON * max(1.0, abs(exact))
 
 
-def speedups(runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[str] = ()) -> dict[str, float]:
-    """Return the unrounded speedup of each case over 1n1g; empty without 1n1g.
+def speedups(
+    runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[str] = (), baseline: str = BASELINE
+) -> dict[str, float]:
+    """Return the unrounded speedup of each case over the baseline; empty without it.
 
     ``mean/latch`` is what one published script did: it went through the cases in reading ``order`` and divided each mean by
-    the entry of 1n1g, which held the last run of 1n1g until 1n1g itself was processed. Only this divisor needs ``order``.
+    the entry of the baseline, which held its last run until the baseline itself was processed. Only this one needs ``order``.
     """
-    if BASELINE not in runs or divisor == "none":
+    if baseline not in runs or divisor == "none":
         return {}
-    if divisor == "mean/latch":
-        return _latched(runs, order)
-    centre = _centre(divisor)
-    base = centre(runs[BASELINE])
+    if divisor == LATCH:
+        return _latched(runs, order, baseline)
+    centre = CENTRES[divisor]
+    base = centre(runs[baseline])
     return {case: centre(speeds) / base for case, speeds in runs.items()}
 
 
 def recompute(table: PublishedTable) -> TableCheck:
     """Return every printed number of a table with the one that follows from its runs, or from its speeds if it has no runs."""
-    checks = [check for cell in table.cells for check in _cell_checks(cell, table.statistic)]
-    exact = speedups({cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order)
-    base = next((cell for cell in table.cells if cell.case == BASELINE), None)
+    checks = [check for cell in table.cells for check in _cell_checks(cell, table)]
+    exact = speedups({cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order, table.baseline)
+    base = next((cell for cell in table.cells if cell.case == table.baseline), None)
     for cell in table.cells:
         if cell.speedup is not None and cell.case in exact:
             ratio = exact[cell.case]
-            checks.append(
-                NumberCheck(cell.case, "speedup", cell.speedup, ratio, agrees(cell.speedup, ratio, slack=_slack(cell, base)))
-            )
+            slack = _slack(cell, base, 0.5 * 10.0 ** -table.places["speed"])
+            agree = agrees(cell.speedup, ratio, table.places["speedup"], slack)
+            checks.append(NumberCheck(cell.case, "speedup", cell.speedup, ratio, agree))
     wrong = [str(check) for check in checks if not check.agrees]
     wrong += [
         f"{cell.case} has {len(cell.runs)} runs, {table.runs} claimed"
@@ -148,43 +180,39 @@ def recompute(table: PublishedTable) -> TableCheck:
     return TableCheck(
         table,
         tuple(checks),
-        ours=speedups({cell.case: cell.speeds for cell in table.cells}, "median/median"),
+        ours=speedups({cell.case: cell.speeds for cell in table.cells}, "median/median", baseline=table.baseline),
         odd=tuple(text for text in wrong if text in table.known),
         undeclared=tuple(text for text in wrong if text not in table.known),
         unseen=tuple(text for text in table.known if text not in wrong),
     )
 
 
-def _cell_checks(cell: PublishedCell, statistic: str) -> list[NumberCheck]:
+def _cell_checks(cell: PublishedCell, table: PublishedTable) -> list[NumberCheck]:
     if not cell.runs:
         return []
-    centre = mean if statistic == "mean" else median
-    numbers = (("speed", cell.speed, centre), ("average", cell.average, mean), ("median", cell.median, median))
+    statistic = STATISTICS.get(table.statistic, median)
+    numbers = (("speed", cell.speed, statistic), ("average", cell.average, mean), ("median", cell.median, median))
     checks = []
     for what, printed, of_runs in numbers:
         if printed is not None:
             exact = of_runs(cell.speeds)
-            checks.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact)))
+            checks.append(NumberCheck(cell.case, what, printed, exact, agrees(printed, exact, table.places[what])))
     return checks
 
 
-def _slack(cell: PublishedCell, base: PublishedCell | None) -> float:
-    """Return how far a quotient of two printed speeds may be off, since both were rounded to two places."""
+def _slack(cell: PublishedCell, base: PublishedCell | None, half: float) -> float:
+    """Return how far a quotient of two printed speeds may be off, since both were rounded by up to ``half``."""
     if base is None or cell.runs or cell is base:
         return 0.0
-    return cell.speed / base.speed * (0.005 / cell.speed + 0.005 / base.speed)
+    return cell.speed / base.speed * (half / cell.speed + half / base.speed)
 
 
-def _centre(divisor: str) -> Callable[[Sequence[float]], float]:
-    return mean if divisor == "mean/mean" else median
-
-
-def _latched(runs: Mapping[str, Sequence[float]], order: Sequence[str]) -> dict[str, float]:
-    cell = runs[BASELINE][-1]
+def _latched(runs: Mapping[str, Sequence[float]], order: Sequence[str], baseline: str) -> dict[str, float]:
+    cell = runs[baseline][-1]
     ratios = {}
     for case in order:
         average = mean(runs[case])
-        if case == BASELINE:
+        if case == baseline:
             cell = average
         ratios[case] = average / cell
     return ratios

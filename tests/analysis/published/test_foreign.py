@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.analysis.published.foreign import by_rule, published_files, rule_of, summary_of_tree
+from orchestrator.analysis.published.agreement import check_epoch_length
+from orchestrator.analysis.published.folders import published_files
+from orchestrator.analysis.published.foreign import by_rule, summary_of_tree
 from orchestrator.analysis.published.reference import reference_tables
-from orchestrator.analysis.published.rules import RULES, Case, check_epoch_length
+from orchestrator.analysis.published.rules import Case, rule_of, rules_of
 from orchestrator.analysis.published.tables import PublishedTable
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
@@ -32,6 +34,7 @@ from tests.support.run_folders import build, lasting
 
 FILES = published_files()
 FRAMEWORKS = {name: opened(name).framework for name in FILES}
+RULES = {name: rule for framework in FRAMEWORKS.values() for name, rule in rules_of(framework).items()}
 TABLES = [pytest.param(name, table, id=table.name) for name, file in FILES.items() for table in file.tables]
 C8 = Case(nodes=1, gpus=8, batch_size=128)
 SPEED = {"tensorflow_official": 2458.74, "paddle_models": 2617.84, "oneflow": 2942.32, "pytorch_examples": 2244.24}
@@ -121,7 +124,7 @@ def test_timehistory_names_how_many_lines_were_found() -> None:
     log = written("tensorflow_official")
     three = b"".join(line for line in log.splitlines(keepends=True) if b"TimeHistory" in line).splitlines(keepends=True)[:3]
     message = refused("tensorflow_official", b"".join(three))
-    assert message == ("expected 6 TimeHistory lines for steps 0-600, found 3 of 6, without 400; the log goes from 100 to 300")
+    assert message == ("expected lines of steps 100-600 every 100, found 3 of 6, without 400; the log goes from 100 to 300")
 
 
 def test_the_clock_of_timehistory_may_pass_midnight() -> None:
@@ -133,7 +136,7 @@ def test_the_clock_of_timehistory_may_pass_midnight() -> None:
 
 def test_a_clock_is_taken_from_its_own_line_alone() -> None:
     bare = re.sub(rb"I\d{4} [0-9:.]+ \d+ [a-z_.:0-9]+\] ", b"", written("tensorflow_official"))
-    with pytest.raises(DataError, match="expected a timestamp before TimeHistory, the line has none"):
+    with pytest.raises(DataError, match="expected timestamp in the lines that count, that of 100 has none"):
         RULES["tf_timehistory_clock"].speed(b"15:04:05.123 restored\n" + bare, C8)
 
 
@@ -179,8 +182,8 @@ def moved(log: bytes, seconds: float, since: int) -> bytes:
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [
-        (3600, "expected a clock that agrees with the elapse of the same lines, found 3638.72 s by the clock, 38.72"),
-        (-30, "expected a clock that agrees with the elapse of the same lines, found 8.72"),
+        (3600, "expected a clock that agrees with the step times of the same lines, found 3638.72 s by the clock, 38.72"),
+        (-30, "expected a clock that agrees with the step times of the same lines, found 8.72"),
         (-50, "expected a time above 0 s in the window"),
     ],
 )
@@ -194,8 +197,8 @@ def test_a_clock_that_was_set_within_the_window_of_paddle_gives_no_speed(seconds
     ("seconds", "warnings"),
     [
         (1.9, ()),
-        (4, ("the log disagrees with itself: 2617.84 samples/s by its elapse, 2372.76 by its clock",)),
-        (-4, ("the log disagrees with itself: 2617.84 samples/s by its elapse, 2919.40 by its clock",)),
+        (4, ("the log disagrees with itself: 2617.84 samples/s by its step times, 2372.76 by its clock",)),
+        (-4, ("the log disagrees with itself: 2617.84 samples/s by its step times, 2919.40 by its clock",)),
     ],
 )
 def test_a_clock_of_paddle_that_was_corrected_a_little_is_told(seconds: float, warnings: tuple[str, ...]) -> None:
@@ -212,7 +215,7 @@ def test_the_clock_of_timehistory_is_compared_with_its_rates() -> None:
 def test_paddle_without_a_clock_is_measured_by_its_elapse(prefix: str) -> None:
     found = RULES["paddle_lines_20_119"].speed(systemlogs.paddle(2617.84, C8, prefix), C8)
     assert found.samples_per_s == 2617.84
-    assert found.warnings == ("the lines have no timestamp: the elapse of batches 21-119 was summed instead",)
+    assert found.warnings == ("the lines have no timestamp: step_time_s is used instead",)
 
 
 def test_the_later_paddle_rule_is_a_mean_of_rates() -> None:
@@ -224,8 +227,10 @@ def test_the_later_paddle_rule_is_a_mean_of_rates() -> None:
 
 def test_oneflow_refuses_a_log_of_another_size_and_one_without_times() -> None:
     log = written("oneflow")
-    assert refused("oneflow", log, replace(C8, nodes=2)) == "expected num_nodes 2, the log says 1"
-    assert "unix time" in refused("oneflow", re.sub(rb" 15\d+\.\d+\n", b"\n", log))
+    assert refused("oneflow", log, replace(C8, nodes=2)) == "expected nodes 2, the log says 1"
+    assert "expected timestamp in the lines that count, that of 20 has none" in refused(
+        "oneflow", re.sub(rb" 15\d+\.\d+\n", b"\n", log)
+    )
 
 
 def test_two_digit_seconds_are_seconds() -> None:
@@ -250,7 +255,7 @@ def test_the_two_node_sample_of_source_002_is_rejected() -> None:
 def test_the_four_node_sample_of_source_002_is_too_short_not_slow() -> None:
     appended = "".join(SAMPLE.format(step, 13) for _ in range(8) for step in range(14)).encode()
     case = Case(nodes=4, gpus=8, batch_size=128, images=54289)
-    assert refused("pytorch_examples", appended, case) == "expected 120 lines with an iteration above 5, found 64"
+    assert refused("pytorch_examples", appended, case) == "expected 120 lines of iterations above 5, found 64"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +274,7 @@ def test_trainers_that_speak_at_once_are_averaged_and_that_is_said() -> None:
     together = lines[0] + b"".join(line * 8 for line in lines[1:])
     found = rule_of(FRAMEWORKS["fleetx"]).speed(together, C8)
     assert found.samples_per_s == pytest.approx(1888.2, abs=0.005)
-    assert found.warnings == ("8 unnamed trainers write to one log: the mean of their clocks is taken",)
+    assert found.warnings == ("8 unnamed processes write to one log: the mean of their lines is taken",)
     assert "expected steps 20 and 120 once, or from each of 8" in refused(
         "fleetx", lines[0] + b"".join(x * 3 for x in lines[1:])
     )
@@ -474,6 +479,15 @@ def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) 
     assert published(ours.median or 0) == pytest.approx(833.33)
     output = orch(str(bench.path), "--rule", "dlperf")
     assert "900.00" in output and "rule tf_timehistory_1_6" in output
+    by_clock = summarize_by_name(bench, "tf_timehistory_clock")
+    assert by_clock.median_speed == pytest.approx(1000.0, abs=0.005)
+    assert orch(str(bench.path), "--rule", "tf_timehistory_clock").count("rule tf_timehistory_clock: ") == 1
+    assert orch(str(bench.path), "--rule", TF) == output
+
+
+def summarize_by_name(bench: BenchDir, name: str) -> Any:
+    (row,) = by_rule(bench, read_bench(bench), name=name).rows
+    return row
 
 
 def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rule(tmp_path: Path) -> None:
@@ -483,7 +497,7 @@ def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rul
     assert summarize(results).rows[0].n == 1
     (row,) = by_rule(bench, results).rows
     assert (row.n, row.failed) == (0, 1)
-    assert "expected 6 TimeHistory lines for steps 0-600, found 4 of 6" in row.failures[0]
+    assert "expected lines of steps 100-600 every 100, found 4 of 6" in row.failures[0]
 
 
 def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) -> None:
