@@ -1,4 +1,4 @@
-"""The peer of trainer.py: ResNet-50 under DistributedDataParallel as a careful engineer writes it, in a loop of a few lines.
+"""ResNet-50 under DistributedDataParallel as a careful engineer writes it, in a loop of a few lines; see plain_ddp_ratio.py.
 
     torchrun --standalone --nproc_per_node 8 benchmarks/plain_ddp.py --dtype fp16 --batch-size 256 [--compile]
 

@@ -30,10 +30,10 @@ def _row(row: Row, divisors: Mapping[str, str], base: float | None, of: Row | No
     speed = _speed(row, divisors)
     times = speedup(speed, base) if speed and base else None
     efficiency = scaling_efficiency(times, row.world_size, of.world_size) if times and of else None
-    return replace(row, speed=speed, speed_interval=None, speedup=times, speedup_interval=None, efficiency=efficiency)
+    return replace(row, value=speed, interval=None, speedup=times, speedup_interval=None, efficiency=efficiency)
 
 
 def _speed(row: Row, divisors: Mapping[str, str]) -> float | None:
     statistic = divisors.get(row.framework, MEDIANS).partition("/")[0]
-    speeds = {"median": row.median_speed, "mean": row.average_speed, "min": row.min_speed, "max": row.max_speed}
+    speeds = {"median": row.median, "mean": row.average, "min": row.minimum, "max": row.maximum}
     return speeds[statistic]

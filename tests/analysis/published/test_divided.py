@@ -27,13 +27,13 @@ def test_speedup_efficiency_and_baseline_belong_to_the_divisor(
 ) -> None:
     summary = divided(medians, {SPEC.framework: divisor})
     first, second = summary.rows
-    assert (first.speed, second.speed) == (base, larger)
+    assert (first.value, second.value) == (base, larger)
     assert (first.speedup, second.speedup) == (1.0, larger / base)
     assert (first.efficiency, second.efficiency) == (1.0, larger / base / 2)
-    assert first.speed_interval is second.speedup_interval is None
+    assert first.interval is second.speedup_interval is None
     assert [summary.divisor(series) for series in summary.baseline] == [base]
-    assert (second.median_speed, second.average_speed) == (190.0, 180.0)
-    assert f'"speed": {base}' in jsonout.render(summary)
+    assert (second.median, second.average) == (190.0, 180.0)
+    assert f'"value": {base}' in jsonout.render(summary)
 
 
 def test_medians_stay_as_they_are(medians: Summary) -> None:
@@ -45,4 +45,4 @@ def test_medians_stay_as_they_are(medians: Summary) -> None:
 
 def test_without_a_baseline_there_is_no_speedup() -> None:
     (row,) = divided(summarize(cell("2n1g", SPEEDS["2n1g"]), of_medians=True), {SPEC.framework: "mean/mean"}).rows
-    assert (row.speed, row.speedup, row.efficiency) == (180.0, None, None)
+    assert (row.value, row.speedup, row.efficiency) == (180.0, None, None)

@@ -1,8 +1,9 @@
 """The PyTorch trainer compared with a plain DistributedDataParallel script (plain_ddp.py) on this machine.
 
-    python benchmarks/trainer.py [--gpus 1,2,4,8] [--dtype fp16] [--batch-size 256] [--rounds 3]
-                                 [--ours "--cuda-graphs"] [--plain "--compile"]
-    python benchmarks/trainer.py --device cpu --gpus 1,2 --dtype fp32 --batch-size 4 --image-size 64 --steps 8 --warmup-steps 3
+    python benchmarks/plain_ddp_ratio.py [--gpus 1,2,4,8] [--dtype fp16] [--batch-size 256] [--rounds 3]
+                                         [--ours "--cuda-graphs"] [--plain "--compile"]
+    python benchmarks/plain_ddp_ratio.py --device cpu --gpus 1,2 --dtype fp32 --batch-size 4 --image-size 64 --steps 8 \
+                                         --warmup-steps 3
 
 Needs PyTorch and nothing else. Both run under torchrun with the same type, batch size per GPU and steps; --ours and --plain
 pass further arguments to each. The two alternate, because a warm GPU is slower than an idle one. The output has medians in
