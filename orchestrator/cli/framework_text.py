@@ -43,11 +43,19 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     yield f"  launch    {framework.launch.replace('_', ' ')}: {', '.join(file.path for file in framework.files)}"
     yield f"  payload   {', '.join(sorted(folder.payload))}"
     nodes = "the first node" if log.nodes == "first" else "every node"
-    yield f"  log       {', '.join(log.files)} of {nodes}; a rate in it is of scope {log.scope}"
+    scope = f"; a rate in it is of scope {log.scope}" if framework.measure.has_samples else ""
+    yield f"  log       {', '.join(log.files)} of {nodes}{scope}"
     for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing))):
         yield f"            {pattern}"
     for name, rule in framework.published.get("rules", {}).items():
         yield f"  published rule {name}: {rule['title']}"
+    if log.metrics:
+        yield "  metrics"
+    width = max((len(metric.name) for metric in log.metrics), default=0)
+    for metric in log.metrics:
+        keys = f" by {', '.join(metric.key_columns)}" if metric.key_columns else ""
+        what = f": {metric.help}" if metric.help else ""
+        yield f"    {metric.name:{width}}  {metric.unit}{keys}, {metric.better} is better{what}"
     if framework.options:
         yield "  options"
     width = max((len(name) for name in framework.options), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -29,7 +30,7 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     Cells of equal specs are in one table: that of the newest one, because a series names only what differs within its bench.
     """
     newest = {cell.spec: cell.series for cell in cells}
-    for series in sorted(set(newest.values())):
+    for series in sorted(set(newest.values()), key=_in_order):
         rows = sorted((cell for cell in cells if newest[cell.spec] == series), key=lambda cell: (len(cell.shape), cell.shape))
         unit = "" if rows[0].metric == SPEED else f", {rows[0].unit}"
         console.print(Text(one_line(f"{series}{unit}"), style="bold"))
@@ -37,6 +38,12 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
         )
         console.print()
+
+
+def _in_order(series: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts series with the numbers in them by size."""
+    words = re.split("([0-9]+)", series)
+    return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 
 
 def document(cells: Sequence[PastCell], whole: History) -> str:

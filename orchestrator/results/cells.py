@@ -66,7 +66,7 @@ class Cell:
     @property
     def is_speed_of_training(self) -> bool:
         """Whether its numbers are samples/s of a training, which has steps."""
-        return self.metric is SAMPLES_PER_S
+        return self.metric.name == SAMPLES_PER_S.name
 
     @property
     def values(self) -> list[float]:

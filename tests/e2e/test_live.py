@@ -101,7 +101,7 @@ def test_an_unfit_node_is_named_with_the_remedy_before_anything_starts(controlle
     check = controller.orch("check", "-f", "simulated", "--hosts", str(broken))
     assert check.code == 3 and "/no/such/python" in check.out, check
     bench = controller.orch("bench", *QUICK, "--nodes", "4", "--hosts", str(broken))
-    assert bench.code == 1 and "orch: node3: simulated: expected simulated importable" in bench.err, bench
+    assert bench.code == 1 and "orch: node3: simulated: expected the probe of simulated to run" in bench.err, bench
     assert "set vars.python of this host in the inventory" in bench.err
     assert judge.ours(controller.lab) == [] and not list(controller.project.glob("runs/*/*/manifest.json"))
 

@@ -1,7 +1,7 @@
 """Folders for programs that measure a machine: what their patterns read in real output, and how their launch scripts end.
 
-Lines are from published logs of these programs, in the formats of several versions. Where a program needs hardware that is not
-here, a stand-in prints its output; what reads it is the real thing.
+Lines are from logs of these programs that users have published, and where there are none, composed from the programs' own
+format strings. Where a program needs hardware that is not here, a stand-in prints its output; what reads it is the real thing.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from orchestrator.results.links.collectives import (
 )
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
+from orchestrator.results.values import Expected, values_of
 from tests.support.ranks import ranks
 from tests.support.run_folders import build
 from tests.support.trainers import ROOT, needs, torchrun
@@ -315,3 +316,18 @@ def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> Non
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, in_place=False) is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, collective="broadcast") is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, device="cpu") is None
+
+
+def test_numbers_are_those_that_nccl_tests_prints_for_the_same_times() -> None:
+    """Of a log of all_reduce_perf with two ranks: its printed bandwidths, to the digits that it prints."""
+    nccl_tests = open_framework("nccl_tests").framework
+    lines = parse((Path(nccl_tests.folder) / "sample.log").read_bytes(), nccl_tests.log).readings
+    theirs = {(value.metric, value.key[0]): value.number
+              for value in values_of(nccl_tests.log.metrics, {("node1", "node.out"): lines}, Expected(1, 2))}  # fmt: skip
+    sizes = sorted({size for _, size in theirs})
+    assert len(sizes) == 4
+    for form, suffix in ((False, ""), (True, "_in_place")):
+        for size in sizes:
+            point = CollectivePoint("allreduce", int(size), form, theirs[f"time{suffix}", size] / 1e6, 20)
+            assert algorithm_bandwidth(point) == pytest.approx(theirs[f"algbw{suffix}", size], abs=0.0051)
+            assert bus_bandwidth(point, world_size=2) == pytest.approx(theirs[f"busbw{suffix}", size], abs=0.0051)
