@@ -138,6 +138,9 @@ def check(
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")
     ] = None,
+    bench: Annotated[
+        str, typer.Option("--bench", metavar="BENCH", help="Apply the patterns to a log that this bench has collected.")
+    ] = "",
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -145,10 +148,13 @@ def check(
 
     Exits with 2 for a fault, and with 4 if the patterns find no number in the log.
     """
-    from orchestrator.cli.framework_check import Checked, checked, lines
-    from orchestrator.errors import DataError, Faults
+    from orchestrator.cli.framework_check import Checked, checked, collected_log, lines
+    from orchestrator.errors import ConfigError, DataError, Faults
 
-    results: list[Checked] = [checked(path, log) for path in _paths(name, template_bases(templates))]
+    if log and bench:
+        raise ConfigError("expected one of --log and --bench, got both", where="--bench")
+    paths = _paths(name, template_bases(templates))
+    results: list[Checked] = [checked(path, collected_log(bench, path) if bench else log) for path in paths]
     if as_json:
         documents = [result.document() for result in results]
         print_json(documents[0] if name else documents)

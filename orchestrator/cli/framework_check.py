@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.published.folders import rule_notes, table_faults
-from orchestrator.errors import ConfigError, Faults, OrchError
+from orchestrator.cli.options import find_bench
+from orchestrator.errors import ConfigError, DataError, Faults, OrchError
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
 from orchestrator.plan.folders import FrameworkFolder, read_folder
 from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
+from orchestrator.record.evidence import log_bytes
+from orchestrator.record.manifest import read_manifest
 from orchestrator.report.text import one_line, visible
 
 __all__ = ["Checked", "checked", "lines"]
@@ -65,8 +70,11 @@ def _log_document(log: LogMatches, path: str) -> dict[str, Any]:
     }
 
 
-def checked(path: Path, log: Path | None) -> Checked:
-    """Check a folder; ``log`` is read in place of its sample. Raise ConfigError if the log cannot be read."""
+def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
+    """Check a folder; ``log``, a file or its content and name, is read in place of its sample.
+
+    Raise ConfigError if the file cannot be read.
+    """
     data, log_path = _log(path, log)
     try:
         folder = read_folder(path)
@@ -95,11 +103,33 @@ def checked(path: Path, log: Path | None) -> Checked:
     return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes)
 
 
+def collected_log(name: str, path: Path) -> tuple[bytes, str]:
+    """Return the content of a collected log that ``log.files`` of a folder names, without secret values, and its path.
+
+    It is the first one of the newest run that has any.
+
+    Raise ConfigError if the bench has none, or the folder has a fault.
+    """
+    globs = read_folder(path).framework.log.files
+    bench = find_bench(name)
+    for run in reversed(list(bench.runs())):
+        with suppress(DataError, OSError):
+            manifest = read_manifest(run)
+            for host in manifest.hosts if manifest.framework == path.name else ():
+                for log in sorted(run.logs(host)):
+                    if any(fnmatchcase(log.name, glob) for glob in globs):
+                        return log_bytes(run, host, log.name), str(log)
+    hint = "orch collect fetches the logs of its runs"
+    raise ConfigError(f"expected collected logs of {path.name} like {', '.join(globs)}, found none", where=name, hint=hint)
+
+
 def _templates(path: Path) -> dict[str, str]:
     return {file.name: file.read_text("utf-8", "replace") for file in sorted(path.glob("*.j2"))}
 
 
-def _log(path: Path, log: Path | None) -> tuple[bytes | None, str]:
+def _log(path: Path, log: Path | tuple[bytes, str] | None) -> tuple[bytes | None, str]:
+    if isinstance(log, tuple):
+        return log
     source = log or path / _SAMPLE
     if not log and not source.is_file():
         return None, ""

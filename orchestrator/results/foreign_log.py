@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.errors import DataError
+from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explained
+from orchestrator.results.values import Expected, values_of
 
 __all__ = ["by_grammar", "grammar_note"]
 
@@ -29,6 +32,8 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
     try:
         parsed = parse(log, grammar)
+        if not framework.measure.has_samples:
+            return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
             raise _unmatched(framework, parsed, result.run_id, log)
         printed = [sample.step for sample in parsed.samples]
@@ -41,12 +46,28 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
     except DataError as error:
         error.run_id = result.run_id
-        return replace(result, spec=spec, error=error)
+        return replace(result, spec=spec, error=error, measure=framework.measure, metrics=_metrics(framework))
     return replace(result, spec=spec, state="finished", throughput=measured, qualifications=parsed.warnings)
+
+
+def _metrics(framework: Framework) -> tuple[Metric, ...]:
+    return (SAMPLES_PER_S, *framework.log.metrics) if framework.measure.has_samples else framework.log.metrics
+
+
+def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
+    """Return a run with the values of the metrics that a folder without training declares. Raises DataError if it has none."""
+    metrics = framework.log.metrics
+    values = values_of(metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size))
+    read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
+    if not values:
+        raise _unmatched(framework, parsed, result.run_id, log)
+    return replace(read, state="finished", metric_values=values, qualifications=parsed.warnings)
 
 
 def grammar_note(framework: Framework) -> str:
     """Return the note that says how these logs were read."""
+    if not framework.measure.has_samples:
+        return f"read with log: of {framework.name}"
     warmup_steps = framework.default("warmup_steps", "cuda")[0]
     return (
         f"read with log: of {framework.name}; the window begins after {warmup_steps} steps and ends with the last line of a log"
@@ -54,9 +75,10 @@ def grammar_note(framework: Framework) -> str:
 
 
 def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
-    patterns = {f"log.patterns[{number}]": pattern for number, pattern in enumerate(framework.log.patterns)}
+    kind, texts = ("patterns", framework.log.patterns) if framework.log.patterns else ("readings", framework.log.readings)
+    patterns = {f"log.{kind}[{number}]": pattern for number, pattern in enumerate(texts)}
     text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
-    return DataError(
-        f"expected lines with steps, found 0; {detail}", kind="log_unmatched", hint=f"correct {' or '.join(patterns)}"
-    )
+    noun = "steps" if framework.log.patterns else "results"
+    hint = f"correct {' or '.join(patterns)}"
+    return DataError(f"expected lines with {noun}, found 0; {detail}", kind="log_unmatched", hint=hint)

@@ -13,6 +13,8 @@ from orchestrator import yamlfile
 from orchestrator.inventory.json_schema import json_schema as inventory_schema
 from orchestrator.inventory.schema import TOP_KEYS
 from orchestrator.plan.folders import frameworks
+from tests.results.test_measures import FOLDER, made_bench
+from tests.support import commands
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
 from tests.support.own_folders import RULE, TABLES, WHOLE, folder_of
@@ -191,3 +193,22 @@ def test_the_schema_of_a_run_file_has_its_keys(project: Project) -> None:
 
 def test_a_file_without_a_schema_is_refused(project: Project) -> None:
     assert "'framework', 'inventory', 'published', 'run'" in project.orch("schema", "cluster").stderr
+
+
+def test_the_patterns_are_tried_on_a_log_that_a_bench_has_collected(tmp_path: Path) -> None:
+    bench = made_bench(tmp_path, "b1", [["0.5", "0.7"]])
+    target = tmp_path / "templates" / "pinger"
+    target.mkdir(parents=True)
+    (target / "framework.yaml").write_text(FOLDER.format(model="ping").replace("[node.out]", "[rank-0.out]"))
+    (target / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ spec.steps }}\n")
+    for run in bench.runs():  # the builder names another folder
+        content = run.manifest_content()
+        run.update_manifest(framework={**content["framework"], "name": "pinger"})
+    environment = {"ORCH_PROJECT": str(tmp_path)}
+    done = commands.orch(tmp_path, "framework", "check", "pinger", "--bench", "b1", environment=environment)
+    assert done.returncode == 0, done
+    assert "rank-0.out: " in done.stdout and "metric time_s: 2 values, the first is 0.5 s at to=0" in done.stdout
+    both = commands.orch(tmp_path, "framework", "check", "pinger", "--bench", "b1", "--log", "x", environment=environment)
+    assert both.returncode == 2 and "expected one of --log and --bench, got both" in both.stderr
+    none = commands.orch(tmp_path, "framework", "check", "pytorch", "--bench", "b1", environment=environment)
+    assert none.returncode == 2 and "expected collected logs of pytorch like rank-0.out, found none" in none.stderr

@@ -218,3 +218,20 @@ def test_a_bench_of_it_plans_no_baseline_and_may_end_by_intervals(templates: Pat
     done = orch(tmp_path, *words, "--dry-run", "--json")
     assert {run["spec"]["nodes"] for run in json.loads(done.stdout)} == {2}, done.stderr
     assert orch(tmp_path, *words, "--until-ci", "1%", "--dry-run", "--json").returncode == 0
+
+
+def test_logs_of_another_tool_are_read_by_the_metrics_of_a_folder(templates: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs" / "1n1g"
+    logs.mkdir(parents=True)
+    for number, time in enumerate(("0.50", "0.52", "0.51"), start=1):
+        (logs / f"ping_b1_fp32_{number}.log").write_text(f"ping to=3 time_s={time}\n")
+    words = ("summarize", "--from-logs", str(tmp_path / "logs"), "-f", "pinger", "--templates", str(templates), "--json")
+    done = orch(tmp_path, *words)
+    assert done.returncode == 0, done
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["metric"], row["key"], row["n"], row["median"]) == ("time_s", {"to": 3}, 3, 0.51)
+    (logs / "ping_b1_fp32_3.log").write_text("ping to=3 took=0.5\n")
+    done = orch(tmp_path, *words)
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["n"], row["failed"]) == (2, 1)
+    assert "expected lines with results, found 0; log.readings[0] comes nearest" in row["failures"][0]

@@ -35,7 +35,7 @@ __all__ = ["by_rule", "summary_of_tree"]
 _MAX_LOG_BYTES = 1 << 30
 _NAMED = 5
 _CASE = re.compile(r"([1-9][0-9]{0,4})n([1-9][0-9]{0,4})g", re.ASCII)
-_LOG = re.compile(r"(?P<model>[A-Za-z0-9.+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log")
+_LOG = re.compile(r"(?P<model>[A-Za-z0-9._+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
     Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
     rule = rule_of(framework, name) if framework.published or name else None
-    if rule is None and not framework.measure.has_samples:
+    if rule is None and not (framework.measure.has_samples or framework.log.metrics):
         raise ConfigError(f"{framework.name} measures {framework.measure.noun}, not the speed of training", where="--framework")
     if images is None:
         folder = Path(framework.folder)
@@ -192,7 +192,7 @@ def _spec(log: _Log, framework: Framework, warmup_steps: int, steps: int) -> Run
         device="cuda",
         batch_size=log.case.batch_size,
         dtype=log.dtype,
-        loader="unstated",
+        loader="unstated" if framework.measure.has_samples else framework.loaders[0],
         steps=steps,
         warmup_steps=warmup_steps,
         timeout_s=0.0,
