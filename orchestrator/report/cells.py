@@ -10,6 +10,7 @@ from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED, Entry, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import median
 from orchestrator.results.planned import Counts
 from orchestrator.results.series import Group
 from orchestrator.results.summary import Row, Summary
@@ -20,6 +21,7 @@ __all__ = [
     "case",
     "cells",
     "cells_by_name",
+    "details",
     "hardware_lines",
     "lacking",
     "number",
@@ -28,6 +30,7 @@ __all__ = [
     "scaling_table",
     "series_tables",
     "sheet_tables",
+    "step_percentiles",
     "title",
 ]
 
@@ -163,6 +166,29 @@ def cells_by_name(row: Row) -> dict[str, str]:
     if row.metric == SPEED:
         return by_name
     return {_OF_ANY_METRIC.get(name, name): text for name, text in by_name.items() if name not in _OF_STEPS}
+
+
+def step_percentiles(row: Row) -> tuple[float, float, float] | None:
+    """Return the 50th, 90th and 99th percentile of the step times of a row (s), each the median over its repeats; None without
+    step times."""
+    times = [repeat.step_times for repeat in row.repeats if repeat.step_times]
+    if not times:
+        return None
+    p50, p90, p99 = (median(values) for values in zip(*((each.p50_s, each.p90_s, each.p99_s) for each in times), strict=True))
+    return p50, p90, p99
+
+
+def details(row: Row) -> str:
+    """Return what a table has no room for: the deviation of the repeats, step times and the speed of a rank."""
+    words = [] if row.deviation is None else [f"standard deviation {number(row.deviation)} {row.unit}"]
+    if percentiles := step_percentiles(row):
+        shown = ", ".join(
+            f"{name} {number(1e3 * seconds)}" for name, seconds in zip(("p50", "p90", "p99"), percentiles, strict=True)
+        )
+        words.append(f"step time in ms {shown}")
+    if row.per_rank is not None and row.world_size > 1:
+        words.append(f"{number(row.per_rank)} {row.unit} per rank")
+    return "; ".join(words)
 
 
 def case(row: Row) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
+from orchestrator.report.cells import step_percentiles
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import Entry, Row, Sheet
@@ -23,7 +24,8 @@ _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
     "n", "planned", "failed", "interrupted", "running", "never_run",
     "metric", "unit", "better", "primary", "key", "average", "median", "minimum", "maximum", "deviation", "value", "interval",
-    "speedup", "speedup_interval", "efficiency", "efficiency_interval", "step_s", "per_rank",
+    "speedup", "speedup_interval", "efficiency", "efficiency_interval", "step_s",
+    "step_p50_s", "step_p90_s", "step_p99_s", "per_rank", "repeats",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
@@ -58,6 +60,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_GRID = Grid("", (), ((),))
 _OPTION = "options."
 _KEY = "key."
+_PERCENTILES = ("step_p50_s", "step_p90_s", "step_p99_s")
 
 
 def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
@@ -89,6 +92,11 @@ def _field(row: Entry, name: str) -> str:
     if name.startswith(_OPTION):
         option = row.options.get(name.removeprefix(_OPTION))
         return "" if option is None else _text(str(option))
+    if name in _PERCENTILES:
+        percentiles = step_percentiles(row) if isinstance(row, Row) else None
+        return f"{percentiles[_PERCENTILES.index(name)]:.6g}" if percentiles else ""
+    if name == "repeats" and isinstance(row, Row):
+        return _text("; ".join(f"{repeat.value:.6g}" for repeat in row.repeats))
     if name.startswith(_KEY):
         return _text(str(row.key.get(name.removeprefix(_KEY), ""))) if isinstance(row, Row) else ""
     value = getattr(row, name)

@@ -22,7 +22,7 @@ from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
 from orchestrator.report import explain as explanations
-from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, series_tables, sheet_tables
+from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
 from orchestrator.report.html import charts, metric_charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import drawing
@@ -100,6 +100,7 @@ def render(
             parts=charts.PARTS,
             placed=_placements(account.placed),
             variants=_VARIANTS,
+            details=details,
         )
     )
 
