@@ -67,8 +67,8 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries expectations foreign_log grids hardware links/collectives numbers/intervals numbers/peaks "
-        "numbers/physics numbers/rounding numbers/throughput planned read series summary tally"
+        "account bench entries expectations foreign_log grids hardware links/collectives measured numbers/intervals "
+        "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
 }
 # Packages that have no effects, and the modules in them that open files.

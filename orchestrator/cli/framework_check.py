@@ -19,6 +19,7 @@ from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
 from orchestrator.record.evidence import log_bytes
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.text import one_line, visible
+from orchestrator.results.values import Expected, values_of
 
 __all__ = ["Checked", "checked", "lines"]
 
@@ -82,7 +83,7 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         errors = error.errors if isinstance(error, Faults) else (error,)
         return Checked(path, (*errors, *syntax_errors(_templates(path), str(path)), *table_faults(path)))
     tried = tuple(trials(folder))
-    faults = [*syntax_errors(folder.sources, str(path))]
+    faults: list[OrchError] = [*syntax_errors(folder.sources, str(path))]
     places = {fault.where for fault in faults}
     for trial in tried:
         if trial.error and trial.error.where not in places:
@@ -99,8 +100,20 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
     if tried and all(trial.refused for trial in tried):
         faults.append(ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path)))
     read = matches(data, folder.framework.log) if data is not None else None
+    faults += _metric_faults(folder, read, log_path)
     notes = (*_notes(folder, read, log_path), *(rule_notes(folder.framework, data, log_path) if data is not None else ()))
     return Checked(path, (*faults, *table_faults(path)), tried, len(scripts), log_path, read, notes)
+
+
+def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> list[OrchError]:
+    """Return the error that metrics would give a run with this log: a value that is no number, or two for one key."""
+    try:
+        if log:
+            values_of(folder.framework.log.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1))
+    except DataError as error:
+        # How many ranks or nodes a single log is of is not known.
+        return [error] if error.kind == "log_unmatched" else []
+    return []
 
 
 def collected_log(name: str, path: Path) -> tuple[bytes, str]:

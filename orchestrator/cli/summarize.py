@@ -116,7 +116,8 @@ def summarize(
             _print_reference(summary, bases, console)
         if from_logs:
             _print_result(summary)
-    not_met = [error for judgement in summary.expected if (error := judgement.error())]
+    is_export = form not in (*_FOR_PEOPLE, "json")
+    not_met = [] if is_export else [error for judgement in summary.expected if (error := judgement.error())]
     if damaged or not_met:
         from orchestrator.errors import Faults
 

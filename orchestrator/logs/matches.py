@@ -44,7 +44,7 @@ class PatternMatches:
 
 @dataclass(frozen=True, slots=True)
 class MetricMatches:
-    """The values of a metric in a log: how many lines have one, and the first of them with its key, as they are printed."""
+    """The values of a metric in a log: how many lines have one, and the first of them in ``unit``, with its key."""
 
     name: str
     unit: str
@@ -99,7 +99,9 @@ def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]]) -> MetricM
     if not lines:
         return MetricMatches(metric.name, metric.unit, 0)
     key = {name: lines[0].get(name, "") for name in metric.keys}
-    return MetricMatches(metric.name, metric.unit, len(lines), lines[0][metric.group], key)
+    text = lines[0][metric.group]
+    first = f"{float(text) * metric.factor:g}" if _is_number(metric.name, text) else text
+    return MetricMatches(metric.name, metric.unit, len(lines), first, key)
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:

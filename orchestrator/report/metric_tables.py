@@ -98,7 +98,8 @@ def _best(group: Group, rows: Sequence[Row]) -> list[str]:
     for place, alike in by_place.items():
         best = (min if alike[0].better == "lower" else max)(alike, key=lambda row: row.value or 0.0)
         at = " ".join(f"{name}={value}" for name, value in best.key.items())
-        lines.append(one_line(f"best {best.metric} {' '.join(place)}: {written(best.value or 0.0)} {best.unit} at {at}"))
+        named = [place[0], *(f"{name}={text}" for name, text in zip(group.columns, place[1:], strict=True) if text)]
+        lines.append(one_line(f"best {best.metric} {' '.join(named)}: {written(best.value or 0.0)} {best.unit} at {at}"))
     return lines
 
 

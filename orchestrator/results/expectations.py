@@ -53,16 +53,33 @@ def judged(expectations: Sequence[Expectation], rows: Sequence[Row]) -> tuple[Ju
         concerned = [row for row in rows if row.metric == expected.metric and _has(row, expected)]
         judgements += [_of_row(expected, row) for row in concerned]
         if not concerned:
-            metrics = ", ".join(dict.fromkeys(row.metric for row in rows)) or "none"
-            got = f"no such value; the metrics are {metrics}"
-            judgements.append(Judgement(str(expected), "", "", got, NOT_MET))
+            judgements.append(Judgement(str(expected), "", "", _nothing(expected, rows), NOT_MET))
     return tuple(judgements)
+
+
+def _nothing(expected: Expectation, rows: Sequence[Row]) -> str:
+    """Return why an expectation applies to no row: no such metric, or no row with one of its values."""
+    of_metric = [_values(row) for row in rows if row.metric == expected.metric]
+    if not of_metric:
+        return f"no such metric; the metrics are {', '.join(dict.fromkeys(row.metric for row in rows)) or 'none'}"
+    for name, value in expected.at.items():
+        present = dict.fromkeys(values[name] for values in of_metric if name in values)
+        if not present:
+            return f"no such value; nothing that was measured has a {name}"
+        if value not in present:
+            return f"no such value; {name} has {', '.join(present)}"
+    return "no such value; no configuration has all of these"
 
 
 def _has(row: Row, expected: Expectation) -> bool:
     """Return True if a row has all values that an expectation names."""
+    values = _values(row)
+    return all(values.get(name) == value for name, value in expected.at.items())
+
+
+def _values(row: Row) -> dict[str, str]:
     values = {**row.options, **{name: getattr(row, name) for name in _FIELDS}, **row.key}
-    return all(name in values and as_written(values[name]) == value for name, value in expected.at.items())
+    return {name: as_written(value) for name, value in values.items() if value is not None}
 
 
 def _of_row(expected: Expectation, row: Row) -> Judgement:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.errors import DataError
-from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.results.measured import metrics_of
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explained
@@ -46,12 +45,10 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
     except DataError as error:
         error.run_id = result.run_id
-        return replace(result, spec=spec, error=error, measure=framework.measure, metrics=_metrics(framework))
+        return replace(
+            result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
+        )
     return replace(result, spec=spec, state="finished", throughput=measured, qualifications=parsed.warnings)
-
-
-def _metrics(framework: Framework) -> tuple[Metric, ...]:
-    return (SAMPLES_PER_S, *framework.log.metrics) if framework.measure.has_samples else framework.log.metrics
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:

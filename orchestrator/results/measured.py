@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.logs import LogGrammar
 from orchestrator.logs.metrics import Metric, primary_of
-from orchestrator.plan import RunSpec
+from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.links import collectives
@@ -48,8 +49,8 @@ def measured_values(
     return values
 
 
-def metrics_of(planned: Manifest) -> tuple[Metric, ...]:
-    """Return what a run measures, as its folder or its kind of measurement declares it."""
-    if planned.measure.name == "collectives":
+def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
+    """Return what a run measures, as its kind of measurement and the log grammar of its folder declare it."""
+    if measure.name == "collectives":
         return collectives.METRICS
-    return (SAMPLES_PER_S, *planned.grammar.metrics) if planned.measure.has_samples else planned.grammar.metrics
+    return (SAMPLES_PER_S, *grammar.metrics) if measure.has_samples else grammar.metrics

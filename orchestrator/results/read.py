@@ -62,7 +62,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         "incomplete",
         facts=planned.facts,
         measure=planned.measure,
-        metrics=metrics_of(planned),
+        metrics=metrics_of(planned.measure, planned.grammar),
     )
     outcome = planned.outcome or RecordedOutcome("")
     again = RETRY if outcome.counts else RESUME
@@ -246,7 +246,10 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
     grammar = planned.grammar
     if not grammar.rank:
         # Of metrics of ranks or nodes, `values.values_of` has verified that all have one.
-        return [] if not planned.measure.has_samples else ["rank count not verified (the log has no rank lines: log.rank)"]
+        is_verified = grammar.metrics and all(metric.scope != "global" for metric in grammar.metrics)
+        if not planned.measure.has_samples and (is_verified or planned.spec.world_size == 1):
+            return []
+        return ["rank count not verified (the log has no rank lines: log.rank)"]
     patterns = grammar.rank_files or grammar.files
     world = planned.spec.world_size
     seen: dict[int, str] = {}

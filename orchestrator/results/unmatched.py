@@ -45,7 +45,7 @@ def verify_matched(
         raise _no_log(names, planned)
     files, logs = list(sampled), sampled.values()
     if not planned.measure.has_samples and not any(log.readings for log in logs):
-        expected = f"expected lines with {planned.measure.noun}, found 0"
+        expected = "expected lines with results, found 0"
         patterns = {f"log.readings[{number}]": pattern for number, pattern in enumerate(grammar.readings)}
         raise _unmatched(expected, patterns, run, files, planned)
     if planned.measure.has_samples and not samples:

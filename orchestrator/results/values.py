@@ -95,8 +95,7 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
                 raise _invalid(f"expected one line with {metric.name}{at}, got another", log, hint, "log_unmatched")
             numbers.append(_number(metric, line[metric.group], log))
     if metric.scope == "global":
-        # Programs whose ranks all print the values of the run print the same: those of the first log count.
-        sources = dict(list(sources.items())[:1])
+        sources = _of_run(metric, sources)
     combined: dict[Key, dict[str, float]] = {}
     for name, source in sources.items():
         for key, numbers in source.numbers.items():
@@ -109,6 +108,26 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
         else:
             values.append(Value(metric.name, key, COMBINED[metric.across or "last"](list(by_source.values()))))
     return values
+
+
+def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source]:
+    """Return the first of the logs with values of the whole run. Raises DataError if others print other values."""
+    first = dict(list(sources.items())[:1])
+    for name, source in first.items():
+        for other_name, other in sources.items():
+            for key, numbers in other.numbers.items():
+                if source.numbers.get(key) != numbers:
+                    got = " and ".join(
+                        f"{_shown(each.numbers.get(key))} in {place}" for place, each in ((name, source), (other_name, other))
+                    )
+                    message = f"expected the same {metric.name}{_at(metric, key)} in all logs, got {got}"
+                    hint = f"if each log is about a rank or a node, say scope: and across: under log.metrics.{metric.name}"
+                    raise _invalid(message, other.log, hint, "log_unmatched")
+    return first
+
+
+def _shown(numbers: Sequence[float] | None) -> str:
+    return ", ".join(f"{number:g}" for number in numbers[:3]) if numbers else "none"
 
 
 def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:

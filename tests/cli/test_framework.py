@@ -212,3 +212,23 @@ def test_the_patterns_are_tried_on_a_log_that_a_bench_has_collected(tmp_path: Pa
     assert both.returncode == 2 and "expected one of --log and --bench, got both" in both.stderr
     none = commands.orch(tmp_path, "framework", "check", "pytorch", "--bench", "b1", environment=environment)
     assert none.returncode == 2 and "expected collected logs of pytorch like rank-0.out, found none" in none.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ping to=1 time_s=1.2.3", "time_s '1.2.3' is not a number"),
+        ("ping to=0 time_s=0.5", "expected one line with time_s at to=0, got another"),
+    ],
+)
+def test_a_log_whose_metrics_would_fail_a_run_fails_the_check(tmp_path: Path, line: str, said: str) -> None:
+    target = tmp_path / "templates" / "pinger"
+    target.mkdir(parents=True)
+    (target / "framework.yaml").write_text(FOLDER.format(model="ping"))
+    (target / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ spec.steps }}\n")
+    environment = {"ORCH_PROJECT": str(tmp_path)}
+    (target / "sample.log").write_text("ping to=0 time_s=0.5\n")
+    assert commands.orch(tmp_path, "framework", "check", "pinger", environment=environment).returncode == 0
+    (target / "sample.log").write_text(f"ping to=0 time_s=0.5\n{line}\n")
+    done = commands.orch(tmp_path, "framework", "check", "pinger", environment=environment)
+    assert done.returncode == 4 and said in done.stderr, done

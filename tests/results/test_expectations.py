@@ -35,9 +35,23 @@ def test_a_bound_holds_for_the_value_and_its_interval(tmp_path: Path, text: str,
     assert [judgement.verdict for judgement in judged([expectation_of(text)], rows)] == verdicts
 
 
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("time >= 1", "no such metric; the metrics are time_s"),
+        ("time_s <= 25 to=7", "no such value; to has 0, 1"),
+        ("time_s <= 25 size=7", "no such value; nothing that was measured has a size"),
+    ],
+)
+def test_a_bound_that_applies_to_nothing_says_what_there_is(tmp_path: Path, text: str, got: str) -> None:
+    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES).runs()]).rows
+    (judgement,) = judged([expectation_of(text)], rows)
+    assert (judgement.verdict, judgement.got) == (NOT_MET, got)
+
+
 def test_what_nothing_was_measured_of_is_not_met_and_says_so(tmp_path: Path) -> None:
     (unmeasured,) = judged([expectation_of("busbw >= 3")], ())
-    assert str(unmeasured) == "expected busbw >= 3: not met, no such value; the metrics are none"
+    assert str(unmeasured) == "expected busbw >= 3: not met, no such metric; the metrics are none"
     rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", [[]]).runs()]).rows
     (failed,) = judged([expectation_of("time_s <= 3")], rows)
     assert (failed.verdict, failed.got) == (NOT_MET, "no number")

@@ -144,7 +144,7 @@ def test_each_key_is_a_row_and_a_run_without_lines_has_failed(bench: BenchDir) -
     assert first.value == pytest.approx((0.125 * 0.25) ** 0.5) and first.speedup is None
     assert "2 good repeats: interval unreliable below n=3" in first.qualifications
     assert "repeats spread over more than 5% of the median" in first.qualifications
-    assert "expected lines with metrics of its own, found 0" in first.failures[0]
+    assert "expected lines with results, found 0" in first.failures[0]
 
 
 def test_json_has_the_rows_as_its_schema_says(bench: BenchDir) -> None:
@@ -168,7 +168,7 @@ def test_a_bench_without_any_lines_says_why_there_is_no_number(tmp_path: Path, f
     made_bench(tmp_path, "b2", [[]])
     done = orch(tmp_path, "summarize", "b2", "--format", form)
     assert done.returncode == 4 and "Traceback" not in done.stderr
-    assert "expected lines with metrics of its own, found 0" in done.stdout.replace("\\", "")
+    assert "expected lines with results, found 0" in done.stdout.replace("\\", "")
 
 
 def test_csv_has_a_line_for_each_key(bench: BenchDir, tmp_path: Path) -> None:
@@ -218,6 +218,17 @@ def test_a_bench_of_it_plans_no_baseline_and_may_end_by_intervals(templates: Pat
     done = orch(tmp_path, *words, "--dry-run", "--json")
     assert {run["spec"]["nodes"] for run in json.loads(done.stdout)} == {2}, done.stderr
     assert orch(tmp_path, *words, "--until-ci", "1%", "--dry-run", "--json").returncode == 0
+
+
+def test_a_bound_on_a_metric_that_nothing_measures_is_refused_before_a_run(templates: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n")
+    words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", str(templates), "--dry-run", "--json")
+    assert orch(tmp_path, *words, "--expect", "time_s <= 3").returncode == 0
+    done = orch(tmp_path, *words, "--expect", "times <= 3")
+    assert (
+        done.returncode == 2
+        and "expected a bound on a metric of this bench, got 'times'. the metrics are time_s" in done.stderr
+    )
 
 
 def test_logs_of_another_tool_are_read_by_the_metrics_of_a_folder(templates: Path, tmp_path: Path) -> None:

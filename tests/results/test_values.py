@@ -72,6 +72,15 @@ def test_of_a_metric_of_the_run_the_first_log_counts() -> None:
     assert numbers(values_of([Metric("rate", "GB/s")], logs_of_ranks(["7", "7", "7", "7"]), TWO_NODES)) == {(): 7.0}
 
 
+@pytest.mark.parametrize("rates", [["7", "7", "7", "8"], ["7", "", "9", "7"]])
+def test_logs_that_print_different_values_of_the_run_are_about_something_else(rates: list[str]) -> None:
+    with pytest.raises(
+        DataError, match="expected the same rate in all logs, got 7 in node1/rank-0.out and [89] in node2/rank-"
+    ) as caught:
+        values_of([Metric("rate", "GB/s")], logs_of_ranks(rates), TWO_NODES)
+    assert caught.value.kind == "log_unmatched" and "scope: and across:" in caught.value.hint
+
+
 def test_a_second_line_is_an_error_unless_the_metric_says_what_becomes_of_several() -> None:
     by_log = {("node1", "node.out"): [{"rate": "1", "size": "8"}, {"rate": "2", "size": "8"}]}
     with pytest.raises(DataError, match="expected one line with rate at size=8, got another") as caught:
