@@ -114,7 +114,7 @@ def summarize(
             explanations.render(_explained(bench, summary, results), console)
         if against:
             _print_reference(summary, bases, console)
-        if from_logs:
+        if from_logs and summary.speeds():
             _print_result(summary)
     is_export = form not in (*_FOR_PEOPLE, "json")
     not_met = [] if is_export else [error for judgement in summary.expected if (error := judgement.error())]

@@ -54,6 +54,10 @@ log:
   # Try it on a log of the program: orch framework check {name} --log FILE
   patterns:
     - 'step +(?P<step>[0-9]+) +(?P<step_time_s>[0-9.]+) s/step'
+  # Other results, such as memory or a bandwidth by size: lines with groups of any name, and what the groups are. A program that
+  # does not train has measures: readings at the top, these two, and no patterns, loaders and batch size.
+  # readings: 'size=(?P<size>[0-9]+) rate=(?P<rate>[0-9.]+)'
+  # metrics: {{rate: {{unit: GB/s, better: higher, keys: [size]}}}}
 {rank}"""
 
 _NO_RANK = """\

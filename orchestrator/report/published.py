@@ -4,7 +4,7 @@ and DLPerf's result JSON."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console, Group
@@ -123,11 +123,11 @@ def check_document(
 
 
 def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the result in DLPerf's structure: by model, by case, then its four keys; null where a number does not exist.
+    """Return the speeds in DLPerf's structure: by model, by case, then its four keys; null where a number does not exist.
 
     With several series the model's name would not be unique, so the full names of the series are used.
     """
-    series = summary.by_series()
+    series = replace(summary, rows=summary.speeds()).by_series()
     document: dict[str, dict[str, dict[str, Any]]] = {}
     for name, rows in series.items():
         document[rows[0].model if len(series) == 1 else name] = {row.shape: _result(row) for row in rows}
