@@ -153,7 +153,7 @@ def test_settings_that_differ_are_columns_and_tell_lines_apart() -> None:
     found = one_table(summarize([replace(run, run_id=f"r{place}") for place, run in enumerate(cells)])).table
     assert found.columns[:4] == ("case", "depth", "size_bytes", "op") and found.keys == 4
     assert [row[:5] for row in found.rows] == [("1n2g", "8", "1024", "read", "8.00"), ("1n2g", "16", "1024", "read", "16.00")]
-    assert [line.split(":")[0] for line in found.head[:2]] == ["best busbw 1n2g 8", "best busbw 1n2g 16"]
+    assert [line.split(":")[0] for line in found.head[:2]] == ["best busbw 1n2g depth=8", "best busbw 1n2g depth=16"]
 
 
 def test_a_setting_or_a_key_with_the_name_of_a_column_keeps_its_values() -> None:
