@@ -75,7 +75,7 @@ def test_tables_with_and_without_numbers_are_valid(beside: Any) -> None:
     assert problems(document(summarize(runs("1n1g", [1.0, 2.0], spec=chosen)))) == []
     assert problems(document(summarize([]))) == []
     found = document(metrics())
-    assert problems(found) == [] and list(found["drifts"]) == ["busbw", "latency", "change"]
+    assert problems(found) == [] and list(found["drifts"]) == ["latency", "change"]
     latency = next(row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g")
     assert (latency["unit"], latency["better"], latency["key"], latency["speedup"]) == ("us", "lower", {}, 1.0)
     assert found["baselines"][latency["series"]]["value"] == pytest.approx(8.0)
