@@ -58,6 +58,10 @@ class LogGrammar:
         seconds = UNITS[self.units.get(name, "s")]
         return 1 / seconds if name in RATES else seconds
 
+    def by_key(self, kind: str) -> dict[str, str]:
+        """Return the patterns of ``patterns`` or ``readings`` by their keys in the folder, such as ``log.patterns[0]``."""
+        return {f"log.{kind}[{number}]": pattern for number, pattern in enumerate(getattr(self, kind))}
+
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
         """Return the grammar for a run with these options."""
         scopes = (table[options[name]] for name, table in self.scope_by.items() if options.get(name) in table)

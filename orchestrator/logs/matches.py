@@ -105,12 +105,8 @@ def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]]) -> MetricM
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
-    readers = {
-        f"log.patterns[{index}]": compiled(f"log.patterns[{index}]", pattern, ("step", *VALUES))
-        for index, pattern in enumerate(grammar.patterns)
-    }
-    others = {"log.rank": grammar.rank, "log.closing": grammar.closing}
-    others |= {f"log.readings[{index}]": pattern for index, pattern in enumerate(grammar.readings)}
+    readers = {key: compiled(key, pattern, ("step", *VALUES)) for key, pattern in grammar.by_key("patterns").items()}
+    others = {"log.rank": grammar.rank, "log.closing": grammar.closing, **grammar.by_key("readings")}
     for key, pattern in others.items():
         if pattern:
             readers[key] = compiled(key, pattern, None)

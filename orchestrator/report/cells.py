@@ -21,6 +21,8 @@ __all__ = [
     "case",
     "cells",
     "cells_by_name",
+    "comparison",
+    "count",
     "details",
     "hardware_lines",
     "lacking",
@@ -65,16 +67,10 @@ class Table:
     dropped: tuple[tuple[str, ...], ...] = ()
 
 
-def scaling_table(group: Group, summary: Summary) -> Table:
-    """Return the table of the speeds of training of a group; values that differ are columns after the case."""
-    return _table(group, summary)
-
-
 def series_tables(summary: Summary) -> tuple[Table, ...]:
     """Return one table per series of speeds of training, in the summary's order."""
-    speeds = summary.speeds()
-    groups = (Group(name, (), rows) for name, rows in summary.by_series().items() if rows[0] in speeds)
-    return tuple(_table(group, summary) for group in groups)
+    groups = (Group(name, (), rows) for name, rows in summary.of_training().by_series().items())
+    return tuple(scaling_table(group, summary) for group in groups)
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
@@ -111,7 +107,8 @@ def _shown(value: str | int | float | None) -> str:
     return one_line(str(value))
 
 
-def _table(group: Group, summary: Summary) -> Table:
+def scaling_table(group: Group, summary: Summary) -> Table:
+    """Return the table of the speeds of training of a group; values that differ are columns after the case."""
     footnotes: dict[str, int] = {}
     lines = []
     for row in group.rows:
@@ -139,10 +136,9 @@ def title(series: str, simulated: bool) -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row's cells for `COLUMNS`, without the notes. A row without a good run has dashes, never zeros."""
-    efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
     return (
         case(row),
-        f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n),
+        count(row),
         number(row.average),
         number(row.median),
         number(row.minimum),
@@ -151,10 +147,19 @@ def cells(row: Row) -> tuple[str, ...]:
         reach(row.interval),
         number(None if row.step_s is None else 1e3 * row.step_s),
         number(row.per_rank),
-        number(row.speedup),
-        reach(row.speedup_interval),
-        efficiency,
+        *comparison(row),
     )
+
+
+def comparison(row: Row) -> tuple[str, str, str]:
+    """Return the speedup of a row, its interval and its efficiency."""
+    efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
+    return number(row.speedup), reach(row.speedup_interval), efficiency
+
+
+def count(row: Row) -> str:
+    """Return the number of repeats with a number, and of those without: ``3 (1 failed)``."""
+    return f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n)
 
 
 def cells_by_name(row: Row) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.report.cells import COLUMNS, NOTHING, Table, case, hardware_lines, lacking, number, reach, title
+from orchestrator.report.cells import COLUMNS, NOTHING, Table, case, comparison, count, hardware_lines, number, reach, title
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.rounding import written
@@ -42,18 +42,16 @@ def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
     notes = _Footnotes()
     lines = []
     for row in rows:
-        efficiency = NOTHING if row.efficiency is None else f"{row.efficiency:.1%}"
-        comparison = (number(row.speedup), reach(row.speedup_interval), efficiency)
         lines.append(
             (
                 *_place(group, row),
                 one_line(row.metric),
                 one_line(row.unit),
-                _repeats(row),
+                count(row),
                 number(row.value),
                 reach(row.interval),
                 *map(number, (row.median, row.minimum, row.maximum)),
-                *(comparison if compared else ()),
+                *(comparison(row) if compared else ()),
                 notes.marks([row]),
             )
         )
@@ -84,7 +82,7 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
 def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row]) -> list[str]:
     rows = [by_metric.get(name) for name in metrics]
     texts = [text for row in rows for text in ((number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING))]
-    counts = dict.fromkeys(_repeats(row) for row in by_metric.values())
+    counts = dict.fromkeys(count(row) for row in by_metric.values())
     return [*texts, "; ".join(counts)]
 
 
@@ -127,10 +125,6 @@ def _distinct(kind: str, name: str, taken: Collection[str]) -> str:
 
 def _place(group: Group, row: Row) -> tuple[str, ...]:
     return (case(row), *(one_line(group.column(row, name)) for name in group.columns))
-
-
-def _repeats(row: Row) -> str:
-    return f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n)
 
 
 def _table(

@@ -4,7 +4,7 @@ and DLPerf's result JSON."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console, Group
@@ -127,7 +127,7 @@ def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
 
     With several series the model's name would not be unique, so the full names of the series are used.
     """
-    series = replace(summary, rows=summary.speeds()).by_series()
+    series = summary.of_training().by_series()
     document: dict[str, dict[str, dict[str, Any]]] = {}
     for name, rows in series.items():
         document[rows[0].model if len(series) == 1 else name] = {row.shape: _result(row) for row in rows}

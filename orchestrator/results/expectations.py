@@ -90,6 +90,5 @@ def _of_row(expected: Expectation, row: Row) -> Judgement:
         got += f" ({written(row.interval.low)} to {written(row.interval.high)})"
     if not expected.is_met_by(row.value):
         return Judgement(str(expected), row.series, row.shape, got, NOT_MET)
-    ends = (row.interval.low, row.interval.high) if row.interval else (row.value,)
-    is_certain = row.interval is not None and all(map(expected.is_met_by, ends))
+    is_certain = row.interval is not None and all(map(expected.is_met_by, (row.interval.low, row.interval.high)))
     return Judgement(str(expected), row.series, row.shape, got, MET if is_certain else NOT_CERTAIN)

@@ -72,8 +72,7 @@ def grammar_note(framework: Framework) -> str:
 
 
 def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
-    kind, texts = ("patterns", framework.log.patterns) if framework.log.patterns else ("readings", framework.log.readings)
-    patterns = {f"log.{kind}[{number}]": pattern for number, pattern in enumerate(texts)}
+    patterns = framework.log.by_key("patterns" if framework.log.patterns else "readings")
     text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
     noun = "steps" if framework.log.patterns else "results"

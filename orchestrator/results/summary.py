@@ -64,6 +64,10 @@ class Summary:
         """Return the rows that are speeds of training, in samples/s."""
         return tuple(row for row in self.rows if row.metric == SAMPLES_PER_S.name)
 
+    def of_training(self) -> Summary:
+        """Return the summary with no other rows than speeds of training."""
+        return replace(self, rows=self.speeds())
+
     def groups(self) -> tuple[Group, ...]:
         """Return the rows by the tables in which they are shown."""
         return grouped(self.rows)

@@ -46,13 +46,11 @@ def verify_matched(
     files, logs = list(sampled), sampled.values()
     if not planned.measure.has_samples and not any(log.readings for log in logs):
         expected = "expected lines with results, found 0"
-        patterns = {f"log.readings[{number}]": pattern for number, pattern in enumerate(grammar.readings)}
-        raise _unmatched(expected, patterns, run, files, planned)
+        raise _unmatched(expected, grammar.by_key("readings"), run, files, planned)
     if planned.measure.has_samples and not samples:
         expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
-        patterns = {f"log.patterns[{number}]": pattern for number, pattern in enumerate(grammar.patterns)}
         misread = next((log.misread for log in logs if log.misread), "")
-        raise _unmatched(expected, patterns, run, files, planned, misread)
+        raise _unmatched(expected, grammar.by_key("patterns"), run, files, planned, misread)
     if grammar.rank and not any(log.ranks for by_name in parsed.values() for log in by_name.values()):
         globs = grammar.rank_files or grammar.files
         places = [(host, name) for host, names in parsed.items() for name in names if _is_like(name, globs)]

@@ -10,7 +10,7 @@ import hashlib
 import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
 from typing import Any
@@ -116,7 +116,7 @@ def _title(summary: Summary) -> str:
 
 def _overview(summary: Summary) -> tuple[Table, ...]:
     """Return the tables of speeds that show several series next to each other."""
-    speeds = replace(summary, rows=summary.speeds())
+    speeds = summary.of_training()
     return tuple(table for table in tables(speeds) if len(table.columns) > len(COLUMNS))
 
 
@@ -166,7 +166,7 @@ def _environment() -> Environment:
 def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
     parts = []
     for number, (table, (name, rows)) in enumerate(
-        zip(series_tables(summary), replace(summary, rows=summary.speeds()).by_series().items(), strict=True), start=1
+        zip(series_tables(summary), summary.of_training().by_series().items(), strict=True), start=1
     ):
         matching = tuple(reference for reference in references if reference.series == name)
         of_cells = [_of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
