@@ -26,9 +26,9 @@ attention, or all of each layer."""
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The sizes of a decoder. ``width`` is that of a token between layers, ``head_width`` that of one head's queries, ``mlp`` the
-    hidden width of an MLP or of one expert, ``gated``: the MLP has a third matrix (SwiGLU). ``tied``: the output layer is the
-    embedding table. Of ``experts``, each token passes ``active_experts``."""
+    """The sizes of a decoder. ``width`` is that of a token between layers, ``head_width`` that of a head's queries, ``mlp`` the
+    hidden width of an MLP or of one expert, ``gated``: the MLP has a third matrix (SwiGLU). ``tied``: the output layer is
+    the embedding table. Of ``experts``, each token passes ``active_experts``."""
 
     layers: int
     width: int

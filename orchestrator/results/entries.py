@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.intervals import Interval
@@ -14,7 +14,7 @@ from orchestrator.results.numbers.intervals import Interval
 __all__ = ["SPEED", "Entry", "Row", "Sheet"]
 
 SPEED = SAMPLES_PER_S.name
-"""The metric of a training: throughput over the measured window."""
+"""The metric of most trainings: throughput over the measured window in samples/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class Row(Entry):
 
     loader: str
     batch_size: int
+    global_batch: int
     average: float | None
     median: float | None
     minimum: float | None
@@ -83,6 +84,11 @@ class Row(Entry):
     step_s: float | None
     per_rank: float | None
     repeats: tuple[Repeat, ...]
+
+    @property
+    def is_speed(self) -> bool:
+        """Whether it is a speed of training."""
+        return self.metric in SPEEDS
 
 
 @dataclass(frozen=True, slots=True)
