@@ -16,7 +16,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
 
-__all__ = ["RunSpec", "Skipped", "Step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
+__all__ = ["RunSpec", "Skipped", "Step", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
@@ -242,6 +242,11 @@ def _check_option(framework: Framework, name: str) -> None:
         )
 
 
+def default_step(framework: Framework, model: str, world_size: int) -> Step:
+    """Return what a step computes by the defaults of a folder on GPUs. Raises ConfigError like `resolve`."""
+    return _step(framework, _options(framework, "cuda", model, {}, {}, {}), world_size)
+
+
 def _step(framework: Framework, options: Mapping[str, Any], world_size: int) -> Step:
     """Return what a step computes. Raises ConfigError if copies of the model cannot be spread over the ranks."""
     names = framework.step
@@ -269,7 +274,7 @@ def _options(
 ) -> dict[str, Any]:
     for name in (*from_file, *sets):
         _check_option(framework, name)
-    of_model = framework.models[model].get("defaults", {}).get("options", {})
+    of_model = framework.models.get(model, {}).get("defaults", {}).get("options", {})
     values = {}
     for name, option in framework.options.items():
         if name in sets:

@@ -116,7 +116,7 @@ def scaling_table(group: Group, summary: Summary) -> Table:
         mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
         lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
-    head = (_baseline_line(group, summary), *hardware_lines(group.rows))
+    head = (_baseline_line(group, summary), *_tokens_lines(group.rows), *hardware_lines(group.rows))
     columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
     return Table(
         title=title(group.title, group.rows[0].simulated),
@@ -233,6 +233,12 @@ def _baseline_line(group: Group, summary: Summary) -> str:
         return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} {base.unit}{statistic}, n={base.n}"
     same = f"baseline {base.shape} of the same {', '.join(map(one_line, group.columns))}"
     return same if len(measured) == len(series) else f"{same}; without one, no speedup"
+
+
+def _tokens_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the line that says what the speeds of a language model count; none for a program without tokens."""
+    lengths = sorted({row.tokens for row in rows} - {0})
+    return [f"speeds in {rows[0].unit}, of sequences of {', '.join(map(str, lengths))} tokens"] if lengths else []
 
 
 def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

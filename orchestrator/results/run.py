@@ -74,14 +74,13 @@ class RunResult:
     @property
     def values(self) -> tuple[Value, ...]:
         """Its numbers, one for each metric and key; of a training, its speed first."""
-        return (*(Value(metric.name, (), speed) for metric, speed in self.speed), *self.metric_values)
+        speed = [Value(metric.name, (), self.speed) for metric in (self.measure.speed,) if metric and self.speed is not None]
+        return (*speed, *self.metric_values)
 
     @property
-    def speed(self) -> tuple[tuple[Metric, float], ...]:
-        """The metric that is its speed, and its value; empty without one."""
-        if self.throughput is None or self.measure.speed is None:
-            return ()
-        return ((self.measure.speed, self.throughput.samples_per_s * (self.spec.items if self.spec else 1)),)
+    def speed(self) -> float | None:
+        """Its throughput in the unit of its measure's speed; None without one."""
+        return self.throughput.samples_per_s * (self.spec.items if self.spec else 1) if self.throughput else None
 
     @property
     def is_good(self) -> bool:

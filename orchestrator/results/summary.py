@@ -127,7 +127,10 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     ]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    own_notes += [note for name, drift in drifts.items() for note in _drift_note(drift, of_medians, name)]
+    followers = {metric.name for cell in cells for metric in cell.measure.derived}
+    own_notes += [
+        note for name, drift in drifts.items() if name not in followers for note in _drift_note(drift, of_medians, name)
+    ]
     totals = {cell.metric.name: drifts[cell.metric.name].total for cell in cells if not cell.metric.key_columns}
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
 
@@ -227,6 +230,7 @@ def _row(
         loader=spec.loader,
         batch_size=spec.batch_size,
         global_batch=spec.global_batch,
+        tokens=spec.step.tokens,
         average=mean(values) if values else None,
         median=cell.median,
         minimum=min(values, default=None),
