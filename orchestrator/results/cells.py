@@ -110,6 +110,11 @@ class Cell:
 
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     values = {name: value for name, value in spec.as_dict().items() if name not in without}
+    if spec.follows and SHAPE[0] in without:  # with strong scaling, another shape has another value, and the same global batch
+        option = spec.follows.removeprefix("options.")
+        values["options"] = {name: value for name, value in spec.options.items() if name != option}
+        values["step"] = {**values.get("step", {}), "micro_batches": spec.global_batch}
+        values.pop("batch_size" if spec.follows == "batch_size" else "", None)
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.errors import ConfigError, DataError
+from orchestrator.errors import DataError
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
@@ -44,9 +44,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         else:
             later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
-        spec = replace(spec, step=default_step(framework, spec.model, spec.world_size))
+        spec = replace(spec, step=default_step(framework, spec.model))
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
-    except (ConfigError, DataError) as error:
+    except DataError as error:
         error.run_id = result.run_id
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
