@@ -55,7 +55,7 @@ DOORS = {
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "json_schema secrets values versions",
-    "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
+    "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line environment expectations folders framework measures payload placement published_schema "

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
-from orchestrator.logs import UNITS, LogGrammar
-from orchestrator.logs.metrics import metric_of
+from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.render import Plan
+from orchestrator.record.recorded_grammar import grammar_of
 from orchestrator.record.recorded_spec import spec_of
 from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
@@ -205,7 +205,7 @@ class Manifest:
                 simulated=program.get("simulated") is True,
                 caveat=str((program.get("caveats") or {}).get(spec.device, "")),
                 measure=MEASURES[program.get("measures", TRAINING)],
-                grammar=_grammar((content.get("reread") or program)["log"], spec),
+                grammar=grammar_of((content.get("reread") or program)["log"], spec),
                 payload=payload,
                 placement=placement,
                 facts=facts,
@@ -286,22 +286,6 @@ def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placeme
     if type(port) is not int:
         raise TypeError("placement.master_port")
     return Placement(slots, _text(written, "master_addr"), port, spec.world_size)
-
-
-def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
-    values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    if isinstance(values.get("readings"), str):  # written by an earlier version
-        values["readings"] = (values["readings"],) if values["readings"] else ()
-    values["metrics"] = tuple(map(metric_of, values.get("metrics", ())))
-    grammar = LogGrammar(**values).with_options(spec.options)
-    named = (*grammar.units.values(), *grammar.summed_over.values())
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.readings, *grammar.files, *grammar.patterns)
-    if not set(grammar.units.values()) <= set(UNITS):
-        raise ValueError("framework.log.units")
-    if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
-        raise TypeError("framework.log")
-    return grammar
 
 
 def _reread(value: Mapping[str, Any] | None, planned: str) -> str:

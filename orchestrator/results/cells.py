@@ -38,6 +38,7 @@ class Cell:
     """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric and key, by run id.
 
     ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
+    ``resolutions`` are those of the numbers, 0 where it is not known.
     """
 
     spec: RunSpec
@@ -47,6 +48,7 @@ class Cell:
     metric_key: Key = ()
     primary: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
+    resolutions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def good(self) -> list[RunResult]:
@@ -131,9 +133,11 @@ def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
     """Yield the cells of a spec: the primary metric first, then the others as they are declared, keys in order."""
     declared = {metric.name: metric for run in runs for metric in run.metrics}
     numbers: dict[tuple[str, Key], dict[str, float]] = {}
+    resolutions: dict[tuple[str, Key], dict[str, float]] = {}
     for run in runs:
         for value in run.values if run.is_good else ():
             numbers.setdefault((value.metric, value.key), {})[run.run_id] = value.number
+            resolutions.setdefault((value.metric, value.key), {})[run.run_id] = value.resolution
     primary = primary_of(list(declared.values())) or SAMPLES_PER_S
     simulated = runs[0].simulated
     if not any(name == primary.name for name, _ in numbers):
@@ -141,7 +145,8 @@ def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
     for metric in sorted(declared.values(), key=lambda metric: metric is not primary):
         keys = sorted((key for name, key in numbers if name == metric.name), key=lambda key: list(map(_rank, key)))
         for key in keys:
-            yield Cell(spec, simulated, runs, metric, key, metric is primary, numbers[metric.name, key])
+            of_runs = numbers[metric.name, key], resolutions[metric.name, key]
+            yield Cell(spec, simulated, runs, metric, key, metric is primary, *of_runs)
 
 
 def _rank(part: str | int) -> tuple[bool, int, str]:

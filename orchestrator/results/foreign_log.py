@@ -13,6 +13,7 @@ from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.results.measured import metrics_of
+from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explained
@@ -48,13 +49,17 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
         )
-    return replace(result, spec=spec, state="finished", throughput=measured, qualifications=parsed.warnings)
+    resolution = resolution_of_speed(parsed.samples, Terms.of(spec, grammar), measured, parsed.resolution)
+    read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
+    return replace(read, qualifications=parsed.warnings)
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
     """Return a run with the values of the metrics that a folder without training declares. Raises DataError if it has none."""
     metrics = framework.log.metrics
-    values = values_of(metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size))
+    values = values_of(
+        metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size, form=framework.log.numbers)
+    )
     read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
     if not values:
         raise _unmatched(framework, parsed, result.run_id, log)

@@ -36,8 +36,9 @@ class Lowered(NamedTuple):
 class RunResult:
     """The result of one run, derived from its evidence.
 
-    ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
-    ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of `steadiness.unsteady` for them.
+    ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its log prints numbers.
+    ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
+    ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides samples/s.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
@@ -53,6 +54,7 @@ class RunResult:
     simulated: bool
     state: str
     throughput: Throughput | None = None
+    resolution: float = 0.0
     error: OrchError | None = None
     qualifications: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class RunResult:
     @property
     def values(self) -> tuple[Value, ...]:
         """Its numbers, one for each metric and key; of a training, samples/s first."""
-        speed = (Value(SAMPLES_PER_S.name, (), self.throughput.samples_per_s),) if self.throughput else ()
+        speed = (Value(SAMPLES_PER_S.name, (), self.throughput.samples_per_s, self.resolution),) if self.throughput else ()
         return (*speed, *self.metric_values)
 
     @property

@@ -25,7 +25,7 @@ from orchestrator.results.hardware import (
 from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.qualifications import doubts_of, measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
@@ -116,8 +116,9 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
         base, drift = bases[id(cell)], drifts[cell.metric.name]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
-        qualifications = qualifications_of(cell, base, [*doubts.get(id(cell), ()), *doubts_at(cell)], typical)
-        row = _row(cell, series[id(cell)], differing, qualifications, typical_of(cell, drift), faster)
+        value = typical_of(cell, drift)
+        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
+        row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
