@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.compare import Comparison
+from orchestrator.cli.compare import nothing_compared
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.run_folders import build
@@ -112,9 +114,15 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Proje
     made("b", 0.5, repeats=0)
     for words in (("a", "b"), ("a", "b", "--by", "dtype=fp16,bf16")):
         done = project.orch("compare", *words)
-        assert (
-            done.returncode == 0 and "no configuration is in both benches" in done.stdout and "differences" not in done.stdout
-        )
+        assert "no configuration is in both benches" in done.stdout and "differences" not in done.stdout
+        assert done.returncode == 2 and "expected configurations that correspond, a" in done.stderr
+        assert "has 2n2g; b" in done.stderr and "has none. " in done.stderr
+
+
+def test_a_comparison_by_size_says_where_sizes_are_compared() -> None:
+    comparison = Comparison("a nodes=1", "a nodes=2", 0.02, (), ("1n2g",), ("2n2g",), (), ())
+    (error,) = nothing_compared(comparison, "nodes=1,2")
+    assert (error.exit_code, error.where) == (2, "--by nodes=1,2") and "orch summarize shows speedup" in error.hint
 
 
 def test_lines_of_rendered_files_that_differ_are_shown_harmless(project: Project, made: Made) -> None:
