@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.results.keys import in_order
 from orchestrator.results.numbers.drift import Placed
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
@@ -143,15 +144,10 @@ def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
     if not any(name == primary.name for name, _ in numbers):
         yield Cell(spec, simulated, runs, primary)
     for metric in sorted(declared.values(), key=lambda metric: metric is not primary):
-        keys = sorted((key for name, key in numbers if name == metric.name), key=lambda key: list(map(_rank, key)))
+        keys = in_order([key for name, key in numbers if name == metric.name])
         for key in keys:
             of_runs = numbers[metric.name, key], resolutions[metric.name, key]
             yield Cell(spec, simulated, runs, metric, key, metric is primary, *of_runs)
-
-
-def _rank(part: str | int) -> tuple[bool, int, str]:
-    """Return a key that sorts whole numbers by size, before texts."""
-    return isinstance(part, str), part if isinstance(part, int) else 0, str(part)
 
 
 def order(cell: Cell) -> tuple[Any, ...]:

@@ -54,8 +54,8 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench. ``typical`` is the geometric mean of its values, of which the change is the ratio, or their mean if
-    some are not above 0. Both it and the median are in the unit of the metric, None without values."""
+    """One cell in one bench. ``typical`` is the geometric mean of its values, of which the change is the ratio, or their mean
+    if some are not above 0. Both it and the median are in the unit of the metric, None without values."""
 
     n: int
     failed: int
