@@ -18,7 +18,7 @@ from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
-from orchestrator.results.expectations import Judgement, judged
+from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import (
     hardware,
 )
@@ -87,7 +87,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     what was expected."""
     missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
     judgements = judged(planned.expect, summary.rows)
-    notes = (*missing, *map(str, judgements), *summary.notes)
+    notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
     return replace(whole, skipped=planned.skipped, expected=judgements)
 
