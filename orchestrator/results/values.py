@@ -209,7 +209,8 @@ def _at(metric: Metric, key: Key) -> str:
 
 def _unread(group: str, text: str, log: Log) -> DataError:
     message = f"lines match, and in the first of them {group} {text[:_SHOWN]!r} is not a number"
-    hint = "let the group of the pattern match only what is a number, then: orch summarize --reread"
+    hint = "say under log: how numbers are printed (thousands, suffixes), or let the group match only what is one; "
+    hint += "then: orch summarize --reread"
     return _invalid(message, log, hint, "log_unmatched")
 
 
