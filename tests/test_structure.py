@@ -48,7 +48,7 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
-        "published/language published/language_doubts published/reference published/rules published/schema "
+        "published/language published/language_doubts published/nearest published/reference published/rules published/schema "
         "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpus judge load",
@@ -93,6 +93,7 @@ HOMES = {
         "plan/schema.py",
         "plan/published_schema.py",
         "plan/declaration.py",
+        "analysis/published/language_schema.py",
         "analysis/published/schema.py",
     ],
     "jinja2": ["plan/sandbox.py", "report/html"],

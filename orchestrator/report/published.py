@@ -73,15 +73,15 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
 
 
 def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> None:
-    """Print how many numbers of all tables follow from others, and name those that do not."""
+    """Print the numbers that do not follow from others, and of how many."""
     good = sum(number.agrees for check in checks for number in check.checks)
     count = sum(len(check.checks) for check in checks)
-    console.print(
-        f"{len(checks)} tables: {good} of {count} printed numbers follow from the other printed numbers", soft_wrap=True
-    )
     for check in checks:
-        for text in (*check.odd, *check.undeclared):
-            console.print(Text(f"  ≠ {check.table.name}: {one_line(text)}", style="yellow"), soft_wrap=True)
+        for number in check.checks:
+            if not number.agrees:
+                console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
+    tables = f"{len(checks)} table{'s' if len(checks) > 1 else ''}"
+    console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
 
 
 def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str], console: Console) -> None:

@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.analysis.published.language import FIGURES, FigureCheck, LanguageCheck, LanguageRecord
+from orchestrator.analysis.published.nearest import NearestRecord
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
 
-__all__ = ["language_document", "language_overview", "language_table"]
+__all__ = ["language_document", "language_overview", "language_table", "nearest_table", "nearest_text"]
 
 NOTHING = "–"
 _TITLES = {
@@ -31,6 +32,8 @@ _TITLES = {
 """Columns by figure; TFLOP/s are per GPU too."""
 _DROPPED = (("N",), ("samples/s",), ("tokens/step",), ("tokens/s",), ("batch",))
 """Columns that a narrow table drops, in this order."""
+
+_NEAREST = ("case", "ours", "published", "MFU %", "published MFU %", "ours/published")
 
 Doubts = Mapping[str, tuple[Finding, ...]]
 """The findings of one table by row."""
@@ -99,6 +102,45 @@ def language_document(checks: Sequence[LanguageCheck], doubts: Mapping[str, Doub
         }
         for check in checks
     ]
+
+
+def nearest_table(nearest: Sequence[NearestRecord], console: Console) -> None:
+    """Print each measured speed of a language model beside the nearest published row, and what differs below them."""
+    for series in dict.fromkeys(record.series for record in nearest):
+        of_series = [record for record in nearest if record.series == series]
+        title = f"{series}  beside the nearest published rows: tokens/s per GPU, MFU by orch's operations"
+        console.print(Text(one_line(title), style="bold"), soft_wrap=True)
+        rows = [
+            (
+                record.case,
+                _rounded(record.our_tokens_per_s, 1),
+                _rounded(record.published_tokens_per_s, 1),
+                _rounded(record.our_mfu, 2),
+                _rounded(record.published_mfu, 2),
+                _rounded(record.ratio, 2),
+            )
+            for record in of_series
+        ]
+        console.print(fitting(_NEAREST, rows, (), console, "orch summarize --json"))
+        for record in of_series:
+            console.print(Text(f"  · {one_line(_published_row(record))}"), soft_wrap=True)
+            for text in (*record.differences, *record.notes):
+                console.print(Text(f"      {one_line(text)}", style="dim"), soft_wrap=True)
+        console.print()
+
+
+def nearest_text(record: NearestRecord) -> str:
+    """Return a measured speed, the nearest published row, and what differs, as one line."""
+    mfu = f"MFU {_rounded(record.our_mfu, 2)} %, published {_rounded(record.published_mfu, 2)} %"
+    return f"{record.series}, {_published_row(record)}: {mfu}. {'; '.join((*record.differences, *record.notes))}"
+
+
+def _published_row(record: NearestRecord) -> str:
+    return f"{record.case} beside {record.record} ({record.source}, {record.table})"
+
+
+def _rounded(value: float | None, places: int) -> str:
+    return NOTHING if value is None else f"{value:.{places}f}"
 
 
 def _figure(record: LanguageRecord, what: str, check: FigureCheck | None) -> str:

@@ -4,7 +4,7 @@ Everything is exact: a figure is the decimal number that was printed, not the fl
 
 >>> cut, nearest = Printing(0, "cut"), Printing(2)
 >>> tokens_per_s = cut.bounds(61567)
->>> nearest.bounds(59.34).meets(tokens_per_s.times(Fraction(100 * 24_068_736_000, 8 * 312 * 10**12)))
+>>> nearest.bounds(59.34).meets(tokens_per_s.times(Fraction(100 * 24_058_460_160, 8 * 312 * 10**12)))
 True
 >>> cut.bounds(153).meets(Bounds(Fraction("152.9926"), Fraction("152.9993"), ends_below=True))
 False
@@ -50,9 +50,9 @@ class Printing:
     def bounds(self, printed: float) -> Bounds:
         """Return all numbers that are printed as ``printed``; ties to either side."""
         unit, figure = Fraction(1, 10**self.places), exact(printed)
-        return (
-            Bounds(figure, figure + unit, ends_below=True) if self.by == CUT else Bounds(figure - unit / 2, figure + unit / 2)
-        )
+        if self.by == CUT:
+            return Bounds(figure, figure + unit, ends_below=True)
+        return Bounds(figure - unit / 2, figure + unit / 2)
 
 
 def exact(printed: float) -> Fraction:
