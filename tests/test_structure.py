@@ -137,6 +137,8 @@ FRAMEWORKS = {
     "train_paddle": "paddle trainer paddle_ranks paddle_images loaders",
     "paddle_ranks": "paddle trainer",
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
+    "train_jax_lm": "jax numpy trainer jax_transformer",
+    "jax_transformer": "jax",
     "train_simulated": "simulated_meeting simulated_ring",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",
