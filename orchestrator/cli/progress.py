@@ -174,8 +174,8 @@ class _View:
     def _speed(self, result: RunResult) -> str:
         """Return the speed of a run over its window, as in the table, or its first metrics, or that it has none; without
         collected logs, that of its live log."""
-        if result.throughput:
-            return f", {number(result.throughput.samples_per_s)} samples/s"
+        if result.speed is not None and result.measure.speed:
+            return f", {number(result.speed)} {result.measure.speed.unit}"
         if result.values and not any(value.key for value in result.values):
             units = {metric.name: metric.unit for metric in result.metrics}
             shown = result.values[:_SHOWN_METRICS]

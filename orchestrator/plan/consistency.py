@@ -14,13 +14,13 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
 from orchestrator.logs.steps import SPEEDS
-from orchestrator.plan.framework import Option
 from orchestrator.plan.log_consistency import log_inconsistencies
-from orchestrator.plan.measures import MEASURES, TRAINING
+from orchestrator.plan.measures import MEASURES
+from orchestrator.plan.model_consistency import model_inconsistencies
 from orchestrator.plan.published_faults import published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
 
-__all__ = ["inconsistencies", "option_of"]
+__all__ = ["inconsistencies"]
 
 Fault = tuple[KeyPath, str, str]
 
@@ -35,6 +35,7 @@ def inconsistencies(file: FrameworkFile, templates: Collection[str], broken: Col
     yield from _defaults(file, broken)
     for name, option in file.options.items():
         yield from _option(name, option)
+    yield from model_inconsistencies(file, broken)
     yield from _tables(file, broken)
     yield from _files(file, templates, broken)
     yield from _probe(file.probe)
@@ -49,7 +50,7 @@ def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]
     kind = f"in a folder that measures {file.measures}"
     if ("measures",) in broken:
         return
-    if file.measures != TRAINING:
+    if not MEASURES[file.measures].has_samples:
         if not file.log.readings and _is_whole(("log", "readings"), broken):
             yield ("log", "readings"), f"expected the pattern of a line with a result {kind}, got nothing", ""
         elif file.measures == "readings" and not file.log.metrics and _is_whole(("log", "metrics"), broken):
@@ -107,18 +108,6 @@ _EXAMPLES = {
     "batch_size": "batch_size: 64", "dtype": "dtype: fp32", "loader": "loader: synthetic", "steps": "steps: 120",
     "warmup_steps": "warmup_steps: 20", "timeout_s": "timeout_s: 1800", "repeats": "repeats: 5",
 }  # fmt: skip
-
-
-def option_of(entry: OptionEntry) -> Option:
-    """Return the option that an entry declares."""
-    return Option(
-        type=entry.type,
-        default=entry.default,
-        help=entry.help,
-        choices=tuple(entry.choices),
-        minimum=entry.minimum,
-        device_default={str(device): value for device, value in entry.device_default.items()},
-    )
 
 
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -242,7 +231,7 @@ def _knob(
         for (value,) in rows:
             try:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                option_of(file.options[knob.option]).parse(knob.option, text)
+                file.options[knob.option].as_option().parse(knob.option, text)
             except ConfigError as error:
                 yield f"{knob.option}: {error.message}", ""
 

@@ -11,11 +11,11 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.values import KeyPath, Where, found, shown_key
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.metrics import Metric
-from orchestrator.plan.consistency import inconsistencies, option_of
-from orchestrator.plan.framework import ConfigFile, Framework, Knob
+from orchestrator.plan.consistency import inconsistencies
+from orchestrator.plan.framework import ConfigFile, Framework, Knob, StepOptions
 from orchestrator.plan.log_consistency import patterns_of
 from orchestrator.plan.measures import MEASURES
-from orchestrator.plan.schema import FrameworkFile, KnobEntry, LogEntry, MetricEntry
+from orchestrator.plan.schema import FrameworkFile, KnobEntry, LogEntry, MetricEntry, StepEntry
 from orchestrator.plan.schema_faults import described, key_path
 
 __all__ = ["declared"]
@@ -110,11 +110,12 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
         launch=file.launch,
         batch_size_is=file.batch_size_is,
         models={model: entry.model_dump(exclude_unset=True) for model, entry in file.models.items()},
+        step=_step_options(file.per_step) if file.per_step else None,
         dtypes={str(device): flags for device, flags in file.dtypes.items()},
         loaders=(fixed["loader"],) if "loader" in fixed else tuple(file.loaders),
         defaults={**file.defaults.model_dump(exclude_unset=True), **fixed},
         device_defaults={str(device): own.model_dump(exclude_unset=True) for device, own in file.device_defaults.items()},
-        options={key: option_of(option) for key, option in file.options.items()},
+        options={key: option.as_option() for key, option in file.options.items()},
         env=file.env,
         files=tuple(ConfigFile(entry.template, entry.path, entry.target, int(entry.mode, 8)) for entry in file.files),
         payload=tuple(file.payload),
@@ -132,6 +133,10 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
         tunes=tuple(map(_knob, file.tunes)),
         setup=tuple(file.setup),
     )
+
+
+def _step_options(entry: StepEntry) -> StepOptions:
+    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation)
 
 
 def _log_grammar(log: LogEntry) -> LogGrammar:

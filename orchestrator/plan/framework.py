@@ -15,8 +15,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
+from orchestrator.plan.transformer import Transformer, transformer_of
 
-__all__ = ["ConfigFile", "Framework", "Knob", "Option", "payload_digest", "payload_path", "run_path"]
+__all__ = ["ConfigFile", "Framework", "Knob", "Option", "StepOptions", "payload_digest", "payload_path", "run_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,16 @@ class ConfigFile:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOptions:
+    """The names of the options that say what a step of a language model computes, as the keys of ``per_step:`` in a folder."""
+
+    tokens: str
+    micro_batches: str = ""
+    shared_by: tuple[str, ...] = ()
+    recomputation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
     """The declaration of one framework folder. ``digest`` is the SHA-256 over the folder's files.
 
@@ -103,7 +114,8 @@ class Framework:
     ``dtype_reasons`` explains for each device why its table of types is short, ``caveats`` what qualifies every number that
     the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the parameters of `orch tune`,
     the most influential first. ``payload`` names the files, and folders such as ``models/``, that are sent to nodes as one set.
-    ``setup`` are lines of bash that run on every node before anything else of a run, in the same shell.
+    ``setup`` are lines of bash that run on every node before anything else of a run, in the same shell. ``step`` names the
+    options that say what a step of a language model computes.
     """
 
     name: str
@@ -134,6 +146,7 @@ class Framework:
     measures: str = TRAINING
     tunes: tuple[Knob, ...] = ()
     setup: tuple[str, ...] = ()
+    step: StepOptions | None = None
 
     @property
     def measure(self) -> Measure:
@@ -145,6 +158,11 @@ class Framework:
         """Whether its runs are compared with those of a single device."""
         return self.measure.has_samples or any(metric.speedup for metric in self.log.metrics)
 
+    def transformer(self, model: str) -> Transformer | None:
+        """Return the sizes of a language model; None for a model that is none."""
+        sizes = self.models[model].get("transformer")
+        return transformer_of(sizes) if sizes else None
+
     def launch_style(self, options: Mapping[str, Any]) -> str:
         """Return how a run with these options starts: ``every_node`` or ``first_node``."""
         return next((table[options[name]] for name, table in self.launch_by.items() if options[name] in table), self.launch)
@@ -155,11 +173,15 @@ class Framework:
         number = max(nproc if count == "gpus" else int(count) for count in counts)
         return tuple(range(first, first + number))
 
-    def default(self, key: str, device: str) -> tuple[Any, str]:
-        """Return the default value of ``key`` on ``device``, and its origin in words."""
+    def default(self, key: str, device: str, model: str = "") -> tuple[Any, str]:
+        """Return the default value of ``key`` on ``device`` for ``model``, and its origin in words. That of a device, which is
+        for rehearsals, comes before that of a model."""
         special = self.device_defaults.get(device, {})
         if key in special:
             return special[key], f"{self.name} default on {device}"
+        of_model = self.models.get(model, {}).get("defaults", {})
+        if key in of_model:
+            return of_model[key], f"{self.name} default for {model}"
         return self.defaults[key], f"{self.name} default"
 
     def dtype_flag(self, dtype: str, device: str) -> str:

@@ -14,7 +14,7 @@ from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import parse
 from orchestrator.logs.patterns import compiled
 from orchestrator.logs.steps import SPEEDS
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import OWN_METRICS
 from orchestrator.plan.schema import FrameworkFile, LogEntry, MetricEntry
 
 __all__ = ["log_inconsistencies", "patterns_of"]
@@ -77,9 +77,9 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     for name, metric in log.metrics.items():
         for key, message, hint in _metric(name, metric, by_pattern, groups, log):
             yield ("log", "metrics", name, *key), message, hint
-    if SAMPLES_PER_S.name in log.metrics:
-        hint = "the throughput of a training has this one, and is read from the steps of patterns"
-        yield ("log", "metrics", SAMPLES_PER_S.name), "expected another name", hint
+    for name in OWN_METRICS & set(log.metrics):
+        hint = "the throughput of a training, or what follows from it, has this one, and is read from the steps of patterns"
+        yield ("log", "metrics", name), "expected another name", hint
     if len(primary := [name for name, metric in log.metrics.items() if metric.primary]) > 1:
         yield ("log", "metrics", primary[1], "primary"), f"expected one primary metric, got {' and '.join(primary)}", ""
     of_metrics = {metric.group or name for name, metric in log.metrics.items()}

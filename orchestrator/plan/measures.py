@@ -1,7 +1,7 @@
 """The kinds of measurement that a framework folder may declare, and their properties, in one table.
 
->>> MEASURES["collectives"].has_samples, sorted(MEASURES["collectives"].fixed)
-(False, ['batch_size', 'loader'])
+>>> MEASURES["language_model"].speed.name, MEASURES["collectives"].has_samples, sorted(MEASURES["collectives"].fixed)
+('tokens_per_s', False, ['batch_size', 'loader'])
 """
 
 from __future__ import annotations
@@ -12,40 +12,66 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric
 
-__all__ = ["MEASURES", "SAMPLES_PER_S", "TRAINING", "Measure"]
+__all__ = ["LANGUAGE_MODEL", "MEASURES", "OWN_METRICS", "SAMPLES_PER_S", "SPEEDS", "TOKENS_PER_S", "TRAINING", "Measure"]
 
-TRAINING = "training"
+TRAINING, LANGUAGE_MODEL = "training", "language_model"
 SAMPLES_PER_S = Metric("samples_per_s", "samples/s", help="throughput over the measured window", speedup=True)
 """What every training measures."""
+TOKENS_PER_S = Metric("tokens_per_s", "tokens/s", help="throughput over the measured window", speedup=True)
+"""The same of a language model, whose samples are sequences: samples/s times the tokens of a sequence."""
+SPEEDS = (SAMPLES_PER_S.name, TOKENS_PER_S.name)
+"""The metrics that are speeds of training, of which a run has one."""
+
+
+_OF_LANGUAGE_MODELS = (
+    Metric("tokens_per_s_per_device", "tokens/s", help="tokens/s over the number of devices"),
+    Metric("tflops_per_device", "TFLOP/s", help="6 N + 12 L d T operations per token, without recomputation"),
+    Metric("mfu", "%", help="tflops_per_device over the device's dense peak for the dtype"),
+    Metric("mfu_causal", "%", help="the same with the masked half of attention left out, 6 N + 6 L d T"),
+    Metric("hfu", "%", help="the same with what is recomputed: operations that the hardware executes"),
+    Metric("peak_memory", "GiB", "lower", help="largest memory of a rank"),
+)
+"""What follows from tokens/s. N, L, d and T are those of `transformer.Transformer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
     """A kind of measurement.
 
-    ``has_samples``: a run computes samples in steps, and has a speed in samples/s. ``is_diagnosis``: its result is tables and
-    verdicts and no metric, so intervals, comparisons and history do not apply. ``fixed``: choices without meaning for this
-    kind, which users cannot make, and the values that a spec has for them. ``noun`` names in words what is measured. ``gpus``:
-    the default number of ranks per node, None for one per GPU. ``repeats_within``: each run contains its own repeats, so one
-    run is enough.
+    ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
+    from it. ``is_diagnosis``: its result is tables and verdicts and no metric, so intervals, comparisons and history do not
+    apply. ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
+    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
+    ``repeats_within``: each run contains its own repeats, so one run is enough.
     """
 
     name: str
     noun: str
-    has_samples: bool = False
+    speed: Metric | None = None
+    derived: tuple[Metric, ...] = ()
     is_diagnosis: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     gpus: int | None = None
     repeats_within: bool = False
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether a run computes samples in steps."""
+        return self.speed is not None
 
 
 _NO_SAMPLES = {"batch_size": 1, "loader": "none"}
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure(TRAINING, "training", has_samples=True),
+        Measure(TRAINING, "training", speed=SAMPLES_PER_S),
+        Measure(LANGUAGE_MODEL, "training of a language model", speed=TOKENS_PER_S, derived=_OF_LANGUAGE_MODELS),
         Measure("collectives", "collectives", fixed=_NO_SAMPLES),
         Measure("readings", "metrics of its own", fixed=_NO_SAMPLES),
         Measure("pairs", "links between pairs of nodes", is_diagnosis=True, fixed=_NO_SAMPLES, gpus=1, repeats_within=True),
     )
 }
+OWN_METRICS = frozenset(
+    metric.name for measure in MEASURES.values() for metric in (measure.speed, *measure.derived) if metric is not None
+)
+"""Names that no folder can give a metric of its own."""

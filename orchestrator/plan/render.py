@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -170,7 +170,7 @@ def _context(
         "spec": _fields(
             spec, "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
         ),
-        "model": framework.models[spec.model],
+        "model": _model(framework, spec.model),
         "dtype_flag": framework.dtype_flag(spec.dtype, spec.device),
         "options": dict(spec.options),
         "node": _fields(slot, "node_rank first_rank nproc host address devices"),
@@ -187,6 +187,12 @@ def _context(
         "payload": {name: _from_run(payload_path(name, payload_set)) for name in payload},
         "rank_wrapper": _from_run(payload_path("rank_wrapper.py", payload_set)),
     }
+
+
+def _model(framework: Framework, name: str) -> dict[str, Any]:
+    """Return a model as its folder declares it, with all sizes of a language model."""
+    transformer = framework.transformer(name)
+    return {**framework.models[name], **({"transformer": asdict(transformer)} if transformer else {})}
 
 
 def _from_run(path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.inventory.values import takes, takes_variable
+from orchestrator.plan.framework import Option
 from orchestrator.plan.payload import is_payload_name
 from orchestrator.plan.published_schema import PublishedEntry
 
@@ -19,6 +20,7 @@ __all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "LogEntry", "M
 
 Device = Literal["cuda", "cpu"]
 Launch = Literal["every_node", "first_node"]
+MeasureName = Literal["training", "language_model", "collectives", "pairs", "readings"]
 Scope = Literal["global", "node", "process"]
 Unit = Literal["ns", "us", "ms", "s", "min", "h"]
 
@@ -89,6 +91,40 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class TransformerEntry(_Strict):
+    """The sizes of a language model, from which floating-point operations are counted."""
+
+    layers: Annotated[int, _whole(1)] = Field(description="number of layers")
+    width: Annotated[int, _whole(1)] = Field(description="width of a token between layers")
+    heads: Annotated[int, _whole(1)] = Field(description="heads of queries")
+    kv_heads: Annotated[int, _whole(1)] | None = Field(None, description="heads of keys and values; without it, those of heads")
+    head_width: Annotated[int, _whole(1)] | None = Field(None, description="width of a head; without it, width / heads")
+    mlp: Annotated[int, _whole(1)] = Field(description="hidden width of an MLP, or of one expert")
+    gated: Truth = Field(description="the MLP has a third matrix, as in SwiGLU")
+    vocab: Annotated[int, _whole(1)] = Field(description="width of the output layer: tokens of the vocabulary, with padding")
+    tied: Truth = Field(True, description="the output layer is the embedding table")
+    experts: Annotated[int, _whole(1)] = Field(1, description="experts of a layer")
+    active_experts: Annotated[int, _whole(1)] = Field(1, description="experts that each token passes")
+
+
+class ModelDefaults(_Strict):
+    """What a run of one model uses where nobody chooses, and its device has no default of its own."""
+
+    batch_size: Annotated[int, _whole(1)] = Field(1, description="samples per device and step")
+    options: dict[Word, Scalar] = Field({}, description="values of options by name, such as {seq_len: 4096}")
+
+
+class StepEntry(_Strict):
+    """What a step computes, each as the name of an option: for language models."""
+
+    tokens: Text = Field(description="the option that holds the tokens of a sequence")
+    micro_batches: Text = Field("", description="the option that holds the forward passes of a step; without it, one")
+    shared_by: list[Text] = Field(
+        [], description="options whose product is the number of ranks that compute one copy of the model; without it, one"
+    )
+    recomputation: Text = Field("", description="the option that says what is recomputed: none, selective or full")
+
+
 class ModelEntry(_Strict):
     """A model; a template reads it as ``model``. Further keys are the folder's own."""
 
@@ -98,6 +134,8 @@ class ModelEntry(_Strict):
     parameters: Annotated[int, _whole(1)] = Field(
         1, description="number of parameters, for predictions and plausibility checks"
     )
+    transformer: TransformerEntry | None = Field(None, description="the sizes of a language model")
+    defaults: ModelDefaults = Field(ModelDefaults.model_construct(), description="defaults of this model")
 
 
 class Defaults(_Strict):
@@ -123,6 +161,11 @@ class OptionEntry(_Strict):
     choices: list[Scalar] = Field([], description="the only values that it takes")
     minimum: Number | None = Field(None, description="the smallest number that it takes")
     device_default: dict[Device, Scalar] = Field({}, description="another default on one device")
+
+    def as_option(self) -> Option:
+        """Return the option that this entry declares."""
+        device_default = {str(device): value for device, value in self.device_default.items()}
+        return Option(self.type, self.default, self.help, tuple(self.choices), self.minimum, device_default)
 
 
 class FileEntry(_Strict):
@@ -209,7 +252,7 @@ class FrameworkFile(_Strict):
     """A framework folder of orch: what a program takes, how it starts, and what its log means."""
 
     title: Text = Field(description="the program's title, as text")
-    measures: Literal["training", "collectives", "pairs", "readings"] = Field("training", description="what a run measures")
+    measures: MeasureName = Field("training", description="what a run measures")
     launch: Launch = Field("every_node", description="where the launch script starts the program")
     launch_by: dict[str, dict[str, Launch]] = Field({}, description="launch for single values of options")
     batch_size_is: Literal["device", "node", "global"] = Field("device", description="what the program's batch size counts")
@@ -217,6 +260,7 @@ class FrameworkFile(_Strict):
     models: Annotated[dict[Name, ModelEntry], Field(min_length=1)] = Field(
         description="the models by name, such as {mlp: {title: MLP}}; MODEL of orch bench MODEL"
     )
+    per_step: StepEntry | None = Field(None, description="what a step of a language model computes, as names of options")
     dtypes: Annotated[dict[Device, dict[Name, Text]], Field(min_length=1)] = Field(
         description="for cuda and cpu, orch's name of each type and the program's, such as {cpu: {fp32: float32}}"
     )
@@ -252,7 +296,7 @@ class FrameworkFile(_Strict):
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of ``framework.yaml``."""
     schema = FrameworkFile.model_json_schema()
-    for model in (Defaults, ModelEntry):  # theirs only stand for keys that are not set
+    for model in (Defaults, ModelDefaults, ModelEntry):  # theirs only stand for keys that are not set
         for field in schema["$defs"][model.__name__]["properties"].values():
             field.pop("default", None)
     return schema

@@ -83,12 +83,16 @@ def _model(path: KeyPath) -> Any:
         "log": schema.LogEntry,
         "defaults": schema.Defaults,
         "device_defaults": schema.Defaults,
+        "models": schema.ModelEntry,
         "options": schema.OptionEntry,
         "files": schema.FileEntry,
+        "per_step": schema.StepEntry,
         "tunes": schema.KnobEntry,
     }
     if path[:2] == ("log", "metrics") and len(path) > 2:
         return schema.MetricEntry
+    if path[:1] == ("models",) and len(path) > 2:
+        return {"transformer": schema.TransformerEntry, "defaults": schema.ModelDefaults}.get(str(path[2]), model)
     if path and path[0] == "published":
         return published_entry(path)
     return inner.get(str(path[0]), model) if path else model

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
 
-__all__ = ["RunSpec", "Skipped", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
+__all__ = ["RunSpec", "Skipped", "Step", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
@@ -23,8 +24,21 @@ _COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of a language model computes, from its options. A sample is a sequence of ``tokens``, 0 for a program whose
+    samples are not made of tokens. Each copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches``
+    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`."""
+
+    tokens: int = 0
+    micro_batches: int = 1
+    model_ranks: int = 1
+    recomputation: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step.
+    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per copy of the model and forward
+    pass, if ``step`` says that these differ.
 
     ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts.
     """
@@ -43,6 +57,7 @@ class RunSpec:
     options: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    step: Step = Step()
 
     @property
     def world_size(self) -> int:
@@ -52,7 +67,12 @@ class RunSpec:
     @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
-        return self.batch_size * self.world_size
+        return self.batch_size * self.step.micro_batches * (self.world_size // self.step.model_ranks)
+
+    @property
+    def items(self) -> int:
+        """What a sample counts as in a speed: its tokens, or 1."""
+        return self.step.tokens or 1
 
     @property
     def shape(self) -> str:
@@ -60,10 +80,11 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins and without an empty ``env``."""
+        """Return the spec for JSON, without origins, without an empty ``env``, and without the ``step`` of a program that has
+        no tokens."""
         values = asdict(self)
-        values.pop("origins")
-        return values if self.env else {name: value for name, value in values.items() if name != "env"}
+        left_out = {"origins", *([] if self.env else ["env"]), *([] if self.step != Step() else ["step"])}
+        return {name: value for name, value in values.items() if name not in left_out}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -144,7 +165,7 @@ def resolve(
         elif key in file_values:
             values[key], origins[key] = file_values[key], "run file"
         else:
-            values[key], origins[key] = framework.default(key, device)
+            values[key], origins[key] = framework.default(key, device, model)
     for key, value in values.items():
         _check_number(key, value)
     if values["steps"] <= values["warmup_steps"]:
@@ -155,7 +176,7 @@ def resolve(
         )
     _check_loader(framework, values["loader"])
     framework.dtype_flag(values["dtype"], device)
-    options = _options(framework, device, file_values.get("options", {}), sets or {}, origins)
+    options = _options(framework, device, model, file_values.get("options", {}), sets or {}, origins)
     variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
     variables |= {name: (value, "command line") for name, value in (env or {}).items()}
     origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
@@ -166,6 +187,7 @@ def resolve(
         options=options,
         env={name: value for name, (value, _) in sorted(variables.items())},
         origins=origins,
+        step=_step(framework, options, values["nodes"] * values["gpus"]),
         **values,
     )
 
@@ -220,11 +242,39 @@ def _check_option(framework: Framework, name: str) -> None:
         )
 
 
+def default_step(framework: Framework, model: str, world_size: int) -> Step:
+    """Return what a step computes by the defaults of a folder on GPUs. Raises ConfigError like `resolve`."""
+    return _step(framework, _options(framework, "cuda", model, {}, {}, {}), world_size)
+
+
+def _step(framework: Framework, options: Mapping[str, Any], world_size: int) -> Step:
+    """Return what a step computes. Raises ConfigError if copies of the model cannot be spread over the ranks."""
+    names = framework.step
+    if names is None:
+        return Step()
+    model_ranks = prod(options[name] for name in names.shared_by)
+    if world_size % model_ranks:
+        shared = " × ".join(f"{name}={options[name]}" for name in names.shared_by)
+        raise ConfigError(f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}", where="--shape")
+    return Step(
+        tokens=options[names.tokens],
+        micro_batches=options[names.micro_batches] if names.micro_batches else 1,
+        model_ranks=model_ranks,
+        recomputation=options[names.recomputation] if names.recomputation else "none",
+    )
+
+
 def _options(
-    framework: Framework, device: str, from_file: Mapping[str, Any], sets: Mapping[str, str], origins: dict[str, str]
+    framework: Framework,
+    device: str,
+    model: str,
+    from_file: Mapping[str, Any],
+    sets: Mapping[str, str],
+    origins: dict[str, str],
 ) -> dict[str, Any]:
     for name in (*from_file, *sets):
         _check_option(framework, name)
+    of_model = framework.models.get(model, {}).get("defaults", {}).get("options", {})
     values = {}
     for name, option in framework.options.items():
         if name in sets:
@@ -233,6 +283,8 @@ def _options(
             values[name], origin = option.parse(name, str(from_file[name])), "run file"
         elif device in option.device_default:
             values[name], origin = option.device_default[device], f"{framework.name} default on {device}"
+        elif name in of_model:
+            values[name], origin = of_model[name], f"{framework.name} default for {model}"
         else:
             values[name], origin = option.default, f"{framework.name} default"
         origins[f"options.{name}"] = origin

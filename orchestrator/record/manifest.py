@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator import __version__
 from orchestrator.errors import DataError, OrchError, recorded_error
-from orchestrator.logs import UNITS, LogGrammar
-from orchestrator.logs.metrics import metric_of
+from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.measures import TRAINING
 from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.render import Plan
+from orchestrator.plan.transformer import Transformer, transformer_of
+from orchestrator.record.recorded_grammar import grammar_of
 from orchestrator.record.recorded_spec import spec_of
 from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
@@ -148,7 +149,7 @@ class Manifest:
 
     ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
     grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words.
-    ``facts`` are the results of preflight by host.
+    ``facts`` are the results of preflight by host. ``transformer`` holds the sizes of a language model.
     """
 
     run_id: str
@@ -167,6 +168,7 @@ class Manifest:
     start: StartRecord | None
     outcome: RecordedOutcome | None
     reread: str = ""
+    transformer: Transformer | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -205,13 +207,14 @@ class Manifest:
                 simulated=program.get("simulated") is True,
                 caveat=str((program.get("caveats") or {}).get(spec.device, "")),
                 measure=MEASURES[program.get("measures", TRAINING)],
-                grammar=_grammar((content.get("reread") or program)["log"], spec),
+                grammar=grammar_of((content.get("reread") or program)["log"], spec),
                 payload=payload,
                 placement=placement,
                 facts=facts,
                 start=StartRecord.of(content.get("start")),
                 outcome=RecordedOutcome.of(content.get("outcome"), run_id),
                 reread=_reread(content.get("reread"), _text(program, "digest")),
+                transformer=transformer_of(program["transformer"]) if program.get("transformer") else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"expected a run's manifest, {error} is missing or of the wrong type"
@@ -241,6 +244,7 @@ def write_reread(run: RunDir, framework: Framework | None, at: str = "") -> None
 def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a planned run, with everything that analysis needs, so that nothing depends on file names."""
     framework = folder.framework
+    transformer = framework.transformer(plan.spec.model)
     return {
         "schema": 1,
         "orch": __version__,
@@ -257,6 +261,7 @@ def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mappi
             "measures": framework.measures,
             "caveats": dict(framework.caveats),
             "log": asdict(framework.log),
+            **({"transformer": asdict(transformer)} if transformer else {}),
         },
         "payload": dict(plan.payload),
         "placement": asdict(plan.placement),
@@ -286,22 +291,6 @@ def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placeme
     if type(port) is not int:
         raise TypeError("placement.master_port")
     return Placement(slots, _text(written, "master_addr"), port, spec.world_size)
-
-
-def _grammar(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
-    values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    if isinstance(values.get("readings"), str):  # written by an earlier version
-        values["readings"] = (values["readings"],) if values["readings"] else ()
-    values["metrics"] = tuple(map(metric_of, values.get("metrics", ())))
-    grammar = LogGrammar(**values).with_options(spec.options)
-    named = (*grammar.units.values(), *grammar.summed_over.values())
-    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.readings, *grammar.files, *grammar.patterns)
-    if not set(grammar.units.values()) <= set(UNITS):
-        raise ValueError("framework.log.units")
-    if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
-        raise TypeError("framework.log")
-    return grammar
 
 
 def _reread(value: Mapping[str, Any] | None, planned: str) -> str:

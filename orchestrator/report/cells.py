@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
-from orchestrator.results.entries import SPEED, Entry, Sheet
+from orchestrator.results.entries import Entry, Sheet
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
@@ -40,8 +40,8 @@ COLUMNS = (
     "case", "n", "average_speed", "median_speed", "min", "max", "speed", "speed 95%", "ms/step", "per rank", "speedup",
     "speedup 95%", "efficiency", "notes",
 )  # fmt: skip
-"""Speeds in samples/s; ``speed`` is what the speedup and both intervals belong to. ``ms/step`` is the global batch over the
-speed, ``per rank`` the speed over the ranks. ``notes`` has the numbers of footnotes."""
+"""Speeds in the unit of the table; ``speed`` is what the speedup and both intervals belong to. ``ms/step`` is the time of a
+step at that speed, ``per rank`` the speed over the ranks. ``notes`` has the numbers of footnotes."""
 _OF_ANY_METRIC = {"average_speed": "average", "median_speed": "median", "speed": "value", "speed 95%": "95%"}
 _OF_STEPS = ("ms/step", "per rank")
 NOTHING = "–"
@@ -116,7 +116,7 @@ def scaling_table(group: Group, summary: Summary) -> Table:
         mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
         lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
-    head = (_baseline_line(group, summary), *hardware_lines(group.rows))
+    head = (_baseline_line(group, summary), *_tokens_lines(group.rows), *hardware_lines(group.rows))
     columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
     return Table(
         title=title(group.title, group.rows[0].simulated),
@@ -165,10 +165,10 @@ def count(row: Row) -> str:
 def cells_by_name(row: Row) -> dict[str, str]:
     """Return a row's cells by column, without the notes; each on one line and without control characters.
 
-    For a metric other than samples/s, the columns of speeds have the names of any value, and those about steps are left out.
+    For a metric that is no speed, the columns of speeds have the names of any value, and those about steps are left out.
     """
     by_name = dict(zip(COLUMNS[:-1], map(one_line, cells(row)), strict=True))
-    if row.metric == SPEED:
+    if row.is_speed:
         return by_name
     return {_OF_ANY_METRIC.get(name, name): text for name, text in by_name.items() if name not in _OF_STEPS}
 
@@ -230,9 +230,15 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     base = summary.baseline[measured[0]]
     if len(series) == 1:
         statistic = " (median)" if summary.of_medians else ""
-        return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} samples/s{statistic}, n={base.n}"
+        return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} {base.unit}{statistic}, n={base.n}"
     same = f"baseline {base.shape} of the same {', '.join(map(one_line, group.columns))}"
     return same if len(measured) == len(series) else f"{same}; without one, no speedup"
+
+
+def _tokens_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the line that says what the speeds of a language model count; none for a program without tokens."""
+    lengths = sorted({row.tokens for row in rows} - {0})
+    return [f"speeds in {rows[0].unit}, of sequences of {', '.join(map(str, lengths))} tokens"] if lengths else []
 
 
 def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Tables of metrics other than samples/s: a row per metric, or one per key with all metrics of that key."""
+"""Tables of metrics that are no speeds: a row per metric, or one per key, or per case, with several metrics."""
 
 from __future__ import annotations
 
@@ -30,11 +30,24 @@ class MetricTable:
 
 
 def metric_tables(group: Group) -> tuple[MetricTable, ...]:
-    """Return the tables of a group: one of metrics without keys, and one for each set of metrics with the same keys."""
+    """Return the tables of a group: one of what follows from speeds, one of other metrics without keys, and one for each set of
+    metrics with the same keys."""
+    of_speeds = [row for row in group.rows if row.is_derived]
     by_keys: dict[tuple[str, ...], list[Row]] = {}
     for row in group.rows:
-        by_keys.setdefault(tuple(row.key), []).append(row)
-    return tuple(_keyed(group, keys, rows) if keys else _listed(group, rows) for keys, rows in by_keys.items())
+        if not row.is_derived:
+            by_keys.setdefault(tuple(row.key), []).append(row)
+    others = (_keyed(group, keys, rows) if keys else _listed(group, rows) for keys, rows in by_keys.items())
+    return (*([_derived(group, of_speeds)] if of_speeds else []), *others)
+
+
+def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
+    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes are those of the speeds, in
+    the table before."""
+    entry = _keyed(group, (), rows)
+    table = entry.table
+    lines = tuple(line[:-2] for line in table.rows)
+    return replace(entry, table=replace(table, columns=table.columns[:-2], rows=lines, footnotes=(), head=()))
 
 
 def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:

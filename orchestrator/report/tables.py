@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from orchestrator.report.cells import Table, scaling_table
 from orchestrator.report.metric_tables import MetricTable, metric_tables
-from orchestrator.results.entries import SPEED
 from orchestrator.results.series import Group
 from orchestrator.results.summary import Summary
 
@@ -14,20 +13,20 @@ __all__ = ["of_metrics", "tables"]
 
 
 def tables(summary: Summary) -> tuple[Table, ...]:
-    """Return the tables of each framework, model, dtype and device: that of samples/s, then those of its other metrics."""
+    """Return the tables of each framework, model, dtype and device: that of its speed, then those of its other metrics."""
     shown: list[Table] = []
     for group in summary.groups():
-        speeds = tuple(row for row in group.rows if row.metric == SPEED)
+        speeds = tuple(row for row in group.rows if row.is_speed)
         shown += [scaling_table(replace(group, rows=speeds), summary)] if speeds else []
         shown += [entry.table for entry in _of_group(group)]
     return tuple(shown)
 
 
 def of_metrics(summary: Summary) -> tuple[MetricTable, ...]:
-    """Return the tables of metrics other than samples/s."""
+    """Return the tables of metrics other than speeds of training."""
     return tuple(entry for group in summary.groups() for entry in _of_group(group))
 
 
 def _of_group(group: Group) -> tuple[MetricTable, ...]:
-    rows = tuple(row for row in group.rows if row.metric != SPEED)
+    rows = tuple(row for row in group.rows if not row.is_speed)
     return metric_tables(replace(group, rows=rows)) if rows else ()

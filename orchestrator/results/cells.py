@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
 from orchestrator.results.numbers.drift import Placed
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
@@ -65,8 +65,8 @@ class Cell:
 
     @property
     def is_speed_of_training(self) -> bool:
-        """Whether its numbers are samples/s of a training, which has steps."""
-        return self.metric.name == SAMPLES_PER_S.name
+        """Whether its numbers are speeds of a training, which has steps."""
+        return self.metric.name in SPEEDS
 
     @property
     def values(self) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.intervals import Interval
@@ -14,7 +14,7 @@ from orchestrator.results.numbers.intervals import Interval
 __all__ = ["SPEED", "Entry", "Row", "Sheet"]
 
 SPEED = SAMPLES_PER_S.name
-"""The metric of a training: throughput over the measured window."""
+"""The metric of most trainings: throughput over the measured window in samples/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
     """The values of one metric and key in a cell, over ``n`` good repeats, in ``unit``, unrounded, None if n is 0.
+    ``global_batch`` is samples per step, ``tokens`` those of a sample, 0 for a program without tokens.
 
     ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run. ``value`` is the typical value
     of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median`` describe the repeats as they
@@ -69,6 +70,8 @@ class Row(Entry):
 
     loader: str
     batch_size: int
+    global_batch: int
+    tokens: int
     average: float | None
     median: float | None
     minimum: float | None
@@ -83,6 +86,16 @@ class Row(Entry):
     step_s: float | None
     per_rank: float | None
     repeats: tuple[Repeat, ...]
+
+    @property
+    def is_speed(self) -> bool:
+        """Whether it is a speed of training."""
+        return self.metric in SPEEDS
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether it follows from a speed of training, as an MFU does."""
+        return self.metric in OWN_METRICS and not self.is_speed
 
 
 @dataclass(frozen=True, slots=True)

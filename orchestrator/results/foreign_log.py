@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.errors import DataError
+from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.spec import default_step
+from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import metrics_of
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
@@ -42,13 +44,21 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         else:
             later = [step for step in printed[:-1] if step >= warmup_steps] if warmup_steps else [0]
             spec = replace(spec, warmup_steps=later[0] if later else warmup_steps, steps=printed[-1])
+        spec = replace(spec, step=default_step(framework, spec.model, spec.world_size))
         measured = throughput(parsed.samples, Terms.of(spec, grammar))
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         error.run_id = result.run_id
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
         )
-    return replace(result, spec=spec, state="finished", throughput=measured, qualifications=parsed.warnings)
+    metrics = metrics_of(framework.measure, framework.log)
+    read = replace(result, spec=spec, state="finished", throughput=measured, measure=framework.measure, metrics=metrics)
+    if framework.measure.derived:
+        transformer = framework.transformer(spec.model) if spec.model in framework.models else None
+        values = language_values(spec, transformer, measured.samples_per_s * spec.items, {})
+        step = f"{spec.step.tokens} tokens and {spec.step.micro_batches} micro-batches are the defaults of {framework.name}"
+        return replace(read, metric_values=values, qualifications=(*parsed.warnings, step))
+    return replace(read, qualifications=parsed.warnings)
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:

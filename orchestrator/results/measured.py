@@ -9,7 +9,6 @@ from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
-from orchestrator.plan.measures import SAMPLES_PER_S
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
@@ -34,7 +33,7 @@ def readings_of(planned: Manifest, lines: Sequence[Mapping[str, str]], observed:
 def measured_values(
     planned: Manifest, readings: tuple[Any, ...], by_log: Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
 ) -> tuple[Value, ...]:
-    """Return the values of the metrics that a run's folder or its kind of measurement declares, but for samples/s."""
+    """Return the values of the metrics that a run's folder declares, or its kind of measurement reads."""
     spec, grammar = planned.spec, planned.grammar
     if planned.measure.name == "collectives":
         return collectives.values(spec, readings)
@@ -53,4 +52,4 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
     """Return what a run measures, as its kind of measurement and the log grammar of its folder declare it."""
     if measure.name == "collectives":
         return collectives.METRICS
-    return (SAMPLES_PER_S, *grammar.metrics) if measure.has_samples else grammar.metrics
+    return (*([measure.speed] if measure.speed else []), *measure.derived, *grammar.metrics)

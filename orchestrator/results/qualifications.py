@@ -72,7 +72,9 @@ def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list
 def _measured(cell: Cell, typical: float | None) -> Measured:
     spec = cell.spec
     size = (spec.nodes, spec.gpus, spec.batch_size)
-    measured = Measured(*size, spec.model, spec.dtype, tuple(cell.values), typical=typical)
+    per_rank = spec.global_batch * spec.items / spec.world_size
+    words = (spec.model, spec.dtype, tuple(cell.values))
+    measured = Measured(*size, *words, typical=typical, unit=cell.metric.unit, work_per_rank=per_rank)
     # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
     usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
     hardware_texts = {hardware([run], spec) for run in cell.good}

@@ -18,12 +18,14 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
+from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
 from orchestrator.results.hardware import infiniband_gbit, loaded, quiet, slowed
+from orchestrator.results.language_model import language_values, peak_note
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
@@ -40,6 +42,7 @@ from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.silent_ranks import verify_ranks_logged
 from orchestrator.results.unmatched import verify_matched
+from orchestrator.results.values import Value
 
 __all__ = ["read_run"]
 
@@ -133,10 +136,14 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         clock = Clock(next((logs[node.host].arrivals for node in holders), ()), _life_s(records[holders[0].host]))
         notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
     notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
+    derived: tuple[Value, ...] = ()
+    if planned.measure.name == LANGUAGE_MODEL:
+        derived = language_values(spec, planned.transformer, measured.samples_per_s * spec.items, observed)
+        notes += peak_note(spec, observed)
     return replace(
         result,
         throughput=measured,
-        metric_values=measured_values(planned, (), by_log),
+        metric_values=(*derived, *measured_values(planned, (), by_log)),
         slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
         step_times=StepTimes.of([line.seconds / line.steps for line in window]),

@@ -13,7 +13,7 @@ from orchestrator.results.run import RunResult
 
 __all__ = ["equal_repeats", "repeats_apart", "slower_than_wider"]
 
-_BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16}
+_BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 _DIGESTS = (
     "the logs of {} are equal byte for byte",
     "the step times of {} are equal to the microsecond",
@@ -50,7 +50,7 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[str]:
     fastest = max(rivals, key=lambda other: min(other.values), default=None)
     if cell.simulated or not cell.values or not fastest or min(fastest.values) <= (1 + SLACK) * max(cell.values):
         return []
-    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} samples/s)"]
+    return [f"{cell.spec.dtype} but slower than {fastest.spec.dtype} ({written(fastest.median or 0.0)} {fastest.metric.unit})"]
 
 
 def repeats_apart(cell: Cell) -> list[str]:

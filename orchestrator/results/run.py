@@ -39,7 +39,7 @@ class RunResult:
     ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
     ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
-    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides samples/s.
+    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
     results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
     with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
@@ -73,9 +73,14 @@ class RunResult:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Its numbers, one for each metric and key; of a training, samples/s first."""
-        speed = (Value(SAMPLES_PER_S.name, (), self.throughput.samples_per_s),) if self.throughput else ()
+        """Its numbers, one for each metric and key; of a training, its speed first."""
+        speed = [Value(metric.name, (), self.speed) for metric in (self.measure.speed,) if metric and self.speed is not None]
         return (*speed, *self.metric_values)
+
+    @property
+    def speed(self) -> float | None:
+        """Its throughput in the unit of its measure's speed; None without one."""
+        return self.throughput.samples_per_s * (self.spec.items if self.spec else 1) if self.throughput else None
 
     @property
     def is_good(self) -> bool:

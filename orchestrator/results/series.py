@@ -62,8 +62,8 @@ def program_of(cell: Cell, differing: Sequence[str]) -> str:
 
 
 def series_of(cell: Cell, differing: Sequence[str]) -> str:
-    """Return a description of what a cell shares with its baseline: its program, and the metric and key if it has others than
-    samples/s: ``fio randread cpu read_iops bs=4k``."""
+    """Return a description of what a cell shares with its baseline: its program, and the metric and key if it is not a speed
+    of training: ``fio randread cpu read_iops bs=4k``."""
     program = program_of(cell, differing)
     if cell.is_speed_of_training or cell.measure.is_diagnosis:
         return program

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.plan import Skipped
-from orchestrator.plan.measures import SAMPLES_PER_S
+from orchestrator.plan.measures import SPEEDS
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
@@ -55,14 +55,14 @@ class Summary:
     expected: tuple[Judgement, ...] = ()
 
     def divisor(self, series: str) -> float | None:
-        """Return the speed of the baseline of a series that its speedups are divided by, in samples/s; None without one."""
+        """Return the speed of the baseline of a series that its speedups are divided by, in its unit; None without one."""
         if (base := self.baseline.get(series)) is None:
             return None
         return base.median if self.of_medians else base.value
 
     def speeds(self) -> tuple[Row, ...]:
-        """Return the rows that are speeds of training, in samples/s."""
-        return tuple(row for row in self.rows if row.metric == SAMPLES_PER_S.name)
+        """Return the rows that are speeds of training."""
+        return tuple(row for row in self.rows if row.is_speed)
 
     def of_training(self) -> Summary:
         """Return the summary with no other rows than speeds of training."""
@@ -127,7 +127,10 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     ]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    own_notes += [note for name, drift in drifts.items() for note in _drift_note(drift, of_medians, name)]
+    followers = {metric.name for cell in cells for metric in cell.measure.derived}
+    own_notes += [
+        note for name, drift in drifts.items() if name not in followers for note in _drift_note(drift, of_medians, name)
+    ]
     totals = {cell.metric.name: drifts[cell.metric.name].total for cell in cells if not cell.metric.key_columns}
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
 
@@ -226,6 +229,8 @@ def _row(
         key=cell.key_values,
         loader=spec.loader,
         batch_size=spec.batch_size,
+        global_batch=spec.global_batch,
+        tokens=spec.step.tokens,
         average=mean(values) if values else None,
         median=cell.median,
         minimum=min(values, default=None),
@@ -237,7 +242,7 @@ def _row(
         speedup_interval=faster_by,
         efficiency=scaling_efficiency(faster.value, spec.world_size) if faster else None,
         efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
-        step_s=spec.global_batch / speed if speed else None,
+        step_s=spec.global_batch * spec.items / speed if speed else None,
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
     )
@@ -247,7 +252,7 @@ def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[str]:
     """Return a note on a drift that was taken out of the values, if it is large enough to be noticed."""
     if not drift.is_certain or abs(drift.total) < WORTH:
         return []
-    if metric != SAMPLES_PER_S.name:
+    if metric not in SPEEDS:
         return [f"{metric} of all configurations changed by {drift.total:+.1%} during the bench; values are of its middle"]
     words = f"all configurations became {abs(drift.total):.1%} {'faster' if drift.slope > 0 else 'slower'} during the bench"
     if of_medians:

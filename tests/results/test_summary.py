@@ -303,7 +303,7 @@ def seen(networks: list[str], *gbit: Any) -> dict[str, Any]:
     return {"facts": nodes, "observed": {"devices": {"NVIDIA H200": 8}, "networks": networks}}
 
 
-IMPOSSIBLE = "impossible: the arithmetic of 1 × H200 allows at most 77763 samples/s"
+IMPOSSIBLE = "impossible: the arithmetic of 1 × H200 allows at most 77724 samples/s"
 TOO_FAST = "impossible: a link of 12.5 GB/s per node allows at most 500841 samples/s"
 
 

@@ -1,4 +1,4 @@
-"""A framework folder of a user's own, without a fault."""
+"""Framework folders of a user's own, without a fault: one that trains, and one that trains a language model."""
 
 from __future__ import annotations
 
@@ -83,3 +83,41 @@ TABLES = """\
 }
 """
 """A file with published tables, without a fault."""
+
+
+LANGUAGE_MODEL = """\
+title: my language model
+measures: language_model
+models:
+  nine:
+    title: nine layers
+    transformer: {layers: 9, width: 1024, heads: 16, kv_heads: 4, mlp: 4096, gated: true, vocab: 512}
+    defaults: {batch_size: 5, options: {seq_len: 2048}}
+  four: {transformer: {layers: 4, width: 128, heads: 4, mlp: 512, gated: false, vocab: 512}}
+per_step:
+  tokens: seq_len
+  micro_batches: accumulation
+  shared_by: [tensor_parallel, pipeline_parallel]
+  recomputation: recompute
+dtypes:
+  cuda: {bf16: bf16}
+  cpu: {bf16: bf16}
+loaders: [synthetic]
+defaults: {batch_size: 8, dtype: bf16, loader: synthetic, steps: 12, warmup_steps: 2, timeout_s: 300, repeats: 3}
+device_defaults: {cpu: {batch_size: 1}}
+options:
+  seq_len: {type: int, default: 1024, minimum: 1, device_default: {cpu: 64}, help: tokens of a sequence}
+  accumulation: {type: int, default: 1, minimum: 1, help: forward passes of a step}
+  tensor_parallel: {type: int, default: 1, minimum: 1, help: ranks that share each layer}
+  pipeline_parallel: {type: int, default: 1, minimum: 1, help: ranks that share the layers}
+  recompute: {type: str, default: none, choices: [none, selective, full], help: what is recomputed}
+  mode: {type: str, default: fast, choices: [fast, slow], help: how}
+files:
+  - {template: launch.sh.j2, path: launch.sh, mode: "0700"}
+payload: [train.py]
+probe: 'import json, torch; print(json.dumps({"torch": torch.__version__}))'
+log:
+  files: [rank-0.out]
+  patterns: ['^step +(?P<step>[0-9]+) .* (?P<step_time_s>[0-9.]+) s/step']
+  rank: '^rank (?P<rank>[0-9]+) of (?P<world_size>[0-9]+) is up$'
+"""

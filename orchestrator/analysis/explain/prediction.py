@@ -119,8 +119,10 @@ def explanation(
     """
     if not row.value or not baseline.value:
         return None
-    samples = row.world_size * row.batch_size
-    measured_s, ideal_s = samples / row.value, baseline.world_size * baseline.batch_size / baseline.value
+    if not row.step_s or not baseline.step_s:
+        return None
+    measured_s, ideal_s = row.step_s, baseline.step_s
+    samples = row.value * row.step_s
     shape, base = typical(runs), typical(baseline_runs)
     straggler, contention = _straggler(shape), _contention(shape, base)
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))

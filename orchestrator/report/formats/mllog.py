@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 from orchestrator.report.cells import case
-from orchestrator.results.entries import SPEED
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["render"]
@@ -34,12 +33,12 @@ def render(summary: Summary) -> str:
 
 def _lines(row: Row, now_ms: int) -> tuple[str, str]:
     namespace = f"{row.series} {case(row)}"
-    fields = {"throughput" if row.metric == SPEED else row.metric: "value", **_NUMBERS}
+    fields = {"throughput" if row.is_speed else row.metric: "value", **_NUMBERS}
     numbers = {name: value for name, field in fields.items() if (value := getattr(row, field)) is not None}
     metadata = {name: getattr(row, name) for name in (*_FACTS, *_TEXTS)}
     metadata |= {"unit": row.unit, "key": dict(row.key), "status": "success" if row.n == row.planned else "aborted"}
     return (
-        _line(namespace, now_ms, "global_batch_size", row.batch_size * row.world_size, {}),
+        _line(namespace, now_ms, "global_batch_size", row.global_batch, {}),
         _line(namespace, now_ms, "tracked_stats", numbers, metadata),
     )
 

@@ -37,10 +37,11 @@ _ENDS = {"low": "Lower", "high": "Upper"}
 
 def render(summary: Summary) -> str:
     """Return every number unrounded; a number that does not exist has no sample."""
+    speeds = [row for row in summary.rows if row.metric == SPEED]
     others = [row for row in summary.rows if row.metric != SPEED]
     lines: list[str] = []
     for field, gauge in _GAUGES.items():
-        lines += _lines(field, gauge, summary.speeds() if field in _OF_ANY_METRIC else summary.rows)
+        lines += _lines(field, gauge, speeds if field in _OF_ANY_METRIC else summary.rows)
     for field, gauge in _OF_ANY_METRIC.items() if others else ():
         lines += _lines(field, gauge, others)
     return "".join(f"{line}\n" for line in lines)

@@ -52,8 +52,8 @@ class Turn:
 
     @property
     def speed(self) -> float | None:
-        """Samples/s, None if the run has no number."""
-        return self.result.throughput.samples_per_s if self.result.throughput and not self.result.error else None
+        """Its speed in the unit of its row, None if the run has no number."""
+        return self.result.speed if not self.result.error else None
 
 
 def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
@@ -94,7 +94,7 @@ def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: 
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
     put_words(
         figure,
-        "speedup over the baseline" if speedup else "throughput, samples/s",
+        "speedup over the baseline" if speedup else f"throughput, {rows[0].unit}",
         below="GPUs" if rows[0].device == "cuda" else "ranks",
     )
     return inline(figure, f"{'Speedup' if speedup else 'Throughput'} over the number of ranks", prefix)
@@ -134,7 +134,7 @@ def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     if not points:
         axes.set_yticks([])
     whole_numbers(axes)
-    put_words(figure, "repeats, samples/s", below="position in execution order")
+    put_words(figure, f"repeats, {row.unit}", below="position in execution order")
     return inline(figure, f"Speed of {len(turns)} repeats in execution order", prefix)
 
 

@@ -1,4 +1,4 @@
-"""The charts of metrics other than samples/s, each as the text of an SVG element: over a key, and repeat by repeat."""
+"""The charts of metrics that are no speeds, each as the text of an SVG element: over a key, and repeat by repeat."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
 
 
 def _metrics(summary: Summary, turns: Mapping[str, Turn]) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    """Yield each table of metrics other than samples/s, with a chart of each metric: over its key, or of its repeats."""
+    """Yield each table of metrics that are no speeds, with a chart of each metric: over its key, or of its repeats."""
     with drawing():
         for number, entry in enumerate(of_metrics(summary), start=1):
             names = list(dict.fromkeys(row.metric for row in entry.rows))

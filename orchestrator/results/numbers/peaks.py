@@ -1,7 +1,8 @@
 """The few numbers of devices and models that bound a training speed from above.
 
-Devices: peaks without sparsity of the fastest variant with that name, from NVIDIA's data sheets and architecture papers
-(Tesla K80: half of the board, which programs see as one device; Tesla P100 and V100, T4, A100, H100, H200, HGX B200).
+Devices: peaks without sparsity from data sheets and architecture papers of their makers (Tesla K80: half of the board, which
+programs see as one device; Tesla P100 and V100, T4, A100, L40S, H100, H200, HGX B200, GB200 NVL72, MI300X). Where a sheet gives
+only the number with sparsity, half of it. A name without a variant is that of the fastest, SXM, which drivers call so.
 
 Models: He et al., "Deep Residual Learning for Image Recognition" (2015), and Simonyan and Zisserman, "Very Deep Convolutional
 Networks" (2014), for images of 224 x 224 and 1000 classes. ``resnet50`` is the paper's network in some programs,
@@ -20,20 +21,29 @@ __all__ = ["DEVICES", "MODELS", "Device", "Model", "devices_in", "link_in"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of device. ``half`` and ``single`` are operations per second, a multiply-add counting as two: on 16-bit floats,
-    and on 32-bit floats or, if faster, TF32, which programs use for fp32 by default. ``cache_bytes`` is the size of the
-    last-level cache."""
+    """One kind of device: dense operations per second, a multiply-add counting as two, 0 for types without a peak.
+
+    ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their products in TF32, ``fp8``
+    that for 8-bit floats. ``cache_bytes`` is the size of the last-level cache. ``named`` is a pattern of its other names.
+    """
 
     name: str
     half: float
-    single: float
+    tf32: float
+    fp32: float
+    fp8: float
     memory_bytes_per_s: float
     cache_bytes: float
-    called: str = ""
+    named: str = ""
 
     def rate(self, dtype: str) -> float | None:
-        """Return operations per second for a dtype, None for one that does not determine the arithmetic."""
-        return {"fp16": self.half, "bf16": self.half, "amp": self.half, "fp32": self.single, "tf32": self.single}.get(dtype)
+        """Return the most operations per second that a program can reach with a dtype, None for one that does not determine
+        the arithmetic: many programs compute fp32 in TF32 by default."""
+        return self.peak({"amp": "fp16"}.get(dtype, dtype)) if dtype != "fp32" else max(self.fp32, self.tf32)
+
+    def peak(self, dtype: str) -> float | None:
+        """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not known."""
+        return {"fp16": self.half, "bf16": self.half, "tf32": self.tf32, "fp32": self.fp32, "fp8": self.fp8}.get(dtype) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +64,21 @@ class Model:
 
 
 DEVICES = (
-    Device("K80", 4.37e12, 4.37e12, 240e9, 1.5e6, called=r"K80|p2\.(?:8|16)?xlarge"),
-    Device("P100", 21.2e12, 10.6e12, 732e9, 4e6),
-    Device("V100", 125e12, 15.7e12, 900e9, 6e6),
-    Device("T4", 65e12, 8.1e12, 320e9, 6e6),
-    Device("A100", 312e12, 156e12, 2039e9, 40e6),
-    Device("H100", 990e12, 495e12, 3900e9, 50e6),
-    Device("H200", 990e12, 495e12, 4800e9, 50e6),
-    Device("B200", 2250e12, 1125e12, 8000e9, 126e6),
+    Device("K80", 4.37e12, 0, 4.37e12, 0, 240e9, 1.5e6, named=r"K80|p2\.(?:8|16)?xlarge"),
+    Device("P100", 21.2e12, 0, 10.6e12, 0, 732e9, 4e6),
+    Device("V100", 125e12, 0, 15.7e12, 0, 900e9, 6e6),
+    Device("V100 PCIe", 112e12, 0, 14e12, 0, 900e9, 6e6, named="V100-PCI[Ee]|V100 PCI[Ee]"),
+    Device("T4", 65e12, 0, 8.1e12, 0, 320e9, 6e6),
+    Device("A100", 312e12, 156e12, 19.5e12, 0, 2039e9, 40e6),
+    Device("L40S", 362e12, 183e12, 91.6e12, 733e12, 864e9, 96e6),
+    Device("H100", 989.5e12, 494.5e12, 67e12, 1979e12, 3900e9, 50e6),
+    Device("H100 PCIe", 756.5e12, 378e12, 51e12, 1513e12, 2000e9, 50e6),
+    Device("H100 NVL", 835.5e12, 417.5e12, 60e12, 1670.5e12, 3900e9, 50e6),
+    Device("H200", 989.5e12, 494.5e12, 67e12, 1979e12, 4800e9, 50e6),
+    Device("H200 NVL", 835.5e12, 417.5e12, 60e12, 1670.5e12, 4800e9, 50e6),
+    Device("B200", 2250e12, 1125e12, 75e12, 4500e12, 8000e9, 126e6),
+    Device("GB200", 2500e12, 1250e12, 80e12, 5000e12, 8000e9, 126e6),
+    Device("MI300X", 1307.4e12, 653.7e12, 163.4e12, 2614.9e12, 5300e9, 256e6),
 )
 
 MODELS: Mapping[str, Model] = MappingProxyType(
@@ -83,10 +100,17 @@ def devices_in(text: str) -> dict[str, Device]:
 
     >>> list(devices_in("8 x Tesla V100-SXM2-16GB")), list(devices_in("AWS p2.16xlarge")), devices_in("H20, GH200 480GB")
     (['V100'], ['K80 (p2.16xlarge)'], {})
+    >>> list(devices_in("NVIDIA H100 PCIe")), list(devices_in("NVIDIA H100 80GB HBM3"))
+    (['H100 PCIe'], ['H100'])
     """
-    named = ((device, re.search(rf"\b(?:{device.called or device.name})\b", text)) for device in DEVICES)
-    matches = [(device, word[0]) for device, word in named if word]
-    return {device.name if word == device.name else f"{device.name} ({word})": device for device, word in matches}
+    named = [(device, match) for device in DEVICES for match in re.finditer(rf"\b(?:{device.named or device.name})\b", text)]
+    matches: dict[str, Device] = {}
+    for device, match in named:
+        inside = any(other.start() <= match.start() and match.end() < other.end() for _, other in named)
+        if not inside:  # H100 in H100 PCIe
+            word = match[0]
+            matches[device.name if word == device.name else f"{device.name} ({word})"] = device
+    return matches
 
 
 def link_in(text: str) -> float | None:

@@ -33,9 +33,10 @@ _GRADIENT_BYTES, _WEIGHT_BYTES = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell: its size, what it ran, and the samples/s of its repeats, or a single published number. ``devices`` is a text
-    that names the devices, empty if no bounds should be derived; ``link_bytes_per_s`` is per node, one way. ``typical`` is the
-    speed that is shown of it, None for the median."""
+    """One cell: its size, what it ran, and the speeds of its repeats in ``unit``, or a single published number. ``devices`` is
+    a text that names the devices, empty if no bounds should be derived; ``link_bytes_per_s`` is per node, one way. ``typical``
+    is the speed that is shown of it, None for the median. ``work_per_rank`` is what a rank computes in a step, in the unit of
+    the speed times s: the batch size if it is None."""
 
     nodes: int
     gpus: int
@@ -46,6 +47,8 @@ class Measured:
     devices: str = ""
     link_bytes_per_s: float | None = None
     typical: float | None = None
+    unit: str = "samples/s"
+    work_per_rank: float | None = None
 
     @property
     def ranks(self) -> int:
@@ -59,12 +62,12 @@ class Measured:
 
     @property
     def speed(self) -> float:
-        """Typical samples/s."""
+        """Typical speed."""
         return median(self.speeds) if self.typical is None else self.typical
 
-    def step_s(self, samples_per_s: float) -> float:
+    def step_s(self, speed: float) -> float:
         """Return the seconds of a step at a speed."""
-        return self.ranks * self.batch_size / samples_per_s
+        return self.ranks * (self.batch_size if self.work_per_rank is None else self.work_per_rank) / speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = f"more GPUs but slower than {fastest.shape} ({written(fastest.speed)} samples/s)"
+    text = f"more GPUs but slower than {fastest.shape} ({written(fastest.speed)} {fastest.unit})"
     return Finding("slower", fastest.speed / cell.speed, text)
 
 
@@ -130,7 +133,7 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     beyond = min(fastest.speeds) / max(cell.speeds)
     if beyond <= 1 + SLACK:
         return None
-    text = f"a larger batch but slower than b{fastest.batch_size} ({written(fastest.speed)} samples/s)"
+    text = f"a larger batch but slower than b{fastest.batch_size} ({written(fastest.speed)} {fastest.unit})"
     return Finding("batch", beyond, text)
 
 

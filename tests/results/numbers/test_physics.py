@@ -198,18 +198,18 @@ def test_the_folders_declare_the_same_parameters() -> None:
         (model, values["parameters"])
         for folder in frameworks()
         for model, values in open_framework(folder).framework.models.items()
-        if values.get("parameters")
+        if values.get("parameters") and "transformer" not in values
     }
     assert declared == {(name, model.parameters) for name, model in MODELS.items()}
 
 
 def test_a_speed_above_the_arithmetic_is_impossible() -> None:
-    # 990 TFLOP/s and a tenth, over two operations for each of 7.002e9 multiply-adds
+    # 989.5 TFLOP/s and a tenth, over two operations for each of 7.002e9 multiply-adds
     below, above = measured("1n1g", 77_700, devices=H200), measured("1n1g", 77_800, devices=H200)
     assert findings(below, []) == ()
     (found,) = findings(above, [])
-    assert (found.kind, found.text) == ("arithmetic", "impossible: the arithmetic of 1 × H200 allows at most 77763 samples/s")
-    assert found.beyond == pytest.approx(77_800 / 77_763, rel=1e-5)
+    assert (found.kind, found.text) == ("arithmetic", "impossible: the arithmetic of 1 × H200 allows at most 77724 samples/s")
+    assert found.beyond == pytest.approx(77_800 / 77_724, rel=1e-5)
 
 
 def test_a_batch_of_one_is_bounded_by_moving_the_weights() -> None:

@@ -1,0 +1,31 @@
+"""Read a log grammar from a manifest. It is checked, because the file may have been edited by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from orchestrator.logs import UNITS, LogGrammar
+from orchestrator.logs.metrics import metric_of
+from orchestrator.plan import RunSpec
+
+__all__ = ["grammar_of"]
+
+
+def grammar_of(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
+    """Return the grammar recorded in ``log``, for the options of ``spec``. Raises KeyError, TypeError or ValueError if a value
+    is missing or invalid."""
+    values: dict[str, Any] = {field.name: log[field.name] for field in fields(LogGrammar) if field.name in log}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if isinstance(values.get("readings"), str):  # written by an earlier version
+        values["readings"] = (values["readings"],) if values["readings"] else ()
+    values["metrics"] = tuple(map(metric_of, values.get("metrics", ())))
+    grammar = LogGrammar(**values).with_options(spec.options)
+    named = (*grammar.units.values(), *grammar.summed_over.values())
+    texts = (grammar.nodes, grammar.scope, grammar.rank, grammar.closing, *grammar.readings, *grammar.files, *grammar.patterns)
+    if not set(grammar.units.values()) <= set(UNITS):
+        raise ValueError("framework.log.units")
+    if not all(isinstance(text, str) for text in (*texts, *named, *grammar.rank_files, *grammar.nccl_files)):
+        raise TypeError("framework.log")
+    return grammar

@@ -1,0 +1,63 @@
+"""The numbers of a language model besides its tokens/s: per device, in operations, and as shares of the device's peak.
+
+All of them follow from one speed, so they are as certain as it is. What counts as an operation is in
+`orchestrator.plan.transformer`, the peaks are in `orchestrator.results.numbers.peaks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.plan import MEASURES, RunSpec
+from orchestrator.plan.measures import LANGUAGE_MODEL
+from orchestrator.plan.transformer import Transformer
+from orchestrator.results.numbers.peaks import Device, devices_in
+from orchestrator.results.values import Value
+
+__all__ = ["language_values", "peak_note"]
+
+METRICS = MEASURES[LANGUAGE_MODEL].derived
+
+
+def language_values(
+    spec: RunSpec, transformer: Transformer | None, tokens_per_s: float, observed: Mapping[str, Any]
+) -> tuple[Value, ...]:
+    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported memory are left out."""
+    numbers = {"tokens_per_s_per_device": tokens_per_s / spec.world_size}
+    if transformer:
+        per_device = tokens_per_s / spec.world_size
+        flops = transformer.flops_per_token(spec.step.tokens)
+        numbers["tflops_per_device"] = per_device * flops / 1e12
+        if (device := _device(observed)) and (peak := device.peak(spec.dtype)):
+            executed = transformer.hardware_flops_per_token(spec.step.tokens, spec.step.recomputation)
+            causal = transformer.flops_per_token(spec.step.tokens, causal=True)
+            shares = {"mfu": flops, "mfu_causal": causal, "hfu": executed}
+            numbers |= {name: 100 * per_device * operations / peak for name, operations in shares.items()}
+    memory = observed.get("max_memory_bytes")
+    if type(memory) is int and 0 < memory < 1 << 60:
+        numbers["peak_memory"] = memory / 2**30
+    return tuple(Value(metric.name, (), numbers[metric.name]) for metric in METRICS if metric.name in numbers)
+
+
+def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
+    """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of."""
+    device = _device(observed)
+    if device and (peak := device.peak(spec.dtype)):
+        return [f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
+    name = " and ".join(_names(observed)) or "the device"
+    return [f"no MFU: the dense peak of {name} for {spec.dtype} is not known"]
+
+
+def _device(observed: Mapping[str, Any]) -> Device | None:
+    """Return the device of all ranks; None if they have several, or it is not known."""
+    devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
+    known = [name for name in _names(observed) if devices_in(name)]
+    return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
+
+
+def _names(observed: Mapping[str, Any]) -> list[str]:
+    """Return the names of the devices that the program reports."""
+    entries = observed.get("devices")
+    names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    return list(dict.fromkeys(name for name in names if isinstance(name, str)))

@@ -1,0 +1,169 @@
+"""Tokens/s of a language model, and what follows from it: against figures that others computed, and from collected files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.spec import RunSpec, Step
+from orchestrator.plan.transformer import Transformer
+from orchestrator.record.rundir import BenchDir
+from orchestrator.report.tables import tables
+from orchestrator.results.language_model import language_values, peak_note
+from orchestrator.results.read import read_run
+from orchestrator.results.summary import Summary, summarize
+from tests.support.run_folders import GPUS, NODES, STEPS, WORLD, build, rank_line
+
+LLAMA3_8B = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=128256, tied=False)
+H200 = {"devices": [{"name": "NVIDIA H200", "count": 2}]}
+
+
+def spec(tokens: int, ranks: int = 1, dtype: str = "bf16", recomputation: str = "none") -> RunSpec:
+    step = Step(tokens=tokens, recomputation=recomputation)
+    return RunSpec("lm", "llama3-8b", 1, ranks, "cuda", 2, dtype, "synthetic", 20, 5, 600.0, {}, step=step)
+
+
+def numbers(spec: RunSpec, tokens_per_s: float, observed: dict[str, Any] = H200) -> dict[str, float]:
+    return {value.metric: value.number for value in language_values(spec, LLAMA3_8B, tokens_per_s, observed)}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ranks", "per_gpu", "tflops", "mfu", "causal"),
+    [(4096, 1, 11_452, 589, 59.6, 55.9), (4096, 2, 10_008, 515, 52.1, 48.8), (8192, 2, 9_353, 542, 54.8, 48.7)],
+)
+def test_shares_of_the_peak_are_those_that_a_plain_script_printed(
+    tokens: int, ranks: int, per_gpu: float, tflops: float, mfu: float, causal: float
+) -> None:
+    values = numbers(spec(tokens, ranks), per_gpu * ranks)
+    assert values["tokens_per_s_per_device"] == per_gpu
+    assert values["tflops_per_device"] == pytest.approx(tflops, abs=0.5)
+    assert (values["mfu"], values["mfu_causal"]) == (pytest.approx(mfu, abs=0.06), pytest.approx(causal, abs=0.06))
+    assert values["hfu"] == values["mfu"]
+
+
+def test_full_recomputation_is_in_hfu_alone() -> None:
+    plain, again = (numbers(spec(4096, recomputation=kind), 9_003) for kind in ("none", "full"))
+    assert again["mfu"] == plain["mfu"]
+    # a quarter of all products again, but for those of the output layer
+    assert 1.30 < again["hfu"] / again["mfu"] < 4 / 3
+
+
+def test_eight_bit_products_have_a_peak_of_their_own() -> None:
+    assert numbers(spec(4096, dtype="fp8"), 14_983)["mfu"] == pytest.approx(78.0 / 2, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("devices", "dtype", "said"),
+    [
+        ([{"name": "cpu AMD EPYC", "count": 4}], "bf16", "no MFU: the dense peak of cpu AMD EPYC for bf16 is not known"),
+        ([{"name": "NVIDIA A100-SXM4-80GB", "count": 8}], "fp8", "no MFU: the dense peak of NVIDIA A100-SXM4-80GB for fp8"),
+        (
+            [{"name": "NVIDIA H200", "count": 1}, {"name": "NVIDIA A100-SXM4-80GB", "count": 1}],
+            "bf16",
+            "no MFU: the dense peak",
+        ),
+        (
+            [{"name": "NVIDIA H200", "count": 1}, {"name": "H20", "count": 1}],
+            "bf16",
+            "no MFU: the dense peak of NVIDIA H200 and H20",
+        ),
+        ("nonsense", "bf16", "no MFU: the dense peak of the device"),
+    ],
+)
+def test_without_a_peak_there_is_no_share_of_it_and_a_note_says_so(devices: Any, dtype: str, said: str) -> None:
+    observed = {"devices": devices}
+    assert not {"mfu", "mfu_causal", "hfu"} & set(numbers(spec(4096, dtype=dtype), 100, observed))
+    assert numbers(spec(4096, dtype=dtype), 100, observed)["tflops_per_device"] > 0
+    assert peak_note(spec(4096, dtype=dtype), observed)[0].startswith(said)
+
+
+def test_the_peak_is_named_beside_the_share() -> None:
+    assert peak_note(spec(4096), H200) == [
+        "MFU and HFU are shares of 989.5 TFLOP/s, the dense peak of H200 for bf16",
+    ]
+
+
+# --- from collected files
+
+TOKENS, MICRO, ACCUMULATION, MODEL_RANKS, SECONDS = 128, 3, 2, 2, 0.5
+SEQUENCES = MICRO * ACCUMULATION * (WORLD // MODEL_RANKS)
+SIZES = {"layers": 4, "width": 128, "heads": 4, "kv_heads": 4, "head_width": 32, "mlp": 512, "gated": False, "vocab": 512}
+
+
+def _language_model(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+    planned["framework"] |= {"name": "lm", "measures": "language_model", "transformer": SIZES | {"tied": True}}
+    planned["spec"] |= {"framework": "lm", "model": "gpt-tiny", "dtype": "bf16", "batch_size": MICRO}
+    step = {"tokens": TOKENS, "micro_batches": ACCUMULATION, "model_ranks": MODEL_RANKS, "recomputation": "none"}
+    planned["spec"]["step"] = step
+    lines = [f"orch step={n} t={900 + n * SECONDS} step_time_s={SECONDS} samples={SEQUENCES}" for n in range(1, STEPS + 1)]
+    closing = {"world_size": WORLD, "steps": STEPS, "dtype": "bf16", "batch_size": MICRO, "global_batch": SEQUENCES}
+    closing |= {"devices": [{"name": "NVIDIA H200", "count": WORLD}], "max_memory_bytes": 3 << 30}
+    logs[0]["rank-0.out"] = "\n".join(
+        [rank_line(0) + "orch step=0 t=900.0 step_time_s=0 samples=0", *lines, f"orch done {json.dumps(closing)}\n"]
+    )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> BenchDir:
+    return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
+
+
+@pytest.fixture
+def summary(bench: BenchDir) -> Summary:
+    for repeat in (1, 2, 3):
+        build(bench, f"r{repeat}", _language_model, repeat=repeat)
+    return summarize([read_run(run) for run in bench.runs()])
+
+
+def test_the_speed_of_a_run_is_its_tokens_over_its_time(summary: Summary) -> None:
+    (row,) = summary.speeds()
+    per_s = SEQUENCES * TOKENS / SECONDS
+    assert (row.metric, row.unit, row.value, row.n) == ("tokens_per_s", "tokens/s", pytest.approx(per_s), 3)
+    assert (row.global_batch, row.step_s) == (SEQUENCES, pytest.approx(SECONDS))
+    assert row.per_rank == pytest.approx(per_s / (NODES * GPUS))
+
+
+def test_what_follows_from_it_has_rows_of_its_own(summary: Summary) -> None:
+    by_metric = {row.metric: row for row in summary.rows}
+    assert list(by_metric) == [
+        "tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu", "mfu_causal", "hfu", "peak_memory",
+    ]  # fmt: skip
+    # 6 operations for each of 4 · (4·128² + 2·128·512) + 128·512 weights, and 12·4·128·128 for attention
+    tflops = (
+        SEQUENCES * TOKENS / SECONDS / WORLD * (6 * (4 * (4 * 128**2 + 2 * 128 * 512) + 128 * 512) + 12 * 4 * 128 * 128) / 1e12
+    )
+    assert by_metric["tflops_per_device"].value == pytest.approx(tflops)
+    assert by_metric["mfu"].value == pytest.approx(100 * tflops / 989.5)
+    assert (by_metric["peak_memory"].value, by_metric["peak_memory"].better) == (pytest.approx(3.0), "lower")
+
+
+def test_people_see_one_table_of_speeds_and_one_of_what_follows(summary: Summary) -> None:
+    speeds, derived = tables(summary)
+    assert speeds.head == ("no baseline: no speedup", "speeds in tokens/s, of sequences of 128 tokens", "NVIDIA H200")
+    assert derived.columns[:3] == ("case", "tokens_per_s_per_device tokens/s", "tokens_per_s_per_device 95%")
+    assert len(derived.rows) == 1 and derived.footnotes == ()
+
+
+def test_a_closing_line_of_another_global_batch_is_refused(bench: BenchDir) -> None:
+    def other(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _language_model(planned, logs)
+        planned["spec"]["step"]["micro_batches"] = 1
+
+    run = build(bench, "r1", other)
+    error = read_run(run).error
+    assert error and f"expected global_batch {MICRO * 2} as planned, the program reports {SEQUENCES}" in str(error)
+
+
+@pytest.mark.parametrize(
+    "step", [{"tokens": -1}, {"micro_batches": 0}, {"model_ranks": 3}, {"recomputation": "some"}, {"x": 1}]
+)
+def test_a_forged_step_is_a_damaged_manifest(bench: BenchDir, step: dict[str, Any]) -> None:
+    def forged(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _language_model(planned, logs)
+        planned["spec"]["step"] |= step
+
+    error = read_run(build(bench, "r1", forged)).error
+    assert error and error.kind == "state_damaged"
