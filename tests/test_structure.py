@@ -55,11 +55,11 @@ DOORS = {
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "json_schema secrets values versions",
-    "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
+    "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
-        "render request run_schema scaffold schema schema_faults spec transformer trial words"
+        "render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
@@ -67,7 +67,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries expectations foreign_log grids hardware links/collectives measured numbers/intervals "
+        "account bench entries expectations foreign_log grids hardware keys links/collectives measured numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
 }

@@ -60,6 +60,10 @@ def bench(
     ladder: Annotated[bool, typer.Option("--ladder", help="1n1g, 1n2g … one full node, then 2, 4 … nodes.")] = False,
     dtype: Annotated[str, typer.Option("--dtype", metavar="T,…", help="fp32, tf32, fp16, bf16.")] = "",
     batch_size: Annotated[str, typer.Option("--batch-size", "-b", metavar="N,…", help="Samples per device and step.")] = "",
+    global_batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", min=1, help="Samples per step over all ranks: strong scaling. Default: weak scaling."),
+    ] = None,
     framework: Annotated[
         str, typer.Option("--framework", "-f", metavar="NAME,…", help="Frameworks. Default: chosen by the model.")
     ] = "",
@@ -110,6 +114,9 @@ def bench(
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Measure 1n1g if no earlier run of it is usable.")
     ] = True,
+    baseline_shape: Annotated[
+        str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
+    ] = "",
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
@@ -151,7 +158,7 @@ def bench(
         dtype=dtype,
         batch_size=batch_size,
         loader=loader,
-        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout},
+        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "global_batch": global_batch},
         sets=sets or [],
         env=env or [],
         run_file=yamlfile.load(run_file) if run_file else None,
@@ -161,6 +168,7 @@ def bench(
         max_repeats=max_repeats,
         budget=budget,
         baseline=baseline,
+        baseline_shape=baseline_shape,
         strict=strict,
         label=label,
         expect=expect or [],

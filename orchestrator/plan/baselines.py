@@ -1,4 +1,4 @@
-"""The baselines that the speedups of a bench need: one rank of each spec, run first, or borrowed from an earlier bench."""
+"""The baselines that the speedups of a bench need: a shape of each spec, by default one rank, run first, or borrowed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,52 @@ from orchestrator.plan.bench import PORTS, Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, impossible
 
-__all__ = ["baseline_of", "borrowable", "missing_baselines", "possible", "without"]
+__all__ = ["baseline_of", "borrowable", "is_baseline", "marked", "missing_baselines", "possible", "without"]
 
 _BASELINE = "baseline"
 """The origin of the shape of a cell that was added as the baseline of a speedup."""
 
 
-def baseline_of(spec: RunSpec) -> RunSpec:
-    """Return the one-rank spec that is the baseline for the speedup of ``spec``."""
-    origins = {**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE}
-    return replace(spec, nodes=1, gpus=1, origins=origins)
+Shape = tuple[int, int]
+"""Nodes, and ranks per node."""
 
 
-def missing_baselines(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
+def is_baseline(spec: RunSpec) -> bool:
+    """Return True if speedups over this spec were requested, or are the usual ones."""
+    return (spec.nodes, spec.gpus) == (1, 1) or spec.origins.get("nodes", "").endswith(_BASELINE)
+
+
+def baseline_of(spec: RunSpec, shape: Shape | None = None) -> RunSpec:
+    """Return the spec that is the baseline for the speedup of ``spec``: that of a ``shape``, by default one rank, or as many as
+    compute one copy of the model. With strong scaling it has the same global batch."""
+    nodes, gpus = shape or (1, spec.step.model_ranks)
+    base = replace(spec, nodes=nodes, gpus=gpus, origins={**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE})
+    kind, _, option = spec.follows.partition(".")
+    ranks = nodes * gpus // spec.step.model_ranks
+    if kind == "batch_size":
+        return replace(base, batch_size=spec.global_batch // max(1, ranks))
+    if kind == "options":
+        micro_batches = spec.global_batch // max(1, ranks * spec.batch_size)
+        options = {**spec.options, option: micro_batches}
+        return replace(base, options=options, step=replace(spec.step, micro_batches=micro_batches))
+    return base
+
+
+def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> tuple[RunSpec, ...]:
     """Return the baselines of ``specs`` that are not among them, each once."""
     present = {repr(spec.as_dict()) for spec in specs}
-    missing = {repr(base.as_dict()): base for base in map(baseline_of, specs)}
+    missing = {repr(base.as_dict()): base for base in (baseline_of(spec, shape) for spec in specs)}
     return tuple(base for key, base in missing.items() if key not in present)
+
+
+def marked(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
+    """Return the specs; the origin of those of the requested ``shape`` says that they are baselines too."""
+    return tuple(
+        replace(spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"})
+        if (spec.nodes, spec.gpus) == shape
+        else spec
+        for spec in specs
+    )
 
 
 def possible(
@@ -38,23 +67,37 @@ def possible(
     skipped: list[Skipped] = []
     for spec in specs:
         try:
+            _check_division(spec)
             plan_run(folders[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
         except ConfigError as error:
-            left_out = impossible(spec.framework, spec.model, {"nodes": 1, "gpus": 1, "dtype": spec.dtype}, error)
+            choices = {"nodes": spec.nodes, "gpus": spec.gpus, "dtype": spec.dtype}
+            left_out = impossible(spec.framework, spec.model, choices, error)
             skipped += [left_out] if left_out not in skipped else []
         else:
             kept.append(spec)
     return tuple(kept), tuple(skipped)
 
 
+def _check_division(spec: RunSpec) -> None:
+    """Raise ConfigError if a baseline of another shape cannot compute the same as the shapes that are compared with it."""
+    ranks = spec.world_size // spec.step.model_ranks
+    if spec.world_size % spec.step.model_ranks:
+        message = (
+            f"expected a multiple of the {spec.step.model_ranks} ranks that share a copy of the model, got {spec.world_size}"
+        )
+        raise ConfigError(message, where="--baseline-shape")
+    if spec.follows and (ranks == 0 or spec.global_batch < 1):
+        raise ConfigError("expected a global batch that it can divide", where="--baseline-shape")
+
+
 def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
-    """Return the baselines that were only added to a bench, and may be replaced by runs of an earlier bench.
+    """Return the baselines of one rank that were only added to a bench, and may be replaced by runs of an earlier bench.
 
     Empty if repeats may be added, because a baseline needs the added repeats too.
     """
     if bench.schedule.until_ci is not None:
         return ()
-    return tuple(spec for spec in bench.cells if spec.origins.get("nodes") == _BASELINE)
+    return tuple(spec for spec in bench.cells if spec.origins.get("nodes") == _BASELINE and (spec.nodes, spec.gpus) == (1, 1))
 
 
 def without(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan.baselines import missing_baselines, possible
+from orchestrator.plan.baselines import marked, missing_baselines, possible
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import Configurations, check_values, configurations, device_of, ranks_by_default
 from orchestrator.plan.expectations import Expectation, expectation_of
@@ -73,6 +73,7 @@ class Request:
     max_repeats: int | None = None
     budget: str = ""
     baseline: bool = True
+    baseline_shape: tuple[int, int] | None = None
     strict: bool = False
     label: str = ""
     expect: tuple[Expectation, ...] = ()
@@ -107,6 +108,7 @@ def request_of(
     max_repeats: int | None = None,
     budget: str = "",
     baseline: bool = True,
+    baseline_shape: str = "",
     strict: bool = False,
     label: str = "",
     expect: Sequence[str] = (),
@@ -145,10 +147,22 @@ def request_of(
         max_repeats=max_repeats,
         budget=budget,
         baseline=baseline,
+        baseline_shape=_baseline_shape(baseline_shape, baseline),
         strict=strict,
         label=label_of(label, "--label") or file.label,
         expect=(*file.expect, *(expectation_of(text, "--expect") for text in expect)),
     )
+
+
+def _baseline_shape(text: str, baseline: bool) -> tuple[int, int] | None:
+    if not text:
+        return None
+    shapes = shapes_of(text, "--baseline-shape")
+    if len(shapes) != 1:
+        raise ConfigError(f"expected one shape such as 1n8g, got {text!r}", where="--baseline-shape")
+    if not baseline:
+        raise ConfigError("expected either --baseline-shape or --no-baseline, got both", where="--baseline-shape")
+    return shapes[0]
 
 
 def tune_request(model: str, *, shape: str, sets: Sequence[str], budget: str, single: Mapping[str, Any]) -> Request:
@@ -197,9 +211,10 @@ def planned(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequenc
     skipped = [left_out for left_out, _ in asked.skipped]
     if request.baseline:
         with_speedup = [spec for spec in asked.specs if by_name[spec.framework].framework.has_speedup]
-        baselines, impossible = possible(missing_baselines(with_speedup), by_name, hosts)
+        baselines, impossible = possible(missing_baselines(with_speedup, request.baseline_shape), by_name, hosts)
         skipped += impossible
-    return Bench(bench_id, (*baselines, *asked.specs), by_name, schedule, tuple(skipped), request.label, request.expect)
+    specs = marked(asked.specs, request.baseline_shape)
+    return Bench(bench_id, (*baselines, *specs), by_name, schedule, tuple(skipped), request.label, request.expect)
 
 
 def checked_specs(request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]) -> tuple[RunSpec, ...]:

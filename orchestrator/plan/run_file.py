@@ -40,7 +40,12 @@ LISTS: _Types = {
     "shape": ((str,), "a shape such as 4n8g"),
 }
 """Keys that take one value or a list of values; options and env map names to these."""
-OF_A_RUN: _Types = {"steps": _WHOLE, "warmup_steps": _WHOLE, "timeout_s": ((int, float), "seconds above 0")}
+OF_A_RUN: _Types = {
+    "steps": _WHOLE,
+    "warmup_steps": _WHOLE,
+    "timeout_s": ((int, float), "seconds above 0"),
+    "global_batch": _WHOLE,
+}
 """Keys that take one value, also in an entry of ``include``."""
 OF_THE_BENCH: _Types = {
     "ladder": ((bool,), "true or false"),

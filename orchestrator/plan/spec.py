@@ -9,30 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from math import prod
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 
-__all__ = ["RunSpec", "Skipped", "Step", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
+__all__ = ["RunSpec", "Skipped", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
-_COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "steps": 1, "warmup_steps": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a step of a language model computes, from its options. A sample is a sequence of ``tokens``, 0 for a program whose
-    samples are not made of tokens. Each copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches``
-    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`."""
-
-    tokens: int = 0
-    micro_batches: int = 1
-    model_ranks: int = 1
-    recomputation: str = "none"
+_COUNTS = {"nodes": 1, "gpus": 1, "batch_size": 1, "global_batch": 1, "steps": 1, "warmup_steps": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +28,9 @@ class RunSpec:
     """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per copy of the model and forward
     pass, if ``step`` says that these differ.
 
-    ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts.
+    ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
+    choice that keeps the global batch constant with strong scaling, ``batch_size`` or ``options.<name>``; it is empty with weak
+    scaling.
     """
 
     framework: str
@@ -58,6 +48,7 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     step: Step = Step()
+    follows: str = ""
 
     @property
     def world_size(self) -> int:
@@ -80,11 +71,10 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, without an empty ``env``, and without the ``step`` of a program that has
-        no tokens."""
+        """Return the spec for JSON, without origins, and without ``env``, ``step`` and ``follows`` where they say nothing."""
         values = asdict(self)
-        left_out = {"origins", *([] if self.env else ["env"]), *([] if self.step != Step() else ["step"])}
-        return {name: value for name, value in values.items() if name not in left_out}
+        silent = {"env": not self.env, "step": self.step == Step(), "follows": not self.follows}
+        return {name: value for name, value in values.items() if name != "origins" and not silent.get(name)}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -177,6 +167,12 @@ def resolve(
     _check_loader(framework, values["loader"])
     framework.dtype_flag(values["dtype"], device)
     options = _options(framework, device, model, file_values.get("options", {}), sets or {}, origins)
+    world_size = values["nodes"] * values["gpus"]
+    check_ranks(framework, options, world_size)
+    global_batch, follows = choices.get("global_batch") or file_values.get("global_batch"), ""
+    if global_batch is not None:
+        _check_number("global_batch", global_batch)
+        follows = with_global_batch(framework, global_batch, world_size, values, options, origins)
     variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
     variables |= {name: (value, "command line") for name, value in (env or {}).items()}
     origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
@@ -187,7 +183,8 @@ def resolve(
         options=options,
         env={name: value for name, (value, _) in sorted(variables.items())},
         origins=origins,
-        step=_step(framework, options, values["nodes"] * values["gpus"]),
+        step=step_of(framework, options),
+        follows=follows,
         **values,
     )
 
@@ -242,26 +239,9 @@ def _check_option(framework: Framework, name: str) -> None:
         )
 
 
-def default_step(framework: Framework, model: str, world_size: int) -> Step:
-    """Return what a step computes by the defaults of a folder on GPUs. Raises ConfigError like `resolve`."""
-    return _step(framework, _options(framework, "cuda", model, {}, {}, {}), world_size)
-
-
-def _step(framework: Framework, options: Mapping[str, Any], world_size: int) -> Step:
-    """Return what a step computes. Raises ConfigError if copies of the model cannot be spread over the ranks."""
-    names = framework.step
-    if names is None:
-        return Step()
-    model_ranks = prod(options[name] for name in names.shared_by)
-    if world_size % model_ranks:
-        shared = " × ".join(f"{name}={options[name]}" for name in names.shared_by)
-        raise ConfigError(f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}", where="--shape")
-    return Step(
-        tokens=options[names.tokens],
-        micro_batches=options[names.micro_batches] if names.micro_batches else 1,
-        model_ranks=model_ranks,
-        recomputation=options[names.recomputation] if names.recomputation else "none",
-    )
+def default_step(framework: Framework, model: str) -> Step:
+    """Return what a step computes by the defaults of a folder on GPUs."""
+    return step_of(framework, _options(framework, "cuda", model, {}, {}, {}))
 
 
 def _options(

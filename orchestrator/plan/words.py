@@ -36,13 +36,13 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
 
 
-def shapes(text: str) -> tuple[tuple[int, int], ...]:
+def shapes(text: str, option: str = "--shape") -> tuple[tuple[int, int], ...]:
     """Return (nodes, gpus) of each shape: ``1n8g,4n8g`` or ``1x8,4x8``."""
     pairs = []
     for word in words(text):
         match = re.fullmatch(r"(\d+)n(\d+)g|(\d+)x(\d+)", word)
         if not match:
-            raise ConfigError(f"expected shapes such as 1n1g,4n8g, got {word!r}", where="--shape")
+            raise ConfigError(f"expected shapes such as 1n1g,4n8g, got {word!r}", where=option)
         nodes, gpus = (int(part) for part in match.groups() if part is not None)
         pairs.append((nodes, gpus))
     return tuple(pairs)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from orchestrator.plan import RunSpec
-from orchestrator.plan.spec import Step
+from orchestrator.plan.scaling import Step
 from orchestrator.plan.transformer import RECOMPUTATIONS
 
 __all__ = ["spec_of"]
@@ -16,16 +16,17 @@ __all__ = ["spec_of"]
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
     """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
     invalid."""
-    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step"}
+    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows"}
     values, env = {name: written[name] for name in names}, written.get("env", {})
-    spec = RunSpec(**values, env=env, origins=origins, step=_step(written.get("step", {})))
+    spec = RunSpec(**values, env=env, origins=origins, step=_step(written.get("step", {})), follows=written.get("follows", ""))
     numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
     words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values(), *spec.env.values())
     if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
         raise TypeError("spec")
     if not all(isinstance(word, str) for word in words) or not isinstance(spec.options, dict):
         raise TypeError("spec")
-    if spec.world_size % spec.step.model_ranks:
+    followers = {"", "batch_size", *(f"options.{name}" for name in spec.options)}
+    if spec.world_size % spec.step.model_ranks or spec.follows not in followers:
         raise TypeError("spec.step")
     return spec
 

@@ -116,7 +116,7 @@ def scaling_table(group: Group, summary: Summary) -> Table:
         mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
         lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
-    head = (_baseline_line(group, summary), *_tokens_lines(group.rows), *hardware_lines(group.rows))
+    head = (_baseline_line(group, summary), *_work_lines(group.rows), *hardware_lines(group.rows))
     columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
     return Table(
         title=title(group.title, group.rows[0].simulated),
@@ -235,10 +235,15 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     return same if len(measured) == len(series) else f"{same}; without one, no speedup"
 
 
-def _tokens_lines(rows: Sequence[Row]) -> list[str]:
-    """Return the line that says what the speeds of a language model count; none for a program without tokens."""
-    lengths = sorted({row.tokens for row in rows} - {0})
-    return [f"speeds in {rows[0].unit}, of sequences of {', '.join(map(str, lengths))} tokens"] if lengths else []
+def _work_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the line that says what speeds of a language model count, and how its work grows with the shape. A program without
+    tokens has it only with strong scaling."""
+    lengths = ", ".join(str(tokens) for tokens in sorted({row.tokens for row in rows} - {0}))
+    batches = ", ".join(map(str, sorted({row.global_batch for row in rows})))
+    strong = f"strong scaling: a global batch of {batches} in every shape"
+    scaling = strong if rows[0].scaling == "strong" else "weak scaling: each rank computes as much in every shape"
+    words = [f"speeds in {rows[0].unit}, of sequences of {lengths} tokens"] if lengths else []
+    return ["; ".join([*words, scaling])] if lengths or rows[0].scaling == "strong" else []
 
 
 def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
     """The values of one metric and key in a cell, over ``n`` good repeats, in ``unit``, unrounded, None if n is 0.
-    ``global_batch`` is samples per step, ``tokens`` those of a sample, 0 for a program without tokens.
+    ``global_batch`` is samples per step, ``tokens`` those of a sample, 0 for a program without tokens. ``scaling`` is ``weak``
+    if each rank computes as much in every shape, ``strong`` if the global batch is the same in every shape.
 
     ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run. ``value`` is the typical value
     of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median`` describe the repeats as they
@@ -71,6 +72,7 @@ class Row(Entry):
     loader: str
     batch_size: int
     global_batch: int
+    scaling: str
     tokens: int
     average: float | None
     median: float | None

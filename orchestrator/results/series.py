@@ -20,7 +20,9 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that are shown in one table: all of a framework, model, dtype and device, which the ``title`` names.
+    """Rows that are shown in one table: all of a framework, model, dtype, device and kind of scaling.
+
+    The ``title`` names these.
 
     ``columns`` are the names of the other values that differ between them, as `column` returns them.
     """
@@ -56,8 +58,12 @@ def choice(spec: RunSpec, name: str) -> Any:
 def program_of(cell: Cell, differing: Sequence[str]) -> str:
     """Return a description of the program of a cell and its settings: ``pytorch resnet50 fp16 b128 synthetic``."""
     spec = cell.spec
-    with_samples = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_samples else {}
+    with_samples: dict[str, Any] = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_samples else {}
     settings = {name: spec.settings[name] for name in differing if name in spec.settings}
+    if spec.follows:
+        settings = {"global_batch": spec.global_batch, **settings}
+        settings.pop(spec.follows.removeprefix("options."), None)
+        with_samples = {name: value for name, value in with_samples.items() if name != spec.follows}
     return _described((spec.framework, spec.model, spec.dtype), with_samples, spec.device, settings, cell.simulated)
 
 
@@ -74,7 +80,7 @@ def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
     """Return the tables of these rows, in order of their first rows; within a table, rows of equal values are together."""
     tables: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        tables.setdefault((row.framework, row.model, row.dtype, row.device, row.simulated), []).append(row)
+        tables.setdefault((row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), []).append(row)
     return tuple(map(_group, tables.values()))
 
 

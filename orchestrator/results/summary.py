@@ -14,18 +14,19 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.plan import Skipped
+from orchestrator.plan.baselines import is_baseline
 from orchestrator.plan.measures import SPEEDS
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
-from orchestrator.results.expectations import Judgement, judged
+from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import (
     hardware,
 )
 from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.qualifications import doubts_of, measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
@@ -87,7 +88,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     what was expected."""
     missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
     judgements = judged(planned.expect, summary.rows)
-    notes = (*missing, *map(str, judgements), *summary.notes)
+    notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
     return replace(whole, skipped=planned.skipped, expected=judgements)
 
@@ -116,8 +117,9 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
         base, drift = bases[id(cell)], drifts[cell.metric.name]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
-        qualifications = qualifications_of(cell, base, [*doubts.get(id(cell), ()), *doubts_at(cell)], typical)
-        row = _row(cell, series[id(cell)], differing, qualifications, typical_of(cell, drift), faster)
+        value = typical_of(cell, drift)
+        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
+        row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row
@@ -170,23 +172,29 @@ def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
 
 
 def _baseline(cell: Cell, family: Sequence[Cell]) -> Cell | None:
-    """Return the family's 1n1g cell with good runs; if there are several, one of equal length, else the longest. None for a
-    metric that is not compared with that of a single device."""
+    """Return the family's baseline cell with good runs, 1n1g or a requested shape; if there are several, a requested one of
+    equal length, else the longest. None for a metric that is not compared with that of another shape."""
     if not cell.metric.speedup:
         return None
-    candidates = [other for other in family if (other.spec.nodes, other.spec.gpus) == (1, 1) and other.values]
-    return max(candidates, key=lambda other: (other.key(*SHAPE) == cell.key(*SHAPE), order(other)), default=None)
+    candidates = [other for other in family if is_baseline(other.spec) and other.values]
+
+    def fitness(other: Cell) -> tuple[Any, ...]:
+        return other.spec.origins.get("nodes", "").endswith("baseline"), other.key(*SHAPE) == cell.key(*SHAPE), order(other)
+
+    return max(candidates, key=fitness, default=None)
 
 
 def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     """Return a note that there is no speedup and how to get one; another bench's runs count only if this bench borrows them."""
-    tried = [run for cell in family if (cell.spec.nodes, cell.spec.gpus) == (1, 1) for run in cell.runs]
+    bases = [cell for cell in family if is_baseline(cell.spec)]
+    tried = [run for cell in bases for run in cell.runs]
+    shape = bases[0].spec.shape if bases else "1n1g"
     rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
-        return f"{series}: no speedup yet, because no 1n1g run is over"
-    return f"{series}: no speedup, because there is no good 1n1g run; {retry if tried else rerun}"
+        return f"{series}: no speedup yet, because no {shape} run is over"
+    return f"{series}: no speedup, because there is no good {shape} run; {retry if tried else rerun}"
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
@@ -217,9 +225,11 @@ def _row(
     qualifications: tuple[str, ...],
     typical: Estimate | None,
     faster: Estimate | None,
+    base: Cell | None,
 ) -> Row:
     spec, values, faster_by = cell.spec, cell.values, faster.interval if faster else None
     speed = typical.value if typical and cell.is_speed_of_training else None
+    ideal = scaling_efficiency(1.0, spec.world_size, base.spec.world_size) if base else 1.0
     return Row(
         **_entry(cell, series, differing, qualifications),
         metric=cell.metric.name,
@@ -230,6 +240,7 @@ def _row(
         loader=spec.loader,
         batch_size=spec.batch_size,
         global_batch=spec.global_batch,
+        scaling="strong" if spec.follows else "weak",
         tokens=spec.step.tokens,
         average=mean(values) if values else None,
         median=cell.median,
@@ -240,8 +251,8 @@ def _row(
         interval=typical.interval if typical else None,
         speedup=faster.value if faster else None,
         speedup_interval=faster_by,
-        efficiency=scaling_efficiency(faster.value, spec.world_size) if faster else None,
-        efficiency_interval=faster_by.scaled(scaling_efficiency(1.0, spec.world_size)) if faster_by else None,
+        efficiency=faster.value * ideal if faster else None,
+        efficiency_interval=faster_by.scaled(ideal) if faster_by else None,
         step_s=spec.global_batch * spec.items / speed if speed else None,
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,

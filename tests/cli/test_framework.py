@@ -64,6 +64,19 @@ def test_a_folder_from_a_command_takes_its_script_along(project: Project) -> Non
     assert project.orch("framework", "check", "mine").returncode == 0
 
 
+def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project: Project) -> None:
+    words = ("--from-command", "python /opt/probe.py", "--metric", "bandwidth:GB/s")
+    made = project.orch("framework", "new", "probe", *words)
+    assert made.returncode == 0 and "sample.log is a placeholder" in made.stdout
+    assert project.orch("framework", "check", "probe").returncode == 0
+    made = project.orch("framework", "new", "other", *words, "--log", log_of(project, "bandwidth: 7.25 GB/s\n"))
+    assert made.returncode == 0 and "placeholder" not in made.stdout
+    assert "bandwidth=7.25" in project.orch("framework", "check", "other").stdout
+    assert "--log gone.log: expected a file" in project.refused("framework", "new", "third", *words, "--log", "gone.log")
+    assert "--metric: expected --from-command too" in project.refused("framework", "new", "third", "--metric", "a:b")
+    assert not (project.path / "templates" / "third").exists()
+
+
 def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
     (project.path / "run.py").symlink_to("/etc/hostname")
     said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")

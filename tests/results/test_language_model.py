@@ -27,7 +27,7 @@ def spec(tokens: int, ranks: int = 1, dtype: str = "bf16", recomputation: str = 
 
 
 def numbers(spec: RunSpec, tokens_per_s: float, observed: dict[str, Any] = H200) -> dict[str, float]:
-    return {value.metric: value.number for value in language_values(spec, LLAMA3_8B, tokens_per_s, observed)}
+    return {value.metric: value.number for value in language_values(spec, LLAMA3_8B, tokens_per_s / spec.items, observed)}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,8 @@ def test_what_follows_from_it_has_rows_of_its_own(summary: Summary) -> None:
 
 def test_people_see_one_table_of_speeds_and_one_of_what_follows(summary: Summary) -> None:
     speeds, derived = tables(summary)
-    assert speeds.head == ("no baseline: no speedup", "speeds in tokens/s, of sequences of 128 tokens", "NVIDIA H200")
+    work = "speeds in tokens/s, of sequences of 128 tokens; weak scaling: each rank computes as much in every shape"
+    assert speeds.head == ("no baseline: no speedup", work, "NVIDIA H200")
     assert derived.columns[:3] == ("case", "tokens_per_s_per_device tokens/s", "tokens_per_s_per_device 95%")
     assert len(derived.rows) == 1 and derived.footnotes == ()
 
@@ -167,3 +168,51 @@ def test_a_forged_step_is_a_damaged_manifest(bench: BenchDir, step: dict[str, An
 
     error = read_run(build(bench, "r1", forged)).error
     assert error and error.kind == "state_damaged"
+
+
+# --- over which shape, and with what constant
+
+
+def _shaped(nodes: int, seconds: float, follows: str = "", nodes_origin: str = "command line") -> Any:
+    """Return what makes a run of one or two nodes with two ranks each; both have eight sequences in a step, if ``follows``."""
+
+    def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _language_model(planned, logs)
+        ranks = nodes * GPUS
+        micro_batches = 8 // ranks if follows else 2
+        planned["spec"] |= {"nodes": nodes, "batch_size": 1, "options": {"accumulation": micro_batches}, "follows": follows}
+        planned["spec"]["step"] = {"tokens": TOKENS, "micro_batches": micro_batches, "model_ranks": 1, "recomputation": "none"}
+        planned["origins"] |= {"nodes": nodes_origin, "options.accumulation": "from --global-batch"}
+        placement = planned["placement"]
+        placement |= {"slots": placement["slots"][:nodes], "world_size": ranks}
+        sequences = micro_batches * ranks
+        lines = [f"orch step={n} t={900 + n * seconds} step_time_s={seconds} samples={sequences}" for n in range(STEPS + 1)]
+        closing = {"world_size": ranks, "global_batch": sequences, "batch_size": 1}
+        for node, log in enumerate(logs):
+            for rank in range(node * GPUS, (node + 1) * GPUS):
+                log[f"rank-{rank}.out"] = rank_line(rank, ranks)
+        logs[0]["rank-0.out"] += "\n".join([*lines, f"orch done {json.dumps(closing)}\n"])
+
+    return change
+
+
+@pytest.mark.parametrize(("follows", "scaling"), [("", "weak"), ("options.accumulation", "strong")])
+def test_efficiency_is_per_rank_over_the_requested_shape(bench: BenchDir, follows: str, scaling: str) -> None:
+    build(bench, "r1", _shaped(1, 1.0, follows, "command line, baseline"))
+    build(bench, "r2", _shaped(2, 0.6 if follows else 1.2, follows))
+    one, two = summarize([read_run(run) for run in bench.runs()]).speeds()
+    assert (one.shape, two.shape, one.scaling, two.scaling) == ("1n2g", "2n2g", scaling, scaling)
+    assert (one.speedup, one.efficiency) == (1.0, 1.0)
+    assert (two.speedup, two.efficiency) == (pytest.approx(1 / 0.6), pytest.approx(1 / 1.2))
+    assert one.series == two.series
+
+
+def test_weak_and_strong_scaling_are_never_in_one_table(bench: BenchDir) -> None:
+    build(bench, "r1", _shaped(1, 1.0, "", "command line, baseline"))
+    build(bench, "r2", _shaped(2, 0.6, "options.accumulation"))
+    shown = [table for table in tables(summarize([read_run(run) for run in bench.runs()])) if "speedup" in table.columns]
+    words = [line.partition("; ")[2] for table in shown for line in table.head if "scaling" in line]
+    assert words == [
+        "weak scaling: each rank computes as much in every shape",
+        "strong scaling: a global batch of 8 in every shape",
+    ]

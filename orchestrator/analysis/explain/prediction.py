@@ -113,13 +113,13 @@ def explanation(
     startup: Startup | None = None,
     missing: Sequence[str] = (),
 ) -> Explanation | None:
-    """Return the explanation of a row, None if the row or its baseline has no speed.
+    """Return the explanation of a row, None if the row or its baseline has no speed, or the baseline communicates itself.
 
     ``runs`` and ``baseline_runs`` are the step parts of their good runs; ``sockets``: NCCL used sockets in those of the row.
     """
     if not row.value or not baseline.value:
         return None
-    if not row.step_s or not baseline.step_s:
+    if not row.step_s or not baseline.step_s or baseline.world_size > 1:
         return None
     measured_s, ideal_s = row.step_s, baseline.step_s
     samples = row.value * row.step_s

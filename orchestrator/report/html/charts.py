@@ -111,9 +111,10 @@ _CROSS: dict[str, Any] = {
 
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
-    """Return what each rank adds in a series that scales ideally: the baseline's speed, 1 for speedups; None without it."""
-    base = next((row.value for row in rows if row.world_size == 1 and row.speedup == 1), None)
-    return base and (1.0 if speedup else base)
+    """Return what each rank adds in a series that scales ideally: its share of the baseline's speed, or of 1 for speedups; None
+    without it."""
+    base = next((row for row in rows if row.speedup == 1 and row.speedup_interval is None and row.value), None)
+    return (1.0 if speedup else base.value or 0.0) / base.world_size if base else None
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:

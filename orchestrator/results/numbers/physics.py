@@ -146,7 +146,7 @@ def _first_hop(cell: Measured, same_batch: Sequence[Measured]) -> Finding | None
     """
     single_nodes = [peer for peer in same_batch if (peer.nodes, peer.gpus) == (1, cell.gpus)]
     larger = [peer for peer in same_batch if peer.nodes > 2 and peer.gpus == cell.gpus]
-    if cell.nodes != 2 or not single_nodes:
+    if cell.nodes != 2 or not single_nodes or len({peer.work_per_rank for peer in (cell, *single_nodes, *larger)}) > 1:
         return None
     single = min(single_nodes, key=lambda peer: min(peer.speeds))
     before = single.step_s(min(single.speeds))

@@ -1,0 +1,89 @@
+"""How the work of a step is spread over ranks: copies of the model, micro-batches, and what keeps the global batch constant.
+
+With weak scaling, each rank computes as much in every shape. With strong scaling, the global batch is the same in every shape,
+and the batch size of a rank or the number of micro-batches follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from orchestrator.errors import ConfigError
+from orchestrator.plan.framework import Framework
+
+__all__ = ["Step", "check_ranks", "follower_of", "step_of", "with_global_batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of a language model computes, from its options. A sample is a sequence of ``tokens``, 0 for a program whose
+    samples are not made of tokens. Each copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches``
+    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`."""
+
+    tokens: int = 0
+    micro_batches: int = 1
+    model_ranks: int = 1
+    recomputation: str = "none"
+
+
+def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
+    """Return what a step computes with these options."""
+    names = framework.step
+    if names is None:
+        return Step()
+    return Step(
+        tokens=options[names.tokens],
+        micro_batches=options[names.micro_batches] if names.micro_batches else 1,
+        model_ranks=prod(options[name] for name in names.shared_by),
+        recomputation=options[names.recomputation] if names.recomputation else "none",
+    )
+
+
+def check_ranks(framework: Framework, options: Mapping[str, Any], world_size: int) -> None:
+    """Raise ConfigError if copies of the model cannot be spread over the ranks."""
+    shared_by = framework.step.shared_by if framework.step else ()
+    model_ranks = prod(options[name] for name in shared_by)
+    if world_size % model_ranks:
+        shared = " × ".join(f"{name}={options[name]}" for name in shared_by)
+        raise ConfigError(f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}", where="--shape")
+
+
+def follower_of(framework: Framework) -> str:
+    """Return the name of the choice that follows from a constant global batch: the option of micro-batches if a folder has one,
+    so that forward passes stay as large as they are; else the batch size."""
+    micro_batches = framework.step.micro_batches if framework.step else ""
+    return f"options.{micro_batches}" if micro_batches else "batch_size"
+
+
+def with_global_batch(
+    framework: Framework,
+    global_batch: int,
+    world_size: int,
+    values: MutableMapping[str, Any],
+    options: MutableMapping[str, Any],
+    origins: MutableMapping[str, str],
+) -> str:
+    """Set the choice that follows from a global batch, and return its name.
+
+    Raises ConfigError if the global batch cannot be divided, or somebody chose that value too.
+    """
+    name = follower_of(framework)
+    if "default" not in origins[name]:
+        kind, _, option = name.partition(".")
+        also = f"--set {option}" if kind == "options" else "--batch-size"
+        raise ConfigError(f"expected no {also}, which follows from it", where="--global-batch", hint="leave one of them out")
+    ranks = world_size // step_of(framework, options).model_ranks
+    divisor = ranks if name == "batch_size" else ranks * values["batch_size"]
+    if global_batch < divisor or global_batch % divisor:
+        of = "" if name == "batch_size" else f" of {values['batch_size']} samples each"
+        message = f"expected a multiple of {divisor}, for {ranks} copies of the model{of}, got {global_batch}"
+        raise ConfigError(message, where="--global-batch")
+    if name == "batch_size":
+        values[name] = global_batch // divisor
+    else:
+        options[name.partition(".")[2]] = global_batch // divisor
+    origins[name] = "from --global-batch"
+    return name
