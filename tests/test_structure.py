@@ -139,6 +139,7 @@ FRAMEWORKS = {
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
     "train_jax_lm": "jax numpy trainer jax_transformer",
     "jax_transformer": "jax",
+    "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
     "train_simulated": "simulated_meeting simulated_ring",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",
