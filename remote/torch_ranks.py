@@ -64,12 +64,13 @@ class World(NamedTuple):
         """Print the last line, on rank 0: the options, the facts of the run, the facts of all ranks.
 
         ``of_rank``: this rank's `memory_bytes`, and seconds under names that end in `_s`; the line has a list of each of these,
-        in order of rank. ``of_run``: facts of the run. ``switches``: names of options declared with `trainer.SWITCH`.
+        in order of rank, and the largest of the first. ``of_run``: facts of the run. ``switches``: names of options declared
+        with `trainer.SWITCH`.
         """
         own_facts = {"rank": self.me.rank, "host": self.host, "device": self.name, **of_rank}
         ranks = gather(own_facts, self.device, self.me.world_size)
         if self.me.rank == 0:
-            of_ranks = {key: [rank[key] for rank in ranks] for key in of_rank if key.endswith("_s")}
+            of_ranks = {key: [rank[key] for rank in ranks] for key in of_rank if key.endswith(("_s", "_bytes"))}
             facts = {"backend": self.backend, **versions(), **of_ranks, **of_run}
             trainer.say_done(trainer.of_all(args, ranks, facts, switches))
 

@@ -1,12 +1,10 @@
-"""A step of train_pytorch.py: its parts, how it is taken, replayed as a CUDA graph, and timed on the device."""
+"""A step of train_pytorch.py: its parts, how it is taken, and replayed as a CUDA graph."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 import os
-import time
-from collections import deque
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Callable, Iterator, NamedTuple
@@ -17,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_gathered_pool import GatheredPool
 from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compiled, initialise
 from torch_packed import Packed
-from trainer import Skips, Step
 
 DDP_STEPS = 11
 """Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
@@ -106,9 +103,11 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
     return parallel
 
 
-def reduction(args: argparse.Namespace) -> str:
-    """Return what reduces gradients, `ddp` or `packed`."""
-    return {"true": "packed", "false": "ddp"}[args.cuda_graphs] if args.reduce == "auto" else str(args.reduce)
+def reduction(args: argparse.Namespace, world_size: int) -> str:
+    """Return what reduces gradients after the first steps: `ddp` or `packed`, by default `none` on a single rank."""
+    if args.reduce != "auto":
+        return str(args.reduce)
+    return "none" if world_size == 1 else {"true": "packed", "false": "ddp"}[args.cuda_graphs]
 
 
 class Learner(NamedTuple):
@@ -161,10 +160,13 @@ def taken(
     return loss.detach(), output
 
 
-def averaging(args: argparse.Namespace, learner: Learner) -> Iterator[Any]:
-    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested."""
-    yield from repeat(learner.parallel, DDP_STEPS)
-    yield from repeat(Packed(learner.parallel) if reduction(args) == "packed" else learner.parallel)
+def averaging(args: argparse.Namespace, learner: Learner, world_size: int) -> Iterator[Any]:
+    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested, or the bare
+    model if there is nothing to reduce: DDP copies each gradient on a single rank too."""
+    parallel = learner.parallel
+    yield from repeat(parallel, DDP_STEPS)
+    kind = reduction(args, world_size)
+    yield from repeat(Packed(parallel) if kind == "packed" else parallel.module if kind == "none" else parallel)
 
 
 class Replayed:
@@ -214,58 +216,3 @@ def from_root() -> Iterator[None]:
     finally:
         os.fchdir(directory)
         os.close(directory)
-
-
-# --- timing ---------------------------------------------------------------------------------------------------------------
-
-
-class DeviceClock:
-    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
-
-    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
-    since then. Loss and loss scale are copied into pinned memory after their step: `.item()` would wait for everything queued.
-    The device's wait for input is the time between two of its own events: a host that waits while the device computes costs
-    nothing. ``scale`` is the initial loss scale.
-    """
-
-    def __init__(self, steps: int, scale: float = 1.0) -> None:
-        self.losses = torch.zeros(steps + 1, pin_memory=True)
-        self.scales = torch.ones(steps + 1, pin_memory=True)
-        self.skips = Skips(scale)
-        self.queued: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()
-
-    def start(self) -> float:
-        """Wait until the device is idle; return the monotonic clock."""
-        torch.cuda.synchronize()
-        self.last = torch.cuda.Event(enable_timing=True)
-        self.last.record()
-        self.last.synchronize()
-        self.t = time.monotonic()
-        return self.t
-
-    def begin(self) -> None:
-        """Record that the images of the next step are ready, or will be when the device gets here."""
-        self.begun = torch.cuda.Event(enable_timing=True)
-        self.begun.record()
-
-    def mark(self, number: int, loss: torch.Tensor, scale: Any) -> list[Step]:
-        """Record the end of a step that is still queued; return the steps that are finished by now."""
-        self.losses[number].copy_(loss, non_blocking=True)
-        if isinstance(scale, torch.Tensor):
-            self.scales[number].copy_(scale, non_blocking=True)
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self.queued.append((number, self.begun, event))
-        return [self._oldest()] if len(self.queued) > 2 else []
-
-    def rest(self) -> list[Step]:
-        """Wait for the device; return the steps not yet returned."""
-        return [self._oldest() for _ in range(len(self.queued))]
-
-    def _oldest(self) -> Step:
-        number, begun, event = self.queued.popleft()
-        event.synchronize()
-        waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
-        self.last, self.t = event, self.t + seconds
-        skipped = self.skips.after(float(self.scales[number]))
-        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped)

@@ -2,8 +2,8 @@
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to this file are the models
 (torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search for
-the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, trainer.py, loaders.py. Two
-files re-implement parts of PyTorch and are off by default: torch_packed.py and torch_gathered_pool.py.
+the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, trainer.py,
+loaders.py. Two files re-implement parts of PyTorch and are off by default: torch_packed.py and torch_gathered_pool.py.
 
 One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as
 torchrun sets it:
@@ -42,6 +42,7 @@ import torch
 import trainer
 from torch import nn
 from torch_batch_search import searched
+from torch_clock import DeviceClock
 from torch_gathered_pool import refuse_pool
 from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
@@ -51,7 +52,6 @@ from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_
 from torch_steps import (
     DDP_STEPS,
     EAGER_STEPS,
-    DeviceClock,
     Replayed,
     averaging,
     from_root,
@@ -124,7 +124,7 @@ def unusable(args: argparse.Namespace) -> str:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     if args.find_batch_size and args.device == "cpu":
         return f"--find-batch-size: expected 0 on cpu, got {args.find_batch_size}: without memory the system kills the process"
-    return unusable_reduction(args) if reduction(args) == "packed" or args.cuda_graphs == "true" else ""
+    return unusable_reduction(args) if args.reduce == "packed" or args.cuda_graphs == "true" else ""
 
 
 def unusable_reduction(args: argparse.Namespace) -> str:
@@ -190,7 +190,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
     one = torch.ones((), device=device)
 
-    models = averaging(args, model)
+    models = averaging(args, model, me.world_size)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(model, next(models), images, labels)
@@ -231,7 +231,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         "gradient_ready_s": ready,
         "channels_last": channels_last(args),
         "static_graph": static_graph(args),
-        "reduce": reduction(args),
+        "reduce": reduction(args, me.world_size),
         "optimizer": f"sgd {model.kind}",
         "output_dtype": output_dtype,
         "loss_scale": float(model.scaler.get_scale()) if model.scaler else None,

@@ -109,7 +109,8 @@ def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: st
     """Return the error that metrics would give a run with this log: a value that is no number, or two for one key."""
     try:
         if log:
-            values_of(folder.framework.log.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1))
+            grammar = folder.framework.log
+            values_of(grammar.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1, form=grammar.numbers))
     except DataError as error:
         # How many ranks or nodes a single log is of is not known.
         return [error] if error.kind == "log_unmatched" else []

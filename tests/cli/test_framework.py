@@ -245,3 +245,15 @@ def test_a_log_whose_metrics_would_fail_a_run_fails_the_check(tmp_path: Path, li
     (target / "sample.log").write_text(f"ping to=0 time_s=0.5\n{line}\n")
     done = commands.orch(tmp_path, "framework", "check", "pinger", environment=environment)
     assert done.returncode == 4 and said in done.stderr, done
+
+
+def test_a_number_in_the_form_that_the_folder_declares_passes_the_check(tmp_path: Path) -> None:
+    target = tmp_path / "templates" / "pinger"
+    target.mkdir(parents=True)
+    text = FOLDER.format(model="ping").replace("(?P<time_s>[\\d.]+)", "(?P<time_s>[\\d.,]+)")
+    (target / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ spec.steps }}\n")
+    (target / "sample.log").write_text("ping to=0 time_s=1,234.5\n")
+    for form, code in (("", 4), ('  thousands: ","\n', 0)):
+        (target / "framework.yaml").write_text(text.replace("log:\n", f"log:\n{form}"))
+        done = commands.orch(tmp_path, "framework", "check", "pinger", environment={"ORCH_PROJECT": str(tmp_path)})
+        assert done.returncode == code, done

@@ -1,0 +1,263 @@
+"""Decoder-only transformers of any shape: GPT-2, Llama and mixtures of experts, as modules of PyTorch 2.6 or newer.
+
+A model is built from its sizes alone. `Decoder` is the whole of it, or one stage of a pipeline: some of its layers, with the
+embedding on the first stage, and with the last norm and the output layer on the last one. Numbers of parameters are those of
+the published models; what is added inside is not counted: rows that make the vocabulary a multiple of 128, without which the
+output layer is a slow matrix product, and positions for sequences that are longer than the published ones.
+
+Activations between layers have the type of matrix products, `Arithmetic.compute`; norms, softmax, rotations and the loss
+compute in fp32 inside. Dropout and the balancing loss of mixtures of experts are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from contextlib import nullcontext
+from typing import Any, Iterable, NamedTuple
+
+import torch
+from lm_experts import Experts
+from lm_recompute import recomputing
+from torch import nn
+from torch.nn import functional
+
+VOCAB_MULTIPLE = 128
+"""Rows of embedding and output layer are rounded up to a multiple of this, as matrix units and tensor parallelism want them."""
+DEVIATION = 0.02
+"""Standard deviation of initial weights, as in GPT-2."""
+
+
+class Shape(NamedTuple):
+    """The sizes of a model, as flags of the trainer. ``mlp`` is the hidden width of an MLP or of one expert; ``gated``: SwiGLU
+    instead of GELU; ``norm``: layer or rms; ``positions``: learned or rotary; ``bias``: of all matrix products but the last."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    mlp: int
+    gated: bool
+    vocab: int
+    tied: bool
+    experts: int
+    active_experts: int
+    norm: str
+    positions: str
+    max_positions: int
+    rope_theta: float
+    bias: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of the embedding table."""
+        return -(-self.vocab // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+class Arithmetic(NamedTuple):
+    """The types of a model: that of parameters, that of matrix products and activations, whether autocast casts the one to the
+    other, and what is recomputed: none, selective, full."""
+
+    weights: torch.dtype
+    compute: torch.dtype
+    autocast: bool
+    recomputation: str = "none"
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the width, in fp32 inside."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape.width))
+        self.bias = nn.Parameter(torch.empty(shape.width)) if shape.norm == "layer" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (…, width), of the type of ``x``."""
+        # Autocast would compute, and return, fp32: twice the memory between layers.
+        with torch.autocast(x.device.type, enabled=False):
+            weight = self.weight.to(x.dtype)
+            if self.bias is None:
+                return functional.rms_norm(x, weight.shape, weight, 1e-5)
+            return functional.layer_norm(x, weight.shape, weight, self.bias.to(x.dtype), 1e-5)
+
+
+def rotation(tokens: int, head_width: int, theta: float, device: torch.device) -> torch.Tensor:
+    """Return cosines and sines of rotary positions (Su et al., "RoFormer", 2021), (2, tokens, head_width / 2), fp32."""
+    frequencies = theta ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float64) / head_width)
+    angles = torch.outer(torch.arange(tokens, device=device, dtype=torch.float64), frequencies)
+    return torch.stack((angles.cos(), angles.sin())).float()
+
+
+def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Return queries or keys (batch, heads, tokens, head_width) turned by their positions; halves are paired, as in Llama's
+    Hugging Face weights."""
+    cos, sin = table
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Causal attention with grouped keys and values.
+
+    The rows of the one matrix for queries, keys and values go by groups: the queries of a group, its key, its value. A part of
+    the rows is then a part of the heads, as tensor parallelism needs it.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.group, self.head_width = shape.heads // shape.kv_heads, shape.head_width
+        self.qkv = nn.Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_width, bias=shape.bias)
+        self.out = nn.Linear(shape.heads * shape.head_width, shape.width, bias=shape.bias)
+        self.rotation: torch.Tensor | None = None  # shared by all layers; no buffer, which sharding would cast
+        self.expand = False  # True: a kernel that knows no groups is preferred
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (batch, tokens, width)."""
+        batch, tokens, _ = x.shape
+        groups = self.qkv(x).view(batch, tokens, -1, self.group + 2, self.head_width)
+        q, k, v = groups.split((self.group, 1, 1), dim=3)
+        q, k, v = q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2), v.squeeze(3).transpose(1, 2)
+        if self.rotation is not None:
+            q, k = rotated(q, self.rotation), rotated(k, self.rotation)
+        if self.expand and self.group > 1:
+            k, v = k.repeat_interleave(self.group, dim=1), v.repeat_interleave(self.group, dim=1)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.group > 1 and not self.expand)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    """GELU between two matrix products, or SwiGLU, which has three."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.width, shape.mlp, bias=shape.bias)
+        self.gate = nn.Linear(shape.width, shape.mlp, bias=shape.bias) if shape.gated else None
+        self.down = nn.Linear(shape.mlp, shape.width, bias=shape.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (…, width)."""
+        if self.gate is None:
+            return self.down(functional.gelu(self.up(x), approximate="tanh"))
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """A layer: attention, then an MLP or experts, each after a norm and added to what came in."""
+
+    def __init__(self, shape: Shape, recomputation: str) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = Norm(shape), Attention(shape)
+        self.mlp_norm = Norm(shape)
+        self.mlp: nn.Module = Experts(shape) if shape.experts > 1 else Mlp(shape)
+        self.computed = recomputing(self._computed, recomputation)
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return (batch, tokens, width)."""
+        return self.computed(x)
+
+
+class Decoder(nn.Module):
+    """A model, or those of its layers that one stage of a pipeline has.
+
+    Built on the meta device; `filled` gives a part of it memory and initial values, so that a model of which each rank keeps
+    only shards never exists as a whole.
+    """
+
+    def __init__(self, shape: Shape, arithmetic: Arithmetic, seq_len: int, layers: Iterable[int] = ()) -> None:
+        super().__init__()
+        numbers = list(layers) or list(range(shape.layers))
+        first, last = numbers[0] == 0, numbers[-1] == shape.layers - 1
+        self.shape, self.arithmetic, self.seq_len = shape, arithmetic, seq_len
+        learned = first and shape.positions == "learned"
+        with torch.device("meta"):
+            self.embedding = nn.Embedding(shape.rows, shape.width) if first else None
+            self.positions = nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
+            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in numbers})
+            self.norm = Norm(shape) if last else None
+            self.head = nn.Linear(shape.width, shape.rows, bias=False) if last else None
+        self.loss: Any = None  # (hidden, output layer, targets) -> loss, see lm_loss.py; without it the output is logits
+        self.tie()
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether this stage has the output layer of a tied table whose embedding is on another stage."""
+        return self.shape.tied and self.head is not None and self.embedding is None
+
+    def tie(self) -> None:
+        """Make the output layer the embedding table, if the shape says so and both are here. Again after sharding."""
+        if self.shape.tied and self.head is not None and self.embedding is not None:
+            self.head.weight = self.embedding.weight
+
+    def outer(self) -> dict[str, nn.Module]:
+        """Return the parts that are no layers, by name."""
+        parts = {"embedding": self.embedding, "positions": self.positions, "norm": self.norm}
+        if not (self.shape.tied and self.embedding is not None):
+            parts["head"] = self.head
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def own_parameters(self) -> int:
+        """Return the number of published parameters that are here; a tied table counts once, on the first stage."""
+        shape = self.shape
+        total = sum(parameter.numel() for parameter in self.parameters())
+        extra_rows = (shape.rows - shape.vocab) * shape.width
+        total -= extra_rows * (int(self.embedding is not None) + int(self.head is not None and not shape.tied))
+        total -= shape.rows * shape.width if self.has_copy else 0
+        return total - (max(0, self.seq_len - shape.max_positions) * shape.width if self.positions is not None else 0)
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the mean loss of (batch, tokens) of token numbers, or logits without ``targets``, or what the next stage gets.
+
+        ``x`` is (batch, tokens), and (batch, tokens, width) on all stages but the first.
+        """
+        with torch.autocast(x.device.type, self.arithmetic.compute) if self.arithmetic.autocast else nullcontext():
+            if self.embedding is not None:
+                x = self.embedding(x)
+                if self.positions is not None:
+                    x = x + self.positions.weight[: x.shape[1]]
+                x = x.to(self.arithmetic.compute)
+            for block in self.blocks.values():
+                x = block(x)
+            if self.norm is None or self.head is None:
+                return x
+            x = self.norm(x)
+            return self.head(x) if targets is None else self.loss(x, self.head, targets)
+
+
+# --- memory and initial values --------------------------------------------------------------------------------------------
+
+
+def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, seed: int) -> None:
+    """Give a part memory on the device and its initial values, which depend on the seed and on the parameter's name alone.
+
+    However a model is spread over ranks, it begins with the same numbers. ``name``: that of the part in the whole model.
+    """
+    shape = decoder.shape
+    name = "embedding" if name == "head" and shape.tied else name
+    part.to_empty(device=device)
+    generator = torch.Generator(device)
+    for own_name, parameter in part.named_parameters():
+        generator.manual_seed(zlib.crc32(f"{seed} {name}.{own_name}".encode()))
+        with torch.no_grad():
+            if own_name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                residual = own_name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.down"))
+                parameter.normal_(0.0, DEVIATION / math.sqrt(2 * shape.layers) if residual else DEVIATION, generator=generator)
+    part.to(decoder.arithmetic.weights)
+
+
+def turned(decoder: Decoder, device: torch.device) -> None:
+    """Give every layer the table of rotary positions, if the model has them."""
+    shape = decoder.shape
+    if shape.positions == "rotary":
+        table = rotation(decoder.seq_len, shape.head_width, shape.rope_theta, device)
+        for block in decoder.blocks.values():
+            block.attention.rotation = table

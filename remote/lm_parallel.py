@@ -1,0 +1,207 @@
+"""How a language model is spread over ranks: replicas, shards, parts of layers, stages; and what cannot be combined.
+
+Ranks form a mesh of pipeline × replica × data × tensor, the last one the fastest: ranks that share layers are neighbours, on
+one node where a node has enough of them. Each data-parallel rank, replica × data, has tokens of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NamedTuple
+
+import torch
+from lm_float8 import use_float8
+from lm_models import VOCAB_MULTIPLE, Decoder, Shape, filled, turned
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+DDP_LIMIT = 2_000_000_000
+"""Parameters of a rank up to which --parallel auto gives each rank a whole copy: with fp32 weights and AdamW 16 bytes each."""
+DIMENSIONS = ("pipeline", "replica", "data", "tensor")
+
+
+class Layout(NamedTuple):
+    """What each rank holds. ``kind``: none, for one data-parallel rank; ddp; fsdp."""
+
+    kind: str
+    pipeline: int
+    replica: int
+    data: int
+    tensor: int
+
+    @property
+    def data_ranks(self) -> int:
+        """Number of ranks, or groups of ranks, with tokens of their own."""
+        return self.replica * self.data
+
+
+def layout_of(args: argparse.Namespace, world_size: int, parameters: int) -> Layout:
+    """Return the layout of all ranks. ``parameters``: of the whole model. `unusable_layout` has found nothing."""
+    model_ranks = args.pipeline_parallel * args.tensor_parallel
+    data_ranks = world_size // model_ranks
+    kind = args.parallel
+    if kind == "auto":
+        sharded = args.tensor_parallel > 1 or args.replicas > 1 or parameters / model_ranks > DDP_LIMIT
+        kind = "fsdp" if sharded else "ddp"
+        kind = "none" if data_ranks == 1 else kind
+    return Layout(kind, args.pipeline_parallel, args.replicas, data_ranks // args.replicas, args.tensor_parallel)
+
+
+def unusable_layout(args: argparse.Namespace, shape: Shape, world_size: int) -> str:
+    """Return why the ranks cannot share the model as asked, or an empty text."""
+    stages, parts = args.pipeline_parallel, args.tensor_parallel
+    if world_size % (stages * parts):
+        asked = f"--pipeline-parallel {stages} × --tensor-parallel {parts}"
+        return f"{asked}: expected a number of ranks that {stages * parts} divides, got {world_size}"
+    data_ranks = world_size // (stages * parts)
+    if data_ranks % args.replicas:
+        return f"--replicas: expected a divisor of the {data_ranks} data-parallel ranks, got {args.replicas}"
+    if args.replicas > 1 and args.parallel == "ddp":
+        return f"--replicas: expected 1 with --parallel ddp, which makes each rank a replica, got {args.replicas}"
+    if stages > 1:
+        return _unusable_stages(args, shape)
+    return _unusable_parts(args, shape, data_ranks) if parts > 1 else ""
+
+
+def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
+    stages = args.pipeline_parallel
+    if args.tensor_parallel > 1:
+        return "--tensor-parallel: expected 1 with --pipeline-parallel, this trainer does not combine them"
+    if shape.layers < stages:
+        return f"--pipeline-parallel: expected at most the {shape.layers} layers, got {stages}"
+    if args.accumulation < stages:
+        return (
+            f"--accumulation: expected {stages} or more, a micro-batch for each stage of the pipeline, got {args.accumulation}"
+        )
+    return "--loss-chunks: expected 1 with --pipeline-parallel" if args.loss_chunks > 1 else ""
+
+
+def _unusable_parts(args: argparse.Namespace, shape: Shape, data_ranks: int) -> str:
+    parts = args.tensor_parallel
+    for flag, size in (("--kv-heads", shape.kv_heads), ("--mlp", shape.mlp)):
+        if size % parts:
+            return f"--tensor-parallel: expected a divisor of {flag} {size}, got {parts}"
+    if VOCAB_MULTIPLE % parts:
+        return f"--tensor-parallel: expected a divisor of {VOCAB_MULTIPLE}, got {parts}"
+    if shape.experts > 1:
+        return "--tensor-parallel: expected 1 for a mixture of experts, this trainer does not split experts"
+    if args.dtype == "fp8":
+        return "--dtype: expected another type with --tensor-parallel, got fp8: ranks would scale parts of a tensor differently"
+    if args.loss_chunks > 1:
+        return "--loss-chunks: expected 1 with --tensor-parallel, which splits the vocabulary"
+    if data_ranks > 1 and args.parallel == "ddp":
+        return "--parallel: expected fsdp with --tensor-parallel, got ddp"
+    return ""
+
+
+def mesh_of(layout: Layout, device: torch.device) -> DeviceMesh:
+    """Return the mesh of all ranks."""
+    return init_device_mesh(
+        device.type,
+        (layout.pipeline, layout.replica, layout.data, layout.tensor),
+        mesh_dim_names=DIMENSIONS,
+    )
+
+
+def layers_of_stage(layers: int, stages: int, stage: int) -> range:
+    """Return the numbers of a stage's layers: as many as on each other stage, or one more on the first ones.
+
+    >>> [list(layers_of_stage(5, 2, stage)) for stage in (0, 1)]
+    [[0, 1, 2], [3, 4]]
+    """
+    each, more = divmod(layers, stages)
+    first = stage * each + min(stage, more)
+    return range(first, first + each + (stage < more))
+
+
+def split_layer(block: nn.Module, mesh: DeviceMesh) -> None:
+    """Spread the matrices of a layer over ranks: heads, and the hidden width of the MLP.
+
+    Shoeybi et al., "Megatron-LM", 2019.
+    """
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    names = {"attention.qkv": ColwiseParallel(), "attention.out": RowwiseParallel()}
+    names |= {"mlp.up": ColwiseParallel(), "mlp.gate": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+    parallelize_module(block, mesh, {name: how for name, how in names.items() if _has(block, name)})
+
+
+def _has(block: nn.Module, name: str) -> bool:
+    part: Any = block
+    for step in name.split("."):
+        part = getattr(part, step, None)
+    return part is not None
+
+
+def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
+    """Spread embedding and output layer over ranks, by rows; the output stays spread, as `lm_loss.loss_over_ranks` wants it."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    parallelize_module(decoder, mesh, {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head})
+
+
+def placed(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh, device: torch.device) -> nn.Module:
+    """Fill the decoder, compile its layers and spread it over ranks, layer by layer; return the module that is trained."""
+    shard = _sharding(args, decoder, layout, mesh) if layout.kind == "fsdp" else None
+    numbers = list(decoder.blocks)
+    for number, block in decoder.blocks.items():
+        filled(block, f"blocks.{number}", decoder, device, args.seed)
+        if args.dtype == "fp8":
+            use_float8(block)
+        if layout.tensor > 1:
+            split_layer(block, mesh["tensor"])
+        if args.compile == "true" and args.compile_split == "blocks":
+            block.compile(dynamic=False)
+        if shard:
+            # The backward pass begins with the last layer: freeing it in between would gather it twice in a row.
+            shard(block, reshard_after_forward=args.reshard == "true" and number != numbers[-1])
+    for name, part in decoder.outer().items():
+        filled(part, name, decoder, device, args.seed)
+    turned(decoder, device)
+    decoder.tie()
+    if layout.tensor > 1:
+        split_vocabulary(decoder, mesh["tensor"])
+        decoder.tie()
+    if args.compile == "true" and args.compile_split == "whole":
+        decoder.compile(dynamic=False)
+    if shard:
+        shard(decoder, reshard_after_forward=False)
+    return _replica(args, decoder, mesh, device) if layout.kind == "ddp" else decoder
+
+
+def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh) -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    compute = decoder.arithmetic.compute
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+    own_mesh = mesh["replica", "data"] if layout.replica > 1 else mesh["data"]
+
+    def shard(part: nn.Module, reshard_after_forward: bool) -> None:
+        fully_shard(part, mesh=own_mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
+
+    return shard
+
+
+def _replica(args: argparse.Namespace, decoder: Decoder, mesh: DeviceMesh, device: torch.device) -> nn.Module:
+    return DistributedDataParallel(
+        decoder,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        process_group=mesh["data"].get_group(),
+        broadcast_buffers=False,
+        bucket_cap_mb=args.bucket_cap_mb,
+        gradient_as_bucket_view=True,
+    )
+
+
+def synchronise(model: nn.Module, layout: Layout, now: bool, reshard: bool) -> None:
+    """Say whether the next backward pass reduces gradients, as that of a step's last micro-batch does."""
+    if layout.kind == "ddp":
+        model.require_backward_grad_sync = now  # what DDP's no_sync sets; it counts from the forward pass on
+    elif layout.kind == "fsdp":
+        sharded: Any = model
+        sharded.set_requires_gradient_sync(now)
+        if not reshard:
+            sharded.set_reshard_after_backward(now)

@@ -1,0 +1,267 @@
+"""Train a GPT-2, Llama or mixture of experts of any shape on random tokens, and print one line per step.
+
+Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
+(lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
+optimizer (lm_optimizer.py), one step (lm_steps.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
+trainer.py.
+
+One process per device, which reads its rank from the environment, as torchrun sets it:
+
+    torchrun --standalone --nproc_per_node 8 train_lm.py --model gpt2-124m --layers 12 --width 768 --heads 12 --mlp 3072 \\
+        --vocab 50257 --norm layer --positions learned --max-positions 1024 --bias true --batch-size 16 --seq-len 1024 \\
+        --dtype bf16 --compile true
+
+The flags of the shape say everything about the model; --model is its name alone. A step is one update: --accumulation
+micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line; rank 0 prints one
+`orch step=` line per step, with the loss of the whole batch, and `orch done {json}` at the end, with the peak memory of all
+ranks in `memory_bytes`, in order of rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+import trainer
+from lm_float8 import lacking
+from lm_models import Arithmetic, Decoder, Shape
+from lm_optimizer import scale_now
+from lm_parallel import Layout, layout_of, unusable_layout
+from lm_steps import COMPUTE, Learner, Tokens, learner, taken
+from torch_clock import DeviceClock
+from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world
+from trainer import Identity, Step
+
+SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
+KERNELS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient", "math": "math"}
+"""The names of attention kernels in torch.backends.cuda, by --attention."""
+
+# --- options --------------------------------------------------------------------------------------------------------------
+
+
+def arguments() -> argparse.Namespace:
+    """Return the checked command line."""
+    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--model", default="", help="name of the shape")
+    shape = parser.add_argument_group("shape")
+    for name in ("layers", "width", "heads", "mlp", "vocab"):
+        shape.add_argument(f"--{name}", type=int, required=True)
+    shape.add_argument("--kv-heads", type=int, default=0, help="heads of keys and values, 0: as many as --heads")
+    shape.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
+    shape.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
+    shape.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
+    shape.add_argument("--experts", type=int, default=1, help="MLPs side by side")
+    shape.add_argument("--active-experts", type=int, default=1, help="MLPs that a token passes")
+    shape.add_argument("--norm", choices=["layer", "rms"], default="layer")
+    shape.add_argument("--positions", choices=["learned", "rotary"], default="learned")
+    shape.add_argument("--max-positions", type=int, default=1024, help="positions of the published model")
+    shape.add_argument("--rope-theta", type=float, default=500000.0, help="base of rotary positions")
+    shape.add_argument("--bias", default="false", help="of matrix products", **trainer.SWITCH)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences of a micro-batch, per data-parallel rank")
+    parser.add_argument("--seq-len", type=int, default=1024, help="tokens of a sequence")
+    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--weight-decay", type=float, default=0.1)
+    parser.add_argument("--clip", type=float, default=1.0, help="largest norm of all gradients, 0: any")
+    parser.add_argument("--loss-scale", type=float, default=4096.0, help="initial value with fp16; halved at each overflow")
+    parser.add_argument("--dtype", choices=list(COMPUTE), default="bf16", help="type of matrix products")
+    parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32", help="of parameters and optimizer")
+    parser.add_argument("--attention", choices=["auto", *KERNELS], default="auto", help="kernel; auto: PyTorch chooses")
+    parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
+    parser.add_argument("--compile-split", choices=["blocks", "whole"], default="blocks", help="graphs of --compile")
+    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
+    parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
+    parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
+    parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
+    parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks with a whole copy each")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
+    parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
+    parser.add_argument("--pipeline-schedule", choices=["1f1b", "gpipe"], default="1f1b")
+    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="ddp: MiB of gradients reduced at once")
+    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
+    parser.add_argument("--timeout-s", type=float, default=600.0, help="longest wait for other ranks, also at the start")
+    return trainer.parsed(parser, unusable)
+
+
+def shape_of(args: argparse.Namespace) -> Shape:
+    """Return the sizes of the model."""
+    values = {name: getattr(args, name) for name in Shape._fields}
+    for name in ("gated", "tied", "bias"):
+        values[name] = values[name] == "true"
+    values["kv_heads"] = values["kv_heads"] or values["heads"]
+    values["head_width"] = values["head_width"] or values["width"] // values["heads"]
+    return Shape(**values)
+
+
+def unusable(args: argparse.Namespace) -> str:
+    """Return why these arguments cannot be used, or an empty text."""
+    counts = ("batch_size", "seq_len", "accumulation", "steps", "batches", "loss_chunks", "replicas", "tensor_parallel")
+    for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "bucket_cap_mb", "threads", "max_positions"):
+        if getattr(args, name) < 1:
+            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
+    for name in ("kv_heads", "head_width", "seed", "clip", "learning_rate", "weight_decay"):
+        if getattr(args, name) < 0:
+            return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
+    for name in ("timeout_s", "loss_scale", "rope_theta"):
+        if getattr(args, name) <= 0:
+            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(args, name):g}"
+    return unusable_shape(args) or unusable_device(args) or unusable_arithmetic(args)
+
+
+def unusable_shape(args: argparse.Namespace) -> str:
+    """Return why there is no such model, or an empty text."""
+    if not args.head_width and args.width % args.heads:
+        return f"--heads: expected a divisor of --width {args.width}, or --head-width, got {args.heads}"
+    shape = shape_of(args)
+    if shape.heads % shape.kv_heads:
+        return f"--kv-heads: expected a divisor of the {shape.heads} heads, got {shape.kv_heads}"
+    if shape.positions == "rotary" and shape.head_width % 2:
+        return f"--head-width: expected an even number with rotary positions, got {shape.head_width}"
+    if shape.active_experts > shape.experts:
+        return f"--active-experts: expected at most the {shape.experts} of --experts, got {shape.active_experts}"
+    if shape.experts > 1 and not hasattr(torch, "_grouped_mm"):
+        return f"--experts: expected PyTorch 2.8 or newer, got {torch.__version__}"
+    return ""
+
+
+def unusable_device(args: argparse.Namespace) -> str:
+    """Return what this device cannot do, or an empty text."""
+    if args.device == "cuda" and not torch.cuda.is_available():
+        return f"--device: expected a usable GPU, PyTorch {torch.__version__} finds none"
+    if args.device == "cuda":
+        reason = lacking() if args.dtype == "fp8" else ""
+        return f"--dtype: {reason}, for fp8" if reason else ""
+    if args.backend == "nccl":
+        return "--backend: expected gloo on cpu, got nccl"
+    if args.dtype in ("tf32", "fp8"):
+        return f"--dtype: expected fp32, bf16 or fp16 on cpu, got {args.dtype}"
+    if args.attention not in ("auto", "math"):
+        return f"--attention: expected auto or math on cpu, got {args.attention}"
+    return ""
+
+
+def unusable_arithmetic(args: argparse.Namespace) -> str:
+    """Return which types and ways of computing exclude each other, or an empty text."""
+    if args.weights == "bf16" and args.dtype not in ("bf16", "fp8"):
+        return f"--weights: expected fp32 with --dtype {args.dtype}, got bf16"
+    if args.dtype == "fp16" and args.loss_chunks > 1:
+        return "--loss-chunks: expected 1 with --dtype fp16: gradients of parts are not scaled, and would vanish"
+    sizes = {name: getattr(args, name) for name in ("width", "mlp")}
+    sizes["tokens of a micro-batch"] = args.batch_size * args.seq_len
+    if args.dtype == "fp8" and (odd := [f"{name} {size}" for name, size in sizes.items() if size % 16]):
+        return f"--dtype: expected sizes that 16 divides for fp8, got {', '.join(odd)}"
+    return ""
+
+
+def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
+    """Return the sizes of the model, how it is spread, and its parameters. Raises SystemExit if that is impossible."""
+    shape = shape_of(args)
+    if problem := unusable_layout(args, shape, me.world_size):
+        raise SystemExit(f"train_lm.py: {problem}")
+    parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
+    layout = layout_of(args, me.world_size, parameters)
+    if args.compile_split == "whole" and me.world_size > 1:
+        raise SystemExit("train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait")
+    return shape, layout, parameters
+
+
+def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
+    """Select this rank's device and set the arithmetic and the attention kernels of it."""
+    device = claim(args, local_rank)
+    torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
+    if args.attention != "auto":
+        for name, kernel in KERNELS.items():
+            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(name == args.attention)
+    return device
+
+
+def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device) -> str:
+    """Give each head keys of its own if only then the fastest kernel takes them; return the name of the kernel.
+
+    PyTorch prefers cuDNN's kernel where it is fastest; whether that one takes grouped keys depends on the version.
+    """
+    from torch.nn.attention import SDPBackend
+
+    shape = model.decoder.shape
+    dtype = model.decoder.arithmetic.compute
+    sizes = (args.batch_size, shape.heads // args.tensor_parallel, args.seq_len, shape.head_width)
+    q = torch.empty(sizes, dtype=dtype, device=device, requires_grad=True)
+    k = q[:, : shape.kv_heads // args.tensor_parallel]
+
+    def choice(keys: torch.Tensor, grouped: bool) -> str:
+        number = torch._fused_sdp_choice(q, keys, keys, None, 0.0, True, enable_gqa=grouped)
+        return next(name.lower() for name, member in SDPBackend.__members__.items() if int(member) == number)
+
+    grouped = choice(k, shape.kv_heads != shape.heads)
+    expanded = choice(q, False)
+    if shape.kv_heads != shape.heads and expanded != grouped:
+        for block in model.decoder.blocks.values():
+            attention: Any = block.attention
+            attention.expand = True
+        return expanded
+    return grouped
+
+
+# --- main -----------------------------------------------------------------------------------------------------------------
+
+
+def train(
+    args: argparse.Namespace, shape: Shape, layout: Layout, me: Identity, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take all steps, rank 0 printing them; return (facts of this rank, facts of the run)."""
+    model = learner(args, shape, layout, device)
+    kernel = prefer_kernel(args, model, device)
+    data_rank = me.rank // layout.tensor % layout.data_ranks
+    batches = Tokens(args, layout, data_rank, device)
+    samples = args.batch_size * args.accumulation * layout.data_ranks
+    scale = args.loss_scale if args.dtype == "fp16" else 1.0
+    clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+
+    def tell(finished: list[Step]) -> None:
+        if me.rank == 0:
+            trainer.say_steps(finished, samples)
+
+    prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
+    start = clock.start()
+    if me.rank == 0:
+        trainer.say_start(start, skipped=0)
+    for number in range(1, args.steps + 1):
+        clock.begin()
+        loss = taken(model, *batches[number])
+        tell(clock.mark(number, loss, scale_now(model.optimizer)))
+    tell(clock.rest())
+    return {"memory_bytes": memory_bytes(device)}, {
+        **shape._asdict(),
+        "global_batch": samples,
+        "parallel": layout.kind,
+        "data_ranks": layout.data_ranks,
+        "attention_kernel": kernel,
+        "attention_expanded": next(iter(model.decoder.blocks.values())).attention.expand,
+        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+        "optimizer": "adamw fused",
+    }
+
+
+def main() -> None:
+    """Join, train, verify, report."""
+    args = arguments()
+    me = identity()
+    shape, layout, parameters = refuse(args, me)
+    device = claim_device(args, me.local_rank)
+    world = join(args, me, device)
+    of_rank, of_run = train(args, shape, layout, me, device)
+    # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the parameters.
+    width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4
+    sizes = {"parameters": parameters, "gradient_bytes": parameters // (layout.tensor * layout.pipeline) * width}
+    world.report(args, of_rank, {**sizes, **of_run}, ("compile", "reshard"))
+
+
+if __name__ == "__main__":
+    leave_after(main)
