@@ -53,10 +53,10 @@ class _Cell:
         return tflops * 1e12 / tokens_per_s if tflops and tokens_per_s else None
 
     @property
-    def recomputation(self) -> str:
-        """What the hardware executes beyond the model's operations; ``selective`` recomputes no product, so it is not seen."""
+    def recomputation(self) -> tuple[str, ...]:
+        """What may have been recomputed, as HFU and MFU differ by products that are computed again; empty if not known."""
         mfu, hfu = self.values.get("mfu"), self.values.get("hfu")
-        return "" if not mfu or not hfu else "full" if hfu > 1.001 * mfu else "none"
+        return () if not mfu or not hfu else ("full",) if hfu > 1.001 * mfu else ("none", "selective")
 
     @property
     def device(self) -> Device | None:
@@ -85,9 +85,13 @@ def _distance(cell: _Cell, table: LanguageTable, record: LanguageRecord) -> tupl
         float(cell.row.dtype != table.dtype),
         _octaves(cell.row.tokens, record.seq_len),
         _octaves(cell.row.world_size, record.gpus),
-        float(cell.recomputation not in ("", record.recomputation)),
+        float(_recomputes_otherwise(cell, record)),
         _octaves(cell.row.batch_size, record.batch_size),
     )
+
+
+def _recomputes_otherwise(cell: _Cell, record: LanguageRecord) -> bool:
+    return bool(cell.recomputation) and record.recomputation not in cell.recomputation
 
 
 def _octaves(ours: float | None, theirs: float | None) -> float:
@@ -145,7 +149,11 @@ def _differences(cell: _Cell, file: PublishedFile, table: LanguageTable, record:
         ("GPUs", str(row.world_size), str(record.gpus) if record.gpus else None),
         ("batch of a forward pass", str(row.batch_size), str(record.batch_size) if record.batch_size else None),
         ("tokens of a step", str(row.global_batch * row.tokens), str(step) if step else None),
-        ("recomputation", cell.recomputation or None, record.recomputation),
+        *(
+            [("recomputation", " or ".join(cell.recomputation), record.recomputation)]
+            if _recomputes_otherwise(cell, record)
+            else []
+        ),
     )
     unknown = "not known"
     return tuple(f"{what}: {our or unknown}, published {their or unknown}" for what, our, their in pairs if our != their)
