@@ -141,6 +141,9 @@ def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
 
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(decoder, mesh, {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head})
+    if decoder.embedding is not None:
+        # The sum over ranks comes as a tensor that is still on its way; a compiled layer could not hand a gradient back to it.
+        decoder.embedding.register_forward_hook(lambda module, given, output: output.clone())
 
 
 def placed(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh, device: torch.device) -> nn.Module:
