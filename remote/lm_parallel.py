@@ -71,9 +71,7 @@ def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
     if shape.layers < stages:
         return f"--pipeline-parallel: expected at most the {shape.layers} layers, got {stages}"
     if args.accumulation < stages:
-        return (
-            f"--accumulation: expected {stages} or more, a micro-batch for each stage of the pipeline, got {args.accumulation}"
-        )
+        return f"--accumulation: expected {stages} or more, a micro-batch for each stage, got {args.accumulation}"
     return "--loss-chunks: expected 1 with --pipeline-parallel" if args.loss_chunks > 1 else ""
 
 
