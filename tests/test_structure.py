@@ -55,7 +55,7 @@ DOORS = {
     "cli": "process",
     "controller": "controller earlier events peer stopping",
     "inventory": "json_schema secrets values versions",
-    "logs": "failure_table failures matches metrics nccl near_miss parse patterns steps text",
+    "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
@@ -67,7 +67,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published terminal text trend tune",
     "results": (
-        "account bench entries expectations foreign_log grids hardware links/collectives measured numbers/intervals "
+        "account bench entries expectations foreign_log grids hardware keys links/collectives measured numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
 }
@@ -147,6 +147,9 @@ FRAMEWORKS = {
     "train_paddle": "paddle trainer paddle_ranks paddle_images loaders",
     "paddle_ranks": "paddle trainer",
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
+    "train_jax_lm": "jax numpy trainer jax_transformer",
+    "jax_transformer": "jax",
+    "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
     "train_simulated": "simulated_meeting simulated_ring",
     "simulated_meeting": "",
     "simulated_ring": "simulated_meeting",

@@ -34,7 +34,10 @@ def compare(
     metric: Metric = "",
     as_json: Json = False,
 ) -> None:
-    """Show whether bench B is faster or slower than A, how certain that is, and what else differs, likeliest cause first."""
+    """Show whether bench B is faster or slower than A, how certain that is, and what else differs, likeliest cause first.
+
+    Exits with 2 if no configurations correspond.
+    """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
 
@@ -43,7 +46,7 @@ def compare(
     chosen = _by(by) if by else None
     comparison, damaged = compared(find_bench(before), find_bench(after or before), by=chosen, metric=metric)
     _show(comparison, as_json)
-    _refuse(list(damaged))
+    _refuse(list(damaged) or nothing_compared(comparison, by))
 
 
 def gate(
@@ -100,6 +103,22 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     from rich.console import Console
 
     report.render(comparison, Console())
+
+
+def nothing_compared(comparison: Comparison, by: str) -> list[OrchError]:
+    """Return the error of a comparison without a pair, which says why there is none."""
+    from orchestrator.errors import ConfigError
+
+    if comparison.pairs:
+        return []
+    where = f"--by {by}" if by else f"{comparison.before}, {comparison.after}"
+    if by.partition("=")[0] in ("nodes", "gpus"):
+        message = "expected a field other than the size, configurations are compared with those of as many nodes and GPUs"
+        return [ConfigError(message, where=where, hint="orch summarize shows speedup and efficiency over sizes")]
+    sides = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
+    got = "; ".join(f"{name} has {', '.join(cases) or 'none'}" for name, cases in sides)
+    hint = "what differs must differ for all of them, and in no other way for some: --by FIELD=X,Y chooses by a field"
+    return [ConfigError(f"expected configurations that correspond, {got}", where=where, hint=hint)]
 
 
 def _regressions(comparison: Comparison) -> list[OrchError]:

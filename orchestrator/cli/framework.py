@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+_LONGEST_SAMPLE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
 
@@ -78,6 +79,11 @@ def new(
     from_command: Annotated[
         str, typer.Option("--from-command", metavar="'torchrun … train.py …'", help="The command that starts the program.")
     ] = "",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME:UNIT[:lower]", help="What a program that does not train prints; repeatable."),
+    ] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="A log of the program, for sample.log.")] = None,
 ) -> None:
     """Make a framework folder in templates/ of the project that runs at once: for a command, or an example to change.
 
@@ -88,12 +94,16 @@ def new(
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
     from orchestrator.plan.command_line import training_command
     from orchestrator.plan.payload import imported_files, payload_files
-    from orchestrator.plan.scaffold import example, for_command
+    from orchestrator.plan.scaffold import example, for_command, new_metric
     from orchestrator.record import Project
 
     if not _NAME.fullmatch(name):
         hint = "it becomes the name of a folder and part of file names"
         raise ConfigError(f"expected a name of letters, digits, '.', '_', '+' and '-', got {name!r}", where="NAME", hint=hint)
+    if (metric or log) and not from_command:
+        option = "--metric" if metric else "--log"
+        raise ConfigError("expected --from-command too, got none", where=option, hint="without it, the folder is an example")
+    metrics, sample = [new_metric(text) for text in metric or ()], _sample(log)
     folder = Project.here(os.environ).templates / name
     if folder.exists():
         raise ConfigError(
@@ -109,7 +119,7 @@ def new(
             entries, source = imported_files(program), program.parent
         elif command.module:
             entries = _module(command.module)
-        files = for_command(name, from_command, command, entries)
+        files = for_command(name, from_command, command, entries, metrics, sample)
     else:
         files = example(name)
     payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
@@ -121,7 +131,25 @@ def new(
     typer.echo(f"{folder}: {', '.join([*files, *entries])}")
     if left_out:
         typer.echo(f"left out, because orch sets it in each run: {', '.join(left_out)}")
+    if from_command and not log:
+        typer.echo("sample.log is a placeholder: put a log of the program in its place, or name one with --log FILE")
     typer.echo(f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run")
+
+
+def _sample(log: Path | None) -> str:
+    """Return the text of a log that becomes the sample of a new folder, empty without one."""
+    from orchestrator.errors import ConfigError
+
+    if log is None:
+        return ""
+    try:
+        text = log.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise ConfigError(f"expected a file that can be read, got {error.strerror}", where=f"--log {log}") from error
+    if not text.strip() or len(text) > _LONGEST_SAMPLE:
+        got = f"{len(text)} characters" if text.strip() else "an empty one"
+        raise ConfigError(f"expected a log of at most {_LONGEST_SAMPLE} characters, got {got}", where=f"--log {log}")
+    return text
 
 
 def _module(dotted: str) -> list[str]:

@@ -109,7 +109,8 @@ def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: st
     """Return the error that metrics would give a run with this log: a value that is no number, or two for one key."""
     try:
         if log:
-            values_of(folder.framework.log.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1))
+            grammar = folder.framework.log
+            values_of(grammar.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1, form=grammar.numbers))
     except DataError as error:
         # How many ranks or nodes a single log is of is not known.
         return [error] if error.kind == "log_unmatched" else []
@@ -235,7 +236,7 @@ def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
 
 
 def _pattern_lines(pattern: PatternMatches) -> Iterator[str]:
-    yield f"    {pattern.key}: {_count(pattern.count, 'match', 'matches')}   {_short(pattern.pattern)}"
+    yield f"    {pattern.key}: {_count(pattern.count, 'match', 'matches')}   {_text(pattern.pattern)}"
     if pattern.values is not None:
         yield f"      first in line {pattern.first}: {_short(pattern.line)}"
         yield f"      it reads {', '.join(f'{name}={_short(value)}' for name, value in pattern.values.items())}"
@@ -244,10 +245,20 @@ def _pattern_lines(pattern: PatternMatches) -> Iterator[str]:
     if miss := pattern.near_miss:
         came = _short(miss.line[miss.column - 1 :])
         yield f"      nearly matches line {miss.number}: {_short(miss.line)}"
-        yield f"        up to {_short(miss.matched)}"
-        yield f"        then the pattern has '{_short(miss.rest)}' where the line has '{came}'"
+        yield f"        up to {_end(miss.matched)}"
+        yield f"        then the pattern has '{_text(miss.rest)}' where the line has '{came}'"
+
+
+def _text(text: str) -> str:
+    return one_line(visible(text))
 
 
 def _short(text: str) -> str:
-    text = one_line(visible(text))
+    text = _text(text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _end(text: str) -> str:
+    """Return the end of a text, which is where a pattern stops."""
+    text = _text(text)
+    return text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"

@@ -42,10 +42,10 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
         yield f"  reads     {', '.join(f'vars.{name}' for name in variables)}"
     yield f"  launch    {framework.launch.replace('_', ' ')}: {', '.join(file.path for file in framework.files)}"
     yield f"  payload   {', '.join(sorted(folder.payload))}"
-    nodes = "the first node" if log.nodes == "first" else "every node"
+    nodes = f"{log.nodes} node" if log.nodes == "every" else f"the {log.nodes} node"
     scope = f"; a rate in it is of scope {log.scope}" if framework.measure.has_samples else ""
     yield f"  log       {', '.join(log.files)} of {nodes}{scope}"
-    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing))):
+    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.closing, log.prefix))):
         yield f"            {pattern}"
     for name, rule in framework.published.get("rules", {}).items():
         yield f"  published rule {name}: {rule['title']}"

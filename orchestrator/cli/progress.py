@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -37,6 +37,7 @@ from orchestrator.controller.stopping import block_words
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
+from orchestrator.plan.spec import as_written
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
@@ -80,6 +81,22 @@ def progress(log: TextIO) -> Iterator[Observer]:
             live.stop()
 
 
+def _values(run: PlannedRun) -> dict[str, Any]:
+    return {"batch_size": run.spec.batch_size, "loader": run.spec.loader, **run.spec.settings}
+
+
+def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+    """Return the names of the values that differ between runs of one framework."""
+    by_framework: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        by_framework.setdefault(run.spec.framework, []).append(_values(run))
+    differing = set()
+    for values in by_framework.values():
+        names = {name for of_run in values for name in of_run}
+        differing |= {name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1}
+    return tuple(sorted(differing))
+
+
 def _write(stream: TextIO, lines: Sequence[str]) -> None:
     with suppress(OSError):
         for line in lines:
@@ -96,6 +113,7 @@ class _View:
 
     def __init__(self) -> None:
         self.planned: Sequence[PlannedRun] = ()
+        self.differing: tuple[str, ...] = ()
         self.began = time.monotonic()
         self.done = 0
         self._begin(None)
@@ -108,13 +126,18 @@ class _View:
         self.step, self.speed, self.log = 0, 0.0, b""
         self.measured = (0, 0.0)
 
+    def _settings(self, run: PlannedRun) -> dict[str, str]:
+        """Return what tells a run apart from others of the bench and is not in its id."""
+        values = _values(run)
+        return {name: as_written(values[name]) for name in self.differing if name in values}
+
     def take(self, event: ProgressEvent) -> list[str]:
         """Update the state with one event; return its lines for a log."""
         match event:
             case PlanMade(words):
                 return [f"plan: {words}"]
             case RunsPlanned(runs):
-                self.planned = runs
+                self.planned, self.differing = runs, _differing(runs)
             case Checked(checks):
                 return [
                     one_line(f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}")
@@ -128,7 +151,8 @@ class _View:
                 return [f"waiting for {fold(hosts)}, held by {one_line(holder)}" for holder, hosts in by_holder.items()]
             case RunBegun(index, run):
                 self._begin(run)
-                return [f"[{index + 1}/{len(self.planned)}] {run.run_id}"]
+                settings = "".join(f" {name}={value}" for name, value in self._settings(run).items())
+                return [one_line(f"[{index + 1}/{len(self.planned)}] {run.run_id}{settings}")]
             case Started(hosts, skew_s):
                 self.states = dict.fromkeys(hosts, "running")
                 return [f"  started on {fold(hosts)}, skew {skew_s * 1e3:.1f} ms"]

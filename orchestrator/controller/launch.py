@@ -155,7 +155,8 @@ class Launch:
 
     def _order(self, name: str) -> dict[str, Any]:
         node, limits = self._plan_of(name), self.stage.limits
-        holds_samples = self._grammar.nodes == "every" or node.slot.node_rank == 0
+        holding = {"first": (0,), "last": (len(self.hosts) - 1,)}.get(self._grammar.nodes)
+        holds_samples = holding is None or node.slot.node_rank in holding
         return {
             "run_id": self.plan.run_id,
             "node_rank": node.slot.node_rank,

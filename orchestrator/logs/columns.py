@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-__all__ = ["RankColumns"]
+__all__ = ["RankColumns", "attempts_in"]
 
 
 class RankColumns:
@@ -42,3 +42,17 @@ class RankColumns:
         column = self.values.setdefault(name, [])
         column += repeat(None, len(self.steps) - len(column))
         return column
+
+
+def attempts_in(steps: list[int], slack: int) -> list[int]:
+    """Return the rows where attempts begin: the first, and each step lower than an earlier one by more than ``slack``."""
+    if steps == sorted(steps):
+        return [0]
+    starts, highest = [0], steps[0]
+    for row, step in enumerate(steps):
+        if step < highest - slack:
+            starts.append(row)
+            highest = step
+        elif step > highest:
+            highest = step
+    return starts

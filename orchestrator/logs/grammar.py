@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.logs.metrics import Metric
+from orchestrator.logs.numbers import NumberForm
 
 __all__ = ["RATES", "TIMES", "UNITS", "LogGrammar"]
 
@@ -20,8 +21,8 @@ RATES = ("samples_per_s", "steps_per_s")
 class LogGrammar:
     """The format of a program's log, as data.
 
-    ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first`` or ``every``, the nodes
-    whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
+    ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first``, ``last`` or ``every``,
+    the nodes whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
     ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and ``loss`` and ``skipped``
     to verify that the program trains. ``scope``: ``global`` if a
     rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank; ``scope_by``
@@ -33,7 +34,8 @@ class LogGrammar:
     ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
     ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
     NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of any name. ``metrics`` says
-    what these groups are; without it, the reader of a kind of measurement knows.
+    what these groups are; without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those of
+    `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
     """
 
     files: tuple[str, ...]
@@ -52,6 +54,14 @@ class LogGrammar:
     units: Mapping[str, str] = field(default_factory=dict)
     summed_over: Mapping[str, str] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = ()
+    thousands: str = ""
+    suffixes: Mapping[str, float] = field(default_factory=dict)
+    prefix: str = ""
+
+    @property
+    def numbers(self) -> NumberForm:
+        """How the program writes numbers."""
+        return NumberForm(self.thousands, self.suffixes)
 
     def factor(self, name: str) -> float:
         """Return what a printed value has to be multiplied by to be in seconds, or per second."""

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.near_miss import NearMiss, near_miss
+from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.parse import Parsed, parse
-from orchestrator.logs.patterns import Reader, compiled
+from orchestrator.logs.patterns import Reader, compiled, tags_of
 from orchestrator.logs.steps import SPEEDS, VALUES
-from orchestrator.logs.text import TAG_END, cleaned, clock, tagged
+from orchestrator.logs.text import cleaned, clock
 
 __all__ = ["LogMatches", "MetricMatches", "PatternMatches", "matches"]
 
@@ -78,29 +79,32 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     """
     whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     lines = cleaned(whole).split("\n")[:-1]
-    readers = _readers(grammar)
+    readers, tags = _readers(grammar), tags_of(grammar.prefix)
+    searched = [reader.pattern for reader in readers.values()]
     left = [
         (number, line)
         for number, line in enumerate(lines, start=1)
-        if line.strip() and not any(reader.pattern.search(piece) for piece in _pieces(line) for reader in readers.values())
+        if line.strip() and not any(pattern.search(piece) for _, piece in tags.pieces(line) for pattern in searched)
     ]
     # Only what no pattern matches may be a line that one of them should match.
     unmatched = dict(left)
-    rest = "\n".join(_pieces(unmatched.get(number, ""))[-1] for number in range(1, len(lines) + 1))
+    rest = "\n".join(tags.without(unmatched.get(number, "")) for number in range(1, len(lines) + 1))
     groups = {metric.group for metric in grammar.metrics}
-    found = [_of_pattern(key, reader, lines, rest, groups) for key, reader in readers.items()]
+    pieces = [(number, line, piece) for number, line in enumerate(lines, start=1) for _, piece in tags.pieces(line)]
+    found = [_of_pattern(key, reader, pieces, rest, groups, grammar.numbers) for key, reader in readers.items()]
     parsed = parse(data, grammar)
-    metrics = tuple(_of_metric(metric, parsed.readings) for metric in grammar.metrics)
+    metrics = tuple(_of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics)
     return LogMatches(len(lines), tuple(found), metrics, tuple(left[:_MOST_SHOWN]), len(left), parsed)
 
 
-def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]]) -> MetricMatches:
+def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: NumberForm) -> MetricMatches:
     lines = [line for line in readings if metric.group in line]
     if not lines:
         return MetricMatches(metric.name, metric.unit, 0)
     key = {name: lines[0].get(name, "") for name in metric.keys}
     text = lines[0][metric.group]
-    first = f"{float(text) * metric.factor:g}" if _is_number(metric.name, text) else text
+    number = form.number(text)
+    first = text if number is None else f"{number * metric.factor:g}"
     return MetricMatches(metric.name, metric.unit, len(lines), first, key)
 
 
@@ -113,16 +117,13 @@ def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     return readers
 
 
-def _pieces(line: str) -> list[str]:
-    """Return a line without the tags with which a launcher marks the rank of its parts."""
-    return [piece for _, piece in tagged(line)] if TAG_END in line else [line]
-
-
-def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str, groups: Set[str]) -> PatternMatches:
+def _of_pattern(
+    key: str, reader: Reader, pieces: Sequence[tuple[int, str, str]], rest: str, groups: Set[str], form: NumberForm
+) -> PatternMatches:
+    """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line, and the text of a rank."""
     hits = [
         (number, line, match)
-        for number, line in enumerate(lines, start=1)
-        for piece in _pieces(line)
+        for number, line, piece in pieces
         if reader.literal in piece
         for match in reader.pattern.finditer(piece)
     ]
@@ -134,19 +135,17 @@ def _of_pattern(key: str, reader: Reader, lines: list[str], rest: str, groups: S
         (number, name, text)
         for number, _, match in hits
         for name, text in match.groupdict().items()
-        if text is not None and (key.startswith("log.patterns") or name in groups) and not _is_number(name, text)
+        if text is not None and (key.startswith("log.patterns") or name in groups) and not _is_number(name, text, form)
     ]
     number, line, match = hits[0]
     values = {name: text for name, text in match.groupdict().items() if text is not None}
     return PatternMatches(key, pattern, len(hits), number, line, values, tuple(invalid[:_MOST_SHOWN]), nearest)
 
 
-def _is_number(name: str, text: str) -> bool:
+def _is_number(name: str, text: str, form: NumberForm) -> bool:
     if name in ("step", "samples"):
-        return text.isascii() and text.isdigit() and len(text) <= 15
+        return form.whole(text) is not None
     if name == "timestamp" and ":" in text:
         return clock(text) is not None
-    try:
-        return not math.isnan(float(text)) or name == "loss"
-    except ValueError:
-        return False
+    number = form.number(text)
+    return number is not None and (not math.isnan(number) or name == "loss")

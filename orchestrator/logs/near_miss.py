@@ -39,9 +39,9 @@ class NearMiss:
         """Return it in one line: the line up to where the pattern stopped, what came there, and what the pattern expected."""
         before, after = self.line[: self.column - 1], self.line[self.column - 1 :]
         came = repr(_start_of(after)) if after else "the end of the line"
-        return (
-            f"line {self.number} matches up to {_end_of(before)!r}, then {came} where the pattern has {_start_of(self.rest)!r}"
-        )
+        # The pattern as it is in the folder, without the backslashes that repr would double.
+        rest = _start_of(self.rest)
+        return f"line {self.number} matches up to {_end_of(before)!r}, then {came} where the pattern has '{rest}'"
 
 
 def near_miss(pattern: str, text: str) -> NearMiss | None:

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from mmap import mmap
 from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.logs.columns import RankColumns
+from orchestrator.logs.columns import RankColumns, attempts_in
 from orchestrator.logs.grammar import LogGrammar
-from orchestrator.logs.patterns import Reader, columns, compiled
+from orchestrator.logs.numbers import Finest
+from orchestrator.logs.patterns import Reader, columns, compiled, tags_of
 from orchestrator.logs.steps import VALUES, RankAggregate, StepSample, in_order, rows
-from orchestrator.logs.text import LONG_LINE, TAG_END, blocks, by_rank, cleaned, clock, is_clean, tagged, whole, wholes
+from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, whole, wholes
 from orchestrator.strictjson import strict_json
 
 __all__ = ["LINE_LIMIT", "Parsed", "parse"]
@@ -34,6 +35,8 @@ _LONG_LINES_IN_ALL = 4 * 1024 * 1024
 _MAX_SAMPLES = 400_000
 """Limit for one file; so many samples need about 110 MiB."""
 _MAX_WARNINGS = 20
+_RESOLVED = 1000
+"""The resolution of printed numbers is that of the first lines, or of one line of each block."""
 _NO_STEP = "values without a step of their own were left out"  # the line with the step is damaged or missing
 
 
@@ -44,7 +47,8 @@ class Parsed:
     ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
     ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
     each line that matches the grammar's ``readings``, as text. ``misread``: the first matched value that is not a number, with
-    its name; empty if there is none.
+    its name; empty if there is none. ``resolution`` is what a unit of the last printed digit of each value is worth, by name,
+    taken from some of its lines.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -53,6 +57,7 @@ class Parsed:
     warnings: tuple[str, ...]
     readings: tuple[Mapping[str, str], ...] = ()
     misread: str = ""
+    resolution: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -93,7 +98,9 @@ class _Collector:
         self.others = [reader for reader in (self.rank, self.closing_line, *self.results) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
+        self.numbers, self.tags = grammar.numbers, tags_of(grammar.prefix)
         self.factors = {name: grammar.factor(name) for name in grammar.units}
+        self.finest = Finest(self.numbers, self.factors)
         self.voices: dict[int | None, RankColumns] = defaultdict(RankColumns)
         self.days: dict[int | None, tuple[float, int]] = {}
         self.count = 0
@@ -124,7 +131,7 @@ class _Collector:
 
     def line(self, text: str, cut: bool) -> None:
         """Read one line; ``cut``: its rest is missing, so that a match up to its end may contain half a number."""
-        pieces = tagged(text) if TAG_END in text else [(None, text)]
+        pieces = self.tags.pieces(text)
         for number, (tag, piece) in enumerate(pieces, start=1):
             self._piece(tag, piece, len(piece) if cut and number == len(pieces) else -1)
 
@@ -133,7 +140,7 @@ class _Collector:
         a step and all its values as plain numbers, or only the order of the lines shows which values belong together."""
         days = self.days.copy()
         try:
-            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text).items()]
+            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text, self.tags).items()]
         except ValueError:
             self.days = days
             return False
@@ -153,7 +160,7 @@ class _Collector:
     ) -> tuple[Mapping[str, Any], Sequence[int], Mapping[str, Sequence[Any]]]:
         """Return a text's values for the step before its first one, its own steps, and their values. Raises ValueError."""
         leading, texts = columns(readers, text)
-        steps = wholes(texts.pop("step", []))
+        steps = wholes(self.numbers.joined(texts.pop("step", [])))
         if self.shift:
             steps = [step + self.shift for step in steps]
         all_steps = self.voices[tag].steps[-1:] + steps
@@ -169,12 +176,14 @@ class _Collector:
         """Return the values of a column, None for rows without a text, which only occur with ``gaps``. Raises ValueError for
         a text that is not a number."""
         present: Sequence[Any] = [text for text in texts if text is not None] if gaps and None in texts else texts
+        for text in present[:1]:
+            self.finest.see(name, text)
         if name == "timestamp" and present and ":" in present[0]:
             values: list[Any] = [self._value(tag, name, text) for text in present]
             if None in values:
                 raise ValueError(name)
         else:
-            values = wholes(present) if name == "samples" else list(map(float, present))
+            values = wholes(self.numbers.joined(present)) if name == "samples" else self.numbers.numbers(present)
             if factor := self.factors.get(name):
                 values = [value * factor for value in values]
         remaining = iter(values)
@@ -200,7 +209,8 @@ class _Collector:
             for match in reading.pattern.finditer(text) if reading.literal in text else ():
                 if match.end() != cut_at:
                     self._count(1)
-                    self.readings.append({name: value for name, value in match.groupdict().items() if value is not None})
+                    said = {name: value for name, value in match.groupdict().items() if value is not None}
+                    self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:
         rank, world_size = whole(groups.get("rank")), whole(groups.get("world_size"))
@@ -228,10 +238,13 @@ class _Collector:
         if groups.get("step") is None:
             step = voice.steps[-1] if voice.steps else None
         else:
-            printed = whole(groups["step"])
+            printed = self.numbers.whole(groups["step"])
             step = None if printed is None else printed + self.shift
         texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
         values = {name: self._value(tag, name, text) for name, text in texts}
+        if self.count < _RESOLVED:
+            for name, text in texts:
+                self.finest.see(name, text)
         if step is None or None in values.values():
             if step is None:
                 texts.insert(0, ("step", groups.get("step") or ""))
@@ -260,13 +273,11 @@ class _Collector:
 
     def _value(self, tag: int | None, name: str, text: str) -> Any:
         if name == "samples":
-            return whole(text)
+            return self.numbers.whole(text)
         if name == "timestamp" and ":" in text:
             return self._clock(tag, text)
-        try:
-            return float(text) * self.factors.get(name, 1.0)
-        except ValueError:
-            return None
+        number = self.numbers.number(text)
+        return None if number is None else number * self.factors.get(name, 1.0)
 
     def _clock(self, tag: int | None, text: str) -> float | None:
         """Return a printed clock in seconds. A clock without a date gains a day when it falls by more than 12 hours."""
@@ -296,7 +307,15 @@ class _Collector:
             by_row = rows(steps, values)
             # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
             samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
-        return Parsed(samples, tuple(self.ranks), self.closing, tuple(self.warnings), tuple(self.readings), self.misread)
+        return Parsed(
+            samples,
+            tuple(self.ranks),
+            self.closing,
+            tuple(self.warnings),
+            tuple(self.readings),
+            self.misread,
+            self.finest.by_name,
+        )
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that reaches the highest step.
@@ -304,7 +323,7 @@ class _Collector:
         Untagged ranks appended to one another look like attempts over the same steps; if each line is about one process, all
         of them are returned. Interleaved ranks are at most one step apart, hence ``slack``.
         """
-        starts = _attempts(voice.steps, slack)
+        starts = attempts_in(voice.steps, slack)
         attempts = list(zip(starts, [*starts[1:], len(voice.steps)], strict=True))
         ends = [max(voice.steps[start:stop]) for start, stop in attempts]
         reached = max(ends)
@@ -323,17 +342,3 @@ def _holding(text: str, readers: Sequence[Reader]) -> list[str]:
     """Return the lines of a text that contain the literal of any reader, without empty lines."""
     lines = filter(None, text.split("\n")) if readers else ()
     return [line for line in lines if any([reader.literal in line for reader in readers])]
-
-
-def _attempts(steps: list[int], slack: int) -> list[int]:
-    """Return the rows where attempts begin: the first, and each step lower than an earlier one by more than ``slack``."""
-    if steps == sorted(steps):
-        return [0]
-    starts, highest = [0], steps[0]
-    for row, step in enumerate(steps):
-        if step < highest - slack:
-            starts.append(row)
-            highest = step
-        elif step > highest:
-            highest = step
-    return starts

@@ -15,8 +15,12 @@ from itertools import accumulate, chain
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.logs.text import MPIRUN, Tags
 
-__all__ = ["Reader", "columns", "compiled", "tokens"]
+__all__ = ["RANKS", "Reader", "columns", "compiled", "tags_of", "tokens"]
+
+RANKS = ("rank", "local_rank")
+"""The groups of a prefix of which it has one."""
 
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[*+]|\{\d*,?\d*\}|[()]|.", re.DOTALL)
 _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
@@ -127,6 +131,28 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader
     literal = _literal(pattern)
     of_lines = re.compile(pattern, re.ASCII | re.MULTILINE) if literal and _stays_in_line(pattern) else None
     return Reader(regex, literal, of_lines)
+
+
+def tags_of(prefix: str) -> Tags:
+    """Return the tags of a launcher with this prefix, those of mpirun if it is empty. Raises ConfigError like `compiled`, and
+    for a prefix that could match the end of a line or nothing at all.
+
+    >>> tags_of(r"^ *(?P<rank>[0-9]+): ").pieces("0: step 1\\n11: step 1")
+    [(None, ''), (0, 'step 1\\n'), (11, 'step 1')]
+    """
+    if not prefix:
+        return MPIRUN
+    reader = compiled("log.prefix", prefix, RANKS)
+    if len(reader.pattern.groupindex) != 1:
+        raise ConfigError("expected one of the groups rank and local_rank, got both", kind="template_error", where="log.prefix")
+    if not reader.of_lines:
+        raise ConfigError(
+            "expected plain characters outside the group, and nothing that matches the end of a line",
+            kind="template_error",
+            where="log.prefix",
+            hint=r"such as '^\[(?P<rank>[0-9]+)\]<std(?:out|err)>:'; write ' *' for \s*",
+        )
+    return Tags(reader.of_lines, reader.literal, next(iter(reader.pattern.groupindex)))
 
 
 def _stays_in_line(pattern: str) -> bool:

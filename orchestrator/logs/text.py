@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
 from mmap import mmap
 
-__all__ = ["LONG_LINE", "TAG_END", "blocks", "by_rank", "cleaned", "clock", "is_clean", "tagged", "whole", "wholes"]
+__all__ = ["LONG_LINE", "MPIRUN", "Tags", "blocks", "by_rank", "cleaned", "clock", "is_clean", "whole", "wholes"]
 
 LONG_LINE = 4 * 1024
 """A line with more bytes is a block of its own."""
 _BLOCK = 64 * 1024
-TAG_END = "]<std"
-"""Part of every rank tag, so text without it has no tag."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
@@ -32,7 +31,7 @@ _CONTROL_BYTES = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _RARE_ESCAPES = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|{_ESCAPES.pattern}")
 # mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
-_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},(?P<rank>[0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
 _MOST_COUNTED = 1 << 16
 _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
 
@@ -76,18 +75,44 @@ def cleaned(raw: bytes) -> str:
     return text if is_clean(text.encode()) else _CONTROLS.sub("", text)
 
 
-def tagged(text: str) -> list[tuple[int | None, str]]:
-    """Return the pieces of ``text`` with the rank from the launcher's tag before each; None for text before the first tag."""
-    first, *pieces = _RANK_TAG.split(text)
-    return [(None, first), *zip(map(int, pieces[::2]), pieces[1::2], strict=True)]
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """What a launcher puts before the text of a rank. ``pattern`` has the rank in ``group``, and text without ``literal`` has
+    no tag; the default is that of ``mpirun --tag-output``."""
+
+    pattern: re.Pattern[str] = _RANK_TAG
+    literal: str = "]<std"
+    group: str = "rank"
+
+    def pieces(self, text: str) -> list[tuple[int | None, str]]:
+        """Return the pieces of a text with the rank from the tag before each; None for text before the first tag."""
+        if self.literal not in text:
+            return [(None, text)]
+        if self.pattern is _RANK_TAG:
+            first, *rest = self.pattern.split(text)
+            return [(None, first), *zip(map(int, rest[::2]), rest[1::2], strict=True)]
+        tag, start = None, 0
+        pieces: list[tuple[int | None, str]] = []
+        for match in self.pattern.finditer(text):
+            pieces.append((tag, text[start : match.start()]))
+            tag, start = whole(match[self.group]), match.end()
+        return [*pieces, (tag, text[start:])]
+
+    def without(self, line: str) -> str:
+        """Return what follows the last tag of a line."""
+        return self.pieces(line)[-1][1]
 
 
-def by_rank(text: str) -> Mapping[int | None, str]:
+MPIRUN = Tags()
+
+
+def by_rank(text: str, tags: Tags = MPIRUN) -> Mapping[int | None, str]:
     """Return the lines of each rank, joined. A line may contain text of several ranks; a tag ends with its line."""
-    if "]" not in text or TAG_END not in text:  # the search for a single character is thirty times as fast
+    # The search for a single character is thirty times as fast.
+    if tags.literal[:1] not in text or tags.literal not in text:
         return {None: text}
     by_tag: dict[int | None, list[str]] = {None: []}
-    for tag, piece in tagged(text):
+    for tag, piece in tags.pieces(text):
         line, _, untagged = piece.partition("\n")
         by_tag.setdefault(tag, []).append(line)
         if untagged:

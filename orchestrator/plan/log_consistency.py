@@ -38,6 +38,8 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         grammars["log", "rank"] = LogGrammar((), rank=log.rank)
     if log.closing:
         grammars["log", "closing"] = LogGrammar((), closing=log.closing)
+    if log.prefix:
+        grammars["log", "prefix"] = LogGrammar((), prefix=log.prefix)
     for index, pattern in enumerate(patterns_of(log.readings)):
         grammars[_reading(log, index)] = LogGrammar((), readings=(pattern,))
     unusable: set[str] = set()

@@ -10,9 +10,12 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from orchestrator.errors import ConfigError
+from orchestrator.logs.metrics import BETTER, Metric
 from orchestrator.plan.command_line import TrainingCommand
+from orchestrator.plan.measures import SAMPLES_PER_S
 
-__all__ = ["example", "for_command"]
+__all__ = ["example", "for_command", "new_metric"]
 
 _BATCH = re.compile(r"--(?:batch[-_]size|batch|bs)")
 _STEPS = re.compile(r"--(?:(?:max|num|train)[-_])?(?:steps|iters|iterations)")
@@ -23,20 +26,16 @@ _FRAMEWORK = """\
 # and this line at the top of the file, with the path of that file:
 #   yaml-language-server: $schema=framework.schema.json
 title: {title}
-
+{measures}
 # MODEL of `orch bench MODEL`. `parameters: N` improves predictions.
 models:
   {model}: {{title: {title}}}
 
 # For each device orch's name of a type (--dtype), and the program's: a template reads the latter as dtype_flag.
 dtypes:
-  cuda: {{fp32: fp32}}
-  cpu: {{fp32: fp32}}
-loaders: [synthetic]
-
-# steps includes the warm-up; the steps after it are measured. batch_size is that of one rank.
-defaults:
-  {{batch_size: {batch}, dtype: fp32, loader: synthetic, steps: {steps}, warmup_steps: {warmup}, timeout_s: 1800, repeats: 3}}
+  cuda: {{{dtype}: {dtype}}}
+  cpu: {{{dtype}: {dtype}}}
+{defaults}
 {options}{env}
 files:
   - {{template: launch.sh.j2, path: launch.sh, mode: "0700"}}
@@ -50,15 +49,38 @@ probe: {probe}
 log:
   # The files that the patterns read, below the logs of a node. rank-0.out is the output of the first rank.
   files: [rank-0.out]
+{lines}
+{rank}"""
+
+_TRAINING = """\
+loaders: [synthetic]
+
+# steps includes the warm-up; the steps after it are measured. batch_size is that of one rank.
+defaults:
+  {{batch_size: {batch}, dtype: fp32, loader: synthetic, steps: {steps}, warmup_steps: {warmup}, timeout_s: 1800, repeats: 3}}\
+"""
+_MEASURING = """\
+
+# steps and warmup_steps are what the program makes of them: a template reads them as spec.steps and spec.warmup_steps.
+defaults: {{dtype: none, steps: {steps}, warmup_steps: 0, timeout_s: 1800, repeats: 5}}"""
+
+_STEP_LINES = """\
   # One line per step: the group step, and one of timestamp, elapsed_s, step_time_s, samples_per_s, steps_per_s.
   # Try it on a log of the program: orch framework check {name} --log FILE
   patterns:
     - 'step +(?P<step>[0-9]+) +(?P<step_time_s>[0-9.]+) s/step'
   # Other results, such as memory or a bandwidth by size: lines with groups of any name, and what the groups are. A program that
-  # does not train has measures: readings at the top, these two, and no patterns, loaders and batch size.
+  # does not train has measures: readings at the top, these two, and no patterns, loaders and batch size:
+  # orch framework new NAME --from-command COMMAND --metric bandwidth:GB/s writes such a folder.
   # readings: 'size=(?P<size>[0-9]+) rate=(?P<rate>[0-9.]+)'
-  # metrics: {{rate: {{unit: GB/s, better: higher, keys: [size]}}}}
-{rank}"""
+  # metrics: {{rate: {{unit: GB/s, better: higher, keys: [size]}}}}"""
+_RESULT_LINES = """\
+  # The lines with results: a group for each metric, and one for each of its keys, such as (?P<size>[0-9]+) with keys: [size].
+  # Try them on a log of the program: orch framework check {name} --log FILE
+  readings:
+{readings}
+  metrics:
+{metrics}"""
 
 _NO_RANK = """\
   # The line by which each rank says who it is proves that all ranks took part. If the program prints one, such as
@@ -144,14 +166,16 @@ for step in range(1, options.steps + 1):
     if rank == 0:
         print("step {:3d}  {:.6f} s/step".format(step, seconds), flush=True)
 '''
+_PRINTED = r"\b{name}\b[ =:]+(?P<{name}>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?=\s|$)"
+"""How a program may print a metric: its name, then the number."""
 _SAMPLE = """\
 rank 0 of 2 is up
 step   1  0.026804 s/step
 step   2  0.026466 s/step
 step   3  0.026391 s/step
 """
+_NO_LOG = "(no real log: these lines have the form that the pattern reads; put a log of the program in their place)\n"
 _PLACEHOLDER = """\
-(no real log: these lines have the form that the pattern reads; put a log of the program in their place)
 step 1  0.026804 s/step
 step 2  0.026466 s/step
 step 3  0.026391 s/step
@@ -165,12 +189,13 @@ def example(name: str) -> dict[str, str]:
         "--batch {{ spec.batch_size }} --steps {{ spec.steps }} --size {{ options.size }}"
     )
     framework = _FRAMEWORK.format(
+        measures="",
+        dtype="fp32",
+        defaults=_TRAINING.format(batch=8, steps=60, warmup=10),
+        lines=_STEP_LINES.format(name=name),
         about=f"{name}: an example of a framework folder, which multiplies matrices in Python.",
         title=json.dumps(name),
         model=name,
-        batch=8,
-        steps=60,
-        warmup=10,
         options=_OPTIONS,
         env="",
         payload="train.py",
@@ -182,13 +207,35 @@ def example(name: str) -> dict[str, str]:
     return {"framework.yaml": framework, "launch.sh.j2": launch, "sample.log": _SAMPLE, "train.py": _PROGRAM}
 
 
-def for_command(name: str, typed: str, command: TrainingCommand, payload: Sequence[str]) -> dict[str, str]:
+def new_metric(text: str) -> Metric:
+    """Return the metric that ``NAME:UNIT`` or ``NAME:UNIT:lower`` describes. Raises ConfigError for anything else."""
+    name, _, rest = text.partition(":")
+    unit, _, better = rest.partition(":")
+    better = better or "higher"
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or hasattr(dict, name) or not unit.strip() or better not in BETTER:
+        hint = "NAME has letters, digits and '_'; add :lower if smaller values are better"
+        raise ConfigError(f"expected NAME:UNIT, such as bandwidth:GB/s, got {text!r}", where="--metric", hint=hint)
+    if name == SAMPLES_PER_S.name:
+        raise ConfigError(f"expected another name than {name!r}", where="--metric", hint="leave --metric out for a training")
+    return Metric(name, unit, better)
+
+
+def for_command(
+    name: str,
+    typed: str,
+    command: TrainingCommand,
+    payload: Sequence[str],
+    metrics: Sequence[Metric] = (),
+    sample: str = "",
+) -> dict[str, str]:
     """Return the files of a folder that runs a command: its own arguments, and ranks, addresses and ports from orch.
 
     ``typed`` is the command as it was typed. ``payload`` are the names of the files to send, which the caller copies. Number of
     steps and batch size come from the arguments with these names, and go through ``--steps`` and ``--batch-size`` of orch.
+    With ``metrics``, the program does not train: its lines have these. ``sample`` is a log of the program, if there is one.
     """
-    arguments, batch, steps = _arguments(command.arguments)
+    # A program that does not train has no batch size of orch: its argument stays as it is.
+    arguments, batch, steps = _arguments(command.arguments, () if metrics else ("batch_size",))
     program = command.script or command.program
     start = (
         f"-m {shlex.quote(command.module)}"
@@ -214,14 +261,26 @@ def for_command(name: str, typed: str, command: TrainingCommand, payload: Sequen
         if needs_torch
         else "'import json, platform; print(json.dumps({\"python\": platform.python_version()}))'"
     )
-    steps = steps or 100
+    steps = steps or (1 if metrics else 100)
+    if metrics:
+        readings = "\n".join(f"    - '{_PRINTED.format(name=metric.name)}'" for metric in metrics)
+        declared = "\n".join(
+            f"    {metric.name}: {{unit: {json.dumps(metric.unit)}, better: {metric.better}}}" for metric in metrics
+        )
+        defaults = _MEASURING.format(steps=steps)
+        lines = _RESULT_LINES.format(name=name, readings=readings, metrics=declared)
+        placeholder = _NO_LOG + "".join(f"{metric.name}: 1.5\n" for metric in metrics)
+    else:
+        defaults = _TRAINING.format(batch=batch or 1, steps=steps, warmup=min(10, steps - 1))
+        lines, placeholder = _STEP_LINES.format(name=name), _NO_LOG + _PLACEHOLDER
     framework = _FRAMEWORK.format(
         about=f"{name}: made from the command {json.dumps(typed)[1:-1]}",
         title=json.dumps(name),
         model=name,
-        batch=batch or 1,
-        steps=steps,
-        warmup=min(10, steps - 1),
+        measures="measures: readings\n" if metrics else "",
+        dtype="none" if metrics else "fp32",
+        defaults=defaults,
+        lines=lines,
         options="",
         env=f"\n# Variables of every run; those of the inventory win.\nenv:\n{env}" if env else "",
         payload=", ".join(map(json.dumps, payload)),
@@ -229,7 +288,7 @@ def for_command(name: str, typed: str, command: TrainingCommand, payload: Sequen
         name=name,
         rank=_NO_RANK,
     )
-    return {"framework.yaml": framework, "launch.sh.j2": script.replace("COMMAND", words), "sample.log": _PLACEHOLDER}
+    return {"framework.yaml": framework, "launch.sh.j2": script.replace("COMMAND", words), "sample.log": sample or placeholder}
 
 
 def _base(path: str) -> str:
@@ -241,14 +300,15 @@ def _literal(word: str) -> str:
     return f"{{{{ {json.dumps(word)} }}}}" if re.search(r"\{[{%#]", word) else shlex.quote(word)
 
 
-def _arguments(words: Sequence[str]) -> tuple[str, int, int]:
-    """Return the arguments as they are in the template, with the batch size and the number of steps in them, 0 without."""
+def _arguments(words: Sequence[str], more: Sequence[str] = ()) -> tuple[str, int, int]:
+    """Return the arguments as they are in the template, with the batch size and the number of steps in them, 0 without. Besides
+    the number of steps, ``more`` of them become values of orch."""
     shown: list[str] = []
     numbers = {"batch_size": 0, "steps": 0}
     waiting = ""
     for word in words:
         name, equals, value = word.partition("=")
-        key = "batch_size" if _BATCH.fullmatch(name) else "steps" if _STEPS.fullmatch(name) else ""
+        key = "batch_size" if "batch_size" in more and _BATCH.fullmatch(name) else "steps" if _STEPS.fullmatch(name) else ""
         text = value if equals else word
         if (key if equals else waiting) and text.isdecimal() and int(text) > 0:
             numbers[key if equals else waiting] = int(text)

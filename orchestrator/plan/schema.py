@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.inventory.values import takes, takes_variable
+from orchestrator.logs.numbers import THOUSANDS
 from orchestrator.plan.framework import Option
 from orchestrator.plan.payload import is_payload_name
 from orchestrator.plan.published_schema import PublishedEntry
@@ -60,6 +61,13 @@ Scalar = Annotated[
 Number = Annotated[
     int | float, takes("a number", lambda value: type(value) in (int, float), "write it without quotes, and without a unit")
 ]
+Above0 = Annotated[
+    int | float, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
+]
+Separator = Annotated[
+    str, takes("a comma, a space, _ or an apostrophe", lambda value: value in THOUSANDS, "put quotes around it: ','")
+]
+Suffix = Annotated[str, takes("one to three letters", _matches(re.compile("[A-Za-z]{1,3}")), "such as K, Mi or GB")]
 Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 Port = Annotated[
     int | Literal["gpus"],
@@ -207,7 +215,10 @@ class LogEntry(_Strict):
         description="the files with step lines, below the logs of a node: [rank-0.out] or [node.out]"
     )
     patterns: list[Pattern] = Field([], description="regular expressions with the groups step and one that says how fast")
-    nodes: Literal["first", "every"] = Field("first", description="the nodes whose files are read")
+    nodes: Literal["first", "last", "every"] = Field("first", description="the nodes whose files are read")
+    prefix: Pattern = Field("", description="what a launcher puts before each line of a rank: group rank or local_rank")
+    thousands: Separator = Field("", description="what separates thousands in numbers, such as ',' in 5,762")
+    suffixes: dict[Suffix, Above0] = Field({}, description="what follows a number, and its factor: {K: 1000, M: 1000000}")
     scope: Scope = Field("global", description="what the rate in a line covers: the run, a node, or a process")
     scope_by: dict[str, dict[str, Scope]] = Field({}, description="scope for single values of options")
     cumulative: Truth = Field(False, description="a rate is the mean since the start")

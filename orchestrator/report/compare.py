@@ -19,8 +19,8 @@ from orchestrator.results.entries import SPEED
 
 __all__ = ["SCHEMA", "as_json", "change", "render"]
 
-SCHEMA = 2
-"""1: first version. 2: metrics, each pair with its unit."""
+SCHEMA = 3
+"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio."""
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
@@ -89,7 +89,7 @@ def _print_file(file: FileDifference, console: Console) -> None:
 
 
 def _side(side: Side) -> tuple[str, str]:
-    return number(side.median), repeats(side.n, side.failed)
+    return number(side.typical), repeats(side.n, side.failed)
 
 
 def _percent(ratio: float | None) -> str:

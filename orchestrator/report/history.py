@@ -21,6 +21,7 @@ __all__ = ["document", "render"]
 SCHEMA = 4
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit."""
 _COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
+_NOTES = "notes: how many a number has; orch summarize BENCH and orch history --json show them"
 _DROPPED = (("hardware",), ("when",), ("95%",))
 
 
@@ -38,6 +39,8 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
         )
         console.print()
+    if any(cell.qualifications for cell in cells):
+        console.print(Text(_NOTES, style="dim"))
 
 
 def _in_order(series: str) -> list[tuple[bool, int, str]]:

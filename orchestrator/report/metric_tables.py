@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.report.cells import COLUMNS, NOTHING, Table, case, comparison, count, hardware_lines, number, reach, title
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
+from orchestrator.results.keys import key_number
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.series import Group
 
@@ -22,7 +23,7 @@ _TAKEN = {*COLUMNS, *_LISTED, *_COMPARED}
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """A table and the rows that it shows; ``over`` is the key with whole numbers that a chart can have on its axis, if any."""
+    """A table and the rows that it shows; ``over`` is the key with numbers that a chart can have on its axis, if any."""
 
     table: Table
     rows: tuple[Row, ...]
@@ -88,7 +89,7 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     columns = (*_places(group), *(_distinct("key", name, taken) for name in keys), *values, "n", "notes")
     dropped = tuple((one_line(f"{row.metric} 95%"),) for row in reversed(metrics.values()) if not row.primary)
     table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
-    over = next((key for key in keys if all(isinstance(row.key[key], int) for row in rows)), "")
+    over = next((key for key in keys if all(key_number(row.key[key]) is not None for row in rows)), "")
     return MetricTable(replace(table, head=(*_best(group, rows), *table.head)), tuple(rows), over)
 
 

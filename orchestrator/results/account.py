@@ -196,11 +196,12 @@ def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, flo
 def _first_step(
     result: RunResult, manifest: Manifest, spans: Mapping[str, tuple[float, float, float]], go: float
 ) -> float | None:
-    """Return the seconds from start to end of the first step, if only the first node logs steps, with its own clock."""
+    """Return the seconds from start to end of the first step, if one node logs steps, by its own clock."""
     tempo = result.tempo
-    if tempo is None or tempo.clock is None or manifest.grammar.nodes != "first":
+    if tempo is None or tempo.clock is None or manifest.grammar.nodes == "every":
         return None
-    began, ended, offset = spans.get(manifest.slots[0].host, (0.0, 0.0, 0.0))
+    printing = manifest.slots[-1 if manifest.grammar.nodes == "last" else 0]
+    began, ended, offset = spans.get(printing.host, (0.0, 0.0, 0.0))
     first = tempo.clock + tempo.first_s
     return first - offset - go if began < first <= ended else None
 

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
+from orchestrator.results.keys import in_order
 from orchestrator.results.numbers.drift import Placed
 from orchestrator.results.numbers.tempo import StepTimes
 from orchestrator.results.numbers.throughput import median
@@ -38,6 +39,7 @@ class Cell:
     """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric and key, by run id.
 
     ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
+    ``resolutions`` are those of the numbers, 0 where it is not known.
     """
 
     spec: RunSpec
@@ -47,6 +49,7 @@ class Cell:
     metric_key: Key = ()
     primary: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
+    resolutions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def good(self) -> list[RunResult]:
@@ -136,22 +139,20 @@ def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
     """Yield the cells of a spec: the primary metric first, then the others as they are declared, keys in order."""
     declared = {metric.name: metric for run in runs for metric in run.metrics}
     numbers: dict[tuple[str, Key], dict[str, float]] = {}
+    resolutions: dict[tuple[str, Key], dict[str, float]] = {}
     for run in runs:
         for value in run.values if run.is_good else ():
             numbers.setdefault((value.metric, value.key), {})[run.run_id] = value.number
+            resolutions.setdefault((value.metric, value.key), {})[run.run_id] = value.resolution
     primary = primary_of(list(declared.values())) or SAMPLES_PER_S
     simulated = runs[0].simulated
     if not any(name == primary.name for name, _ in numbers):
         yield Cell(spec, simulated, runs, primary)
     for metric in sorted(declared.values(), key=lambda metric: metric is not primary):
-        keys = sorted((key for name, key in numbers if name == metric.name), key=lambda key: list(map(_rank, key)))
+        keys = in_order([key for name, key in numbers if name == metric.name])
         for key in keys:
-            yield Cell(spec, simulated, runs, metric, key, metric is primary, numbers[metric.name, key])
-
-
-def _rank(part: str | int) -> tuple[bool, int, str]:
-    """Return a key that sorts whole numbers by size, before texts."""
-    return isinstance(part, str), part if isinstance(part, int) else 0, str(part)
+            of_runs = numbers[metric.name, key], resolutions[metric.name, key]
+            yield Cell(spec, simulated, runs, metric, key, metric is primary, *of_runs)
 
 
 def order(cell: Cell) -> tuple[Any, ...]:

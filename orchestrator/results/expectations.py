@@ -14,9 +14,10 @@ from orchestrator.plan.spec import as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.rounding import written
 
-__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "judged"]
+__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "judged", "notes_on"]
 
 _FIELDS = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size", "batch_size", "loader")
+_SHOWN = 100
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
 
 
@@ -55,6 +56,17 @@ def judged(expectations: Sequence[Expectation], rows: Sequence[Row]) -> tuple[Ju
         if not concerned:
             judgements.append(Judgement(str(expected), "", "", _nothing(expected, rows), NOT_MET))
     return tuple(judgements)
+
+
+def notes_on(judgements: Sequence[Judgement]) -> list[str]:
+    """Return a line for each judgement, but a single one for all that are met if there are several."""
+    notes = [str(judgement) for judgement in judgements if judgement.verdict != MET]
+    met = [judgement for judgement in judgements if judgement.verdict == MET]
+    if len(met) < 2:
+        return [*notes, *map(str, met)]
+    bounds = "; ".join(dict.fromkeys(judgement.expected for judgement in met))
+    shown = bounds if len(bounds) <= _SHOWN else f"{bounds[:_SHOWN]}…"
+    return [*notes, f"{len(met)} bounds met: {shown}"]
 
 
 def _nothing(expected: Expectation, rows: Sequence[Row]) -> str:

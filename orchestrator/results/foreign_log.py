@@ -15,6 +15,7 @@ from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import default_step
 from orchestrator.results.language_model import language_values
 from orchestrator.results.measured import metrics_of
+from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explained
@@ -51,12 +52,14 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         return replace(
             result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
         )
+    resolution = resolution_of_speed(parsed.samples, Terms.of(spec, grammar), measured, parsed.resolution)
     metrics = metrics_of(framework.measure, framework.log)
-    read = replace(result, spec=spec, state="finished", throughput=measured, measure=framework.measure, metrics=metrics)
+    read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
+    read = replace(read, measure=framework.measure, metrics=metrics)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
-        values = language_values(spec, transformer, measured.samples_per_s * spec.items, {})
         step = f"{spec.step.tokens} tokens and {spec.step.micro_batches} micro-batches are the defaults of {framework.name}"
+        values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
         return replace(read, metric_values=values, qualifications=(*parsed.warnings, step))
     return replace(read, qualifications=parsed.warnings)
 
@@ -64,7 +67,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
     """Return a run with the values of the metrics that a folder without training declares. Raises DataError if it has none."""
     metrics = framework.log.metrics
-    values = values_of(metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size))
+    values = values_of(
+        metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size, form=framework.log.numbers)
+    )
     read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
     if not values:
         raise _unmatched(framework, parsed, result.run_id, log)

@@ -21,12 +21,19 @@ METRICS = MEASURES[LANGUAGE_MODEL].derived
 
 
 def language_values(
-    spec: RunSpec, transformer: Transformer | None, tokens_per_s: float, observed: Mapping[str, Any]
+    spec: RunSpec,
+    transformer: Transformer | None,
+    samples_per_s: float,
+    observed: Mapping[str, Any],
+    resolution: float = 0.0,
 ) -> tuple[Value, ...]:
-    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported memory are left out."""
-    numbers = {"tokens_per_s_per_device": tokens_per_s / spec.world_size}
+    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported memory are left out.
+
+    ``resolution`` is that of ``samples_per_s``, as its log prints numbers, 0 if it is not known.
+    """
+    per_device = samples_per_s * spec.items / spec.world_size
+    numbers = {"tokens_per_s_per_device": per_device}
     if transformer:
-        per_device = tokens_per_s / spec.world_size
         flops = transformer.flops_per_token(spec.step.tokens)
         numbers["tflops_per_device"] = per_device * flops / 1e12
         if (device := _device(observed)) and (peak := device.peak(spec.dtype)):
@@ -34,10 +41,11 @@ def language_values(
             causal = transformer.flops_per_token(spec.step.tokens, causal=True)
             shares = {"mfu": flops, "mfu_causal": causal, "hfu": executed}
             numbers |= {name: 100 * per_device * operations / peak for name, operations in shares.items()}
+    values = {name: Value(name, (), number, number * resolution / samples_per_s) for name, number in numbers.items()}
     memory = observed.get("max_memory_bytes")
     if type(memory) is int and 0 < memory < 1 << 60:
-        numbers["peak_memory"] = memory / 2**30
-    return tuple(Value(metric.name, (), numbers[metric.name]) for metric in METRICS if metric.name in numbers)
+        values["peak_memory"] = Value("peak_memory", (), memory / 2**30)
+    return tuple(values[metric.name] for metric in METRICS if metric.name in values)
 
 
 def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:

@@ -39,7 +39,7 @@ def measured_values(
         return collectives.values(spec, readings)
     window = (spec.warmup_steps + 1, spec.steps)
     shift = 1 - grammar.counts_from + (spec.warmup_steps if grammar.after_warmup else 0)
-    values = values_of(grammar.metrics, by_log, Expected(spec.nodes, spec.world_size, window, shift))
+    values = values_of(grammar.metrics, by_log, Expected(spec.nodes, spec.world_size, window, shift, grammar.numbers))
     primary = primary_of(grammar.metrics)
     if planned.measure.name == "readings" and (primary is None or primary.name not in {value.metric for value in values}):
         name = primary.name if primary else "log.metrics"

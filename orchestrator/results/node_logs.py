@@ -36,8 +36,8 @@ _TAIL_BYTES = 16 << 10
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
     """The parsed logs of a node: the files that the grammar names, which of them hold samples, and in ``rhythm`` the
-    `tempo.quantiles` of the step times of each of these, if requested and available. ``arrivals``: on the first node, of the
-    first of these, (seconds of the node's clock, last step in the log at that time)."""
+    `tempo.quantiles` of the step times of each of these, if requested and available. ``arrivals``: on the first
+    node with samples, of the first of these, (seconds of the node's clock, last step in the log at that time)."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
@@ -63,7 +63,7 @@ def read_logs(
     ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
     computed too, which takes longer. Raises DataError result_invalid for the first host in order that has an error.
     """
-    first = next(iter(records), "")  # its clock is the one that the times of the run are compared with
+    first = next((host for host in records if host in holders), "")  # its clock is compared with the times of the run
     jobs: list[Job] = [
         (run.path, host, record.files, grammar, host in holders, terms, record.meter.growth if host == first else {})
         for host, record in records.items()

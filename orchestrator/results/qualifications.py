@@ -21,10 +21,12 @@ from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
 from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
 
-__all__ = ["doubts_of", "measured_count", "qualifications_of", "typical_of"]
+__all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]
 
 ENOUGH_REPEATS = 3
 WIDE_SPREAD = 0.05
+COARSE = 0.5
+"""Share of an interval's width from which on the resolution of a log is too coarse for it."""
 
 
 def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typical: int) -> tuple[str, ...]:
@@ -57,6 +59,20 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
     notes += [*slowed_in(cell.good), *loaded_in(cell.good), *unsteady_in(cell.good)]
     notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
     return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
+
+
+def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
+    """Return a note if the digits that a log prints are too few for the interval around the typical value of a cell."""
+    resolutions = [finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))]
+    if len(cell.values) < 2 or not resolutions:
+        return []
+    step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
+    if len(set(cell.values)) == 1:
+        return [f"all {len(cell.values)} repeats are equal: the log resolves {step}, which hides how far they are apart"]
+    interval = typical.interval if typical else None
+    if interval and max(resolutions) > COARSE * (interval.high - interval.low):
+        return [f"the log resolves {step}, more than half of the interval's width: too coarse for so narrow an interval"]
+    return []
 
 
 def _doubts(cells: Sequence[Cell], drift: Drift | None) -> list[tuple[Cell, list[str]]]:

@@ -29,6 +29,7 @@ from orchestrator.results.language_model import language_values, peak_note
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
+from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.tempo import StepTimes, tempo
@@ -80,7 +81,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     except OrchError as error:
         error.run_id = run.run_id
         # An error that follows from several logs has no location yet.
-        error.host, error.where = error.host or planned.slots[0].host, error.where or ", ".join(planned.grammar.files)
+        error.host, error.where = error.host or _holders(planned)[0].host, error.where or ", ".join(planned.grammar.files)
         state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
         # A run that finished is never made again in its bench, even if its evidence is found damaged later.
         again = "" if outcome.state else RESUME
@@ -90,7 +91,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
 def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
     spec, grammar = planned.spec, planned.grammar
     records = _exit_records(run, planned)
-    holders = planned.slots[:1] if grammar.nodes == "first" else planned.slots
+    holders = _holders(planned)
     terms = Terms.of(spec, grammar)
     rank_terms = terms if each_rank and grammar.nodes == "every" else None
     logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), rank_terms)
@@ -136,13 +137,16 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         clock = Clock(next((logs[node.host].arrivals for node in holders), ()), _life_s(records[holders[0].host]))
         notes += verify_clock(samples, measured, window, clock, Sizes(spec.nodes, spec.world_size))
     notes += _disagreement(disagreement(samples, terms), measured.samples_per_s)
+    printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
+    resolution = resolution_of_speed(samples, terms, measured, printed)
     derived: tuple[Value, ...] = ()
     if planned.measure.name == LANGUAGE_MODEL:
-        derived = language_values(spec, planned.transformer, measured.samples_per_s * spec.items, observed)
+        derived = language_values(spec, planned.transformer, measured.samples_per_s, observed, resolution)
         notes += peak_note(spec, observed)
     return replace(
         result,
         throughput=measured,
+        resolution=resolution,
         metric_values=(*derived, *measured_values(planned, (), by_log)),
         slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
@@ -155,6 +159,12 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         ),
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )
+
+
+def _holders(planned: Manifest) -> tuple[Slot, ...]:
+    """Return the nodes whose logs have the samples."""
+    of_nodes = {"first": planned.slots[:1], "last": planned.slots[-1:]}
+    return of_nodes.get(planned.grammar.nodes, planned.slots)
 
 
 def _digests(records: Mapping[str, ExitRecord], holders: Sequence[Slot], logs: Mapping[str, NodeLogs]) -> str:
@@ -304,7 +314,7 @@ def _closing(planned: Manifest, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
     """Return the values of the program's closing line. Raises DataError if it is missing or belongs to another run."""
     if not planned.grammar.closing:
         return {}
-    host = planned.slots[0].host
+    host = _holders(planned)[0].host
     closing = next((log.closing for log in sampled if log.closing is not None), None)
     if closing is None:
         reasons = [text for log in sampled for text in log.warnings if text.startswith("closing line")]

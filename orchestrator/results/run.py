@@ -36,8 +36,9 @@ class Lowered(NamedTuple):
 class RunResult:
     """The result of one run, derived from its evidence.
 
-    ``spec`` is None if the manifest cannot be read. ``observed`` is what the training program reported at its end,
-    ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of `steadiness.unsteady` for them.
+    ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its log prints numbers.
+    ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
+    ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
@@ -53,6 +54,7 @@ class RunResult:
     simulated: bool
     state: str
     throughput: Throughput | None = None
+    resolution: float = 0.0
     error: OrchError | None = None
     qualifications: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -74,13 +76,18 @@ class RunResult:
     @property
     def values(self) -> tuple[Value, ...]:
         """Its numbers, one for each metric and key; of a training, its speed first."""
-        speed = [Value(metric.name, (), self.speed) for metric in (self.measure.speed,) if metric and self.speed is not None]
+        metric, resolution = self.measure.speed, self.resolution and self.resolution * self._items
+        speed = [Value(metric.name, (), self.speed, resolution)] if metric and self.speed is not None else []
         return (*speed, *self.metric_values)
 
     @property
     def speed(self) -> float | None:
         """Its throughput in the unit of its measure's speed; None without one."""
-        return self.throughput.samples_per_s * (self.spec.items if self.spec else 1) if self.throughput else None
+        return self.throughput.samples_per_s * self._items if self.throughput else None
+
+    @property
+    def _items(self) -> int:
+        return self.spec.items if self.spec else 1
 
     @property
     def is_good(self) -> bool:

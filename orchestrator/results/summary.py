@@ -19,14 +19,14 @@ from orchestrator.plan.measures import SPEEDS
 from orchestrator.plan.spec import skipped_words
 from orchestrator.results.cells import LENGTH, SHAPE, Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
-from orchestrator.results.expectations import Judgement, judged
+from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import (
     hardware,
 )
 from orchestrator.results.numbers.drift import STEADY, Drift, Estimate, drift_of, typical_ratio
 from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.qualifications import doubts_of, measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
 from orchestrator.results.run import NEVER_RUN, REREAD, RUNNING, RunResult
 from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
 from orchestrator.results.sheets import content_of, doubts_at
@@ -88,7 +88,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     what was expected."""
     missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
     judgements = judged(planned.expect, summary.rows)
-    notes = (*missing, *map(str, judgements), *summary.notes)
+    notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
     return replace(whole, skipped=planned.skipped, expected=judgements)
 
@@ -117,8 +117,9 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
         base, drift = bases[id(cell)], drifts[cell.metric.name]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
-        qualifications = qualifications_of(cell, base, [*doubts.get(id(cell), ()), *doubts_at(cell)], typical)
-        row = _row(cell, series[id(cell)], differing, qualifications, typical_of(cell, drift), faster, base)
+        value = typical_of(cell, drift)
+        known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
+        row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
         rows.append(row)
         if cell is base:
             baseline[row.series] = row

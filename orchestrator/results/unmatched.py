@@ -14,7 +14,8 @@ from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.parse import Parsed
-from orchestrator.logs.text import cleaned
+from orchestrator.logs.patterns import tags_of
+from orchestrator.logs.text import Tags, cleaned
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import first_bytes
 from orchestrator.record.manifest import Manifest
@@ -84,7 +85,7 @@ def _unmatched(
     ``expected`` says which lines were. ``patterns`` are those that should have matched, by their keys in the folder, and
     ``files`` the logs (host, name) in which they were sought. ``misread`` is a matched value that is not a number.
     """
-    host, name, detail = explained(patterns, list(_texts(run, files[:_MOST_FILES])), misread)
+    host, name, detail = explained(patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread)
     hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
     return DataError(f"{expected}; {detail}", kind="log_unmatched", host=host, where=name, hint=hint, phase="summarize")
 
@@ -118,12 +119,12 @@ def _no_log(names: Sequence[str], planned: Manifest) -> DataError:
     )
 
 
-def _texts(run: RunDir, files: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-    """Yield (host, name, text) of the beginning of each log that can be read."""
+def _texts(run: RunDir, files: Sequence[tuple[str, str]], tags: Tags) -> Iterator[tuple[str, str, str]]:
+    """Yield (host, name, text) of the beginning of each log that can be read, without the tags of a launcher."""
     for host, name in files:
         with suppress(OSError):
             raw = first_bytes(run, host, name, _READ_BYTES).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            yield host, name, cleaned(raw)
+            yield host, name, "\n".join(map(tags.without, cleaned(raw).split("\n")))
 
 
 def _nearest(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]) -> tuple[str, tuple[str, str], NearMiss] | None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
 from orchestrator.logs.metrics import COMBINED, Metric
+from orchestrator.logs.numbers import PLAIN, NumberForm
+from orchestrator.results.numbers.resolution import resolution_of
 
 __all__ = ["Expected", "Key", "Value", "values_of"]
 
@@ -33,32 +35,41 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a metric in one run, in the metric's unit."""
+    """The value of a metric in one run, in the metric's unit. ``resolution`` is what a unit of the last digit from which it was
+    computed is worth, 0 if it is not known."""
 
     metric: str
     key: Key
     number: float
+    resolution: float = field(default=0.0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
     """How many nodes and ranks must have values, and the measured steps, first to last; None if lines have no steps.
 
-    ``shift`` is what has to be added to the number of a printed step.
+    ``shift`` is what has to be added to the number of a printed step, ``form`` how numbers are printed.
     """
 
     nodes: int
     ranks: int
     window: tuple[int, int] | None = None
     shift: int = 0
+    form: NumberForm = PLAIN
 
 
 @dataclass(slots=True)
 class _Source:
-    """The numbers of one rank, node or run, by key, in the order of their lines, and where the first of them was printed."""
+    """The numbers of one rank, node or run, by key, in the order of their lines, and where the first of them was printed.
+    ``resolution`` is the finest of them in the unit of the metric."""
 
     log: Log
     numbers: dict[Key, list[float]] = field(default_factory=dict)
+    resolution: float = 0.0
+
+    def see(self, resolution: float) -> None:
+        """Keep the finest resolution."""
+        self.resolution = min(filter(None, (self.resolution, resolution)), default=0.0)
 
 
 def values_of(
@@ -76,9 +87,9 @@ def values_of(
 def _is_measured(line: Mapping[str, str], log: Log, expected: Expected) -> bool:
     if expected.window is None or (text := line.get("step")) is None:
         return True
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+    if (step := expected.form.whole(text)) is None:
         raise _unread("step", text, log)
-    return expected.window[0] <= int(text) + expected.shift <= expected.window[1]
+    return expected.window[0] <= step + expected.shift <= expected.window[1]
 
 
 def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> list[Value]:
@@ -93,7 +104,8 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
                 at = _at(metric, tuple(_part(line.get(name, "")) for name in metric.keys))
                 hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
                 raise _invalid(f"expected one line with {metric.name}{at}, got another", log, hint, "log_unmatched")
-            numbers.append(_number(metric, line[metric.group], log))
+            numbers.append(_number(metric, line[metric.group], log, expected.form))
+            source.see(expected.form.resolution(line[metric.group]) * abs(metric.factor))
     if metric.scope == "global":
         sources = _of_run(metric, sources)
     combined: dict[Key, dict[str, float]] = {}
@@ -104,10 +116,21 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
     for key, by_source in combined.items():
         _verify_complete(metric, key, by_source, sources, expected)
         if metric.across == "each":
-            values += [Value(metric.name, (*key, _part(name)), number) for name, number in sorted(by_source.items())]
+            values += [
+                Value(metric.name, (*key, _part(name)), number, _resolution(metric, key, [sources[name]], [number]))
+                for name, number in sorted(by_source.items())
+            ]
         else:
-            values.append(Value(metric.name, key, COMBINED[metric.across or "last"](list(by_source.values()))))
+            numbers = list(by_source.values())
+            resolution = _resolution(metric, key, [sources[name] for name in by_source], numbers)
+            values.append(Value(metric.name, key, COMBINED[metric.across or "last"](numbers), resolution))
     return values
+
+
+def _resolution(metric: Metric, key: Key, sources: Sequence[_Source], numbers: Sequence[float]) -> float:
+    """Return the resolution of the value at a key that nodes or ranks with these ``numbers`` make together."""
+    of_each = (resolution_of(metric.over, source.resolution, source.numbers[key]) for source in sources)
+    return resolution_of(metric.across or "last", max(of_each), numbers)
 
 
 def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source]:
@@ -139,6 +162,8 @@ def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:
         return host
     if "rank" in line:
         return line["rank"]
+    if "local_rank" in line:
+        return f"{host}/{line['local_rank']}"
     of_name = _RANK.match(name)
     return of_name[1] if of_name else f"{host}/{name}"
 
@@ -163,11 +188,10 @@ def _over(metric: Metric, numbers: Sequence[float], log: Log) -> float:
         raise _invalid(f"{metric.name}: {error}, got {min(numbers):g}", log) from None
 
 
-def _number(metric: Metric, text: str, log: Log) -> float:
-    try:
-        number = float(text) * metric.factor
-    except ValueError:
-        raise _unread(metric.group, text, log) from None
+def _number(metric: Metric, text: str, log: Log, form: NumberForm) -> float:
+    if (printed := form.number(text)) is None:
+        raise _unread(metric.group, text, log)
+    number = printed * metric.factor
     if not math.isfinite(number):
         raise _invalid(f"expected a finite {metric.name}, got {text[:_SHOWN]!r}", log)
     return number
@@ -185,7 +209,8 @@ def _at(metric: Metric, key: Key) -> str:
 
 def _unread(group: str, text: str, log: Log) -> DataError:
     message = f"lines match, and in the first of them {group} {text[:_SHOWN]!r} is not a number"
-    hint = "let the group of the pattern match only what is a number, then: orch summarize --reread"
+    hint = "say under log: how numbers are printed (thousands, suffixes), or let the group match only what is one; "
+    hint += "then: orch summarize --reread"
     return _invalid(message, log, hint, "log_unmatched")
 
 

@@ -205,6 +205,15 @@ def test_no_line_of_the_table_is_wider_than_the_terminal_and_the_median_stays(pr
     assert all(len(line) <= width for line in lines) and any("128.00" in line for line in lines)
 
 
+def test_where_the_counted_notes_can_be_read_is_said_below_the_table(project: Path) -> None:
+    said = "orch summarize BENCH and orch history --json show them"
+    for cells in (read(project), tuple(replace(cell, qualifications=()) for cell in read(project))):
+        console = Console(file=io.StringIO(), width=150, color_system=None)
+        report.render(cells, console)
+        assert isinstance(console.file, io.StringIO)
+        assert (said in console.file.getvalue()) == any(cell.qualifications for cell in cells)
+
+
 def test_a_log_that_no_pattern_matches_is_no_damage(tmp_path: Path) -> None:
     folder = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-11-23T00:00:00Z", "runs": ["r1"]})
     build(

@@ -64,6 +64,19 @@ def test_a_folder_from_a_command_takes_its_script_along(project: Project) -> Non
     assert project.orch("framework", "check", "mine").returncode == 0
 
 
+def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project: Project) -> None:
+    words = ("--from-command", "python /opt/probe.py", "--metric", "bandwidth:GB/s")
+    made = project.orch("framework", "new", "probe", *words)
+    assert made.returncode == 0 and "sample.log is a placeholder" in made.stdout
+    assert project.orch("framework", "check", "probe").returncode == 0
+    made = project.orch("framework", "new", "other", *words, "--log", log_of(project, "bandwidth: 7.25 GB/s\n"))
+    assert made.returncode == 0 and "placeholder" not in made.stdout
+    assert "bandwidth=7.25" in project.orch("framework", "check", "other").stdout
+    assert "--log gone.log: expected a file" in project.refused("framework", "new", "third", *words, "--log", "gone.log")
+    assert "--metric: expected --from-command too" in project.refused("framework", "new", "third", "--metric", "a:b")
+    assert not (project.path / "templates" / "third").exists()
+
+
 def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
     (project.path / "run.py").symlink_to("/etc/hostname")
     said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")
@@ -232,3 +245,15 @@ def test_a_log_whose_metrics_would_fail_a_run_fails_the_check(tmp_path: Path, li
     (target / "sample.log").write_text(f"ping to=0 time_s=0.5\n{line}\n")
     done = commands.orch(tmp_path, "framework", "check", "pinger", environment=environment)
     assert done.returncode == 4 and said in done.stderr, done
+
+
+def test_a_number_in_the_form_that_the_folder_declares_passes_the_check(tmp_path: Path) -> None:
+    target = tmp_path / "templates" / "pinger"
+    target.mkdir(parents=True)
+    text = FOLDER.format(model="ping").replace("(?P<time_s>[\\d.]+)", "(?P<time_s>[\\d.,]+)")
+    (target / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ spec.steps }}\n")
+    (target / "sample.log").write_text("ping to=0 time_s=1,234.5\n")
+    for form, code in (("", 4), ('  thousands: ","\n', 0)):
+        (target / "framework.yaml").write_text(text.replace("log:\n", f"log:\n{form}"))
+        done = commands.orch(tmp_path, "framework", "check", "pinger", environment={"ORCH_PROJECT": str(tmp_path)})
+        assert done.returncode == code, done

@@ -11,7 +11,17 @@ import pytest
 
 from orchestrator.checks.check import Check
 from orchestrator.cli.progress import progress
-from orchestrator.controller.events import Checked, LeftOut, LeftOver, LogGrew, Observer, RunBegun, RunOver, Stopping
+from orchestrator.controller.events import (
+    Checked,
+    LeftOut,
+    LeftOver,
+    LogGrew,
+    Observer,
+    RunBegun,
+    RunOver,
+    RunsPlanned,
+    Stopping,
+)
 from orchestrator.errors import DataError, RunError
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plan.folders import open_framework
@@ -80,3 +90,22 @@ def test_text_of_nodes_begins_no_line_of_the_progress(shown: tuple[Observer, io.
         before = len(log.getvalue())
         observe(event)
         assert log.getvalue()[before:].count("\n") == 1, event
+
+
+def test_a_run_of_a_sweep_is_named_with_the_values_that_its_id_does_not_have(shown: tuple[Observer, io.StringIO]) -> None:
+    observe, log = shown
+    folder = open_framework("simulated")
+    specs = [replace(SPEC, nodes=nodes, options={"lr": lr, "depth": 3}) for nodes in (1, 2) for lr in (0.1, 0.2)]
+    specs.append(replace(SPEC, options={"lr": 0.1, "depth": 3}, env={"NCCL_ALGO": "Ring"}, batch_size=32))
+    runs = [PlannedRun(f"r{number}", 1, spec, folder, "b1") for number, spec in enumerate(specs, start=1)]
+    observe(RunsPlanned(runs))
+    for number, run in enumerate(runs):
+        observe(RunBegun(number, run))
+    assert [line for line in log.getvalue().splitlines() if line.startswith("[")] == [
+        "[1/5] r1 batch_size=64 lr=0.1", "[2/5] r2 batch_size=64 lr=0.2", "[3/5] r3 batch_size=64 lr=0.1",
+        "[4/5] r4 batch_size=64 lr=0.2", "[5/5] r5 NCCL_ALGO=Ring batch_size=32 lr=0.1",
+    ]  # fmt: skip
+    alone = [run for run in runs if run.run_id in ("r1", "r3")]
+    observe(RunsPlanned(alone))
+    observe(RunBegun(1, alone[1]))
+    assert log.getvalue().splitlines()[-1] == "[2/2] r3"

@@ -110,3 +110,8 @@ def test_the_two_parts_are_the_pattern_and_the_first_one_matches_up_to_the_colum
         found = re.search(closed, miss.line)
         assert found
         assert found.end() == miss.column - 1
+
+
+def test_the_rest_of_a_pattern_is_quoted_as_it_is_in_the_folder() -> None:
+    miss = near_miss(r"step (?P<step>[0-9]+) \| lr \d+\.\d", "step 10 | loss 6.9\n")
+    assert str(miss) == r"line 1 matches up to 'step 10 | l', then 'oss 6.9' where the pattern has 'r \d+\.\d'"

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import ConfigError
 from orchestrator.logs.matches import matches
 from orchestrator.plan.command_line import training_command
 from orchestrator.plan.folders import FrameworkFolder, read_folder
 from orchestrator.plan.payload import imported_files
-from orchestrator.plan.scaffold import example, for_command
+from orchestrator.plan.scaffold import example, for_command, new_metric
 from orchestrator.plan.trial import Trial, trials, unread_options
 from tests.support.rendering import complaint
 
@@ -94,3 +95,33 @@ def test_a_script_takes_along_what_it_imports_and_nothing_else(tmp_path: Path) -
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "images.py").write_text("")
     assert imported_files(tmp_path / "train.py") == ["train.py", "model.py", "data/", "layers.py"]
+
+
+def test_a_program_that_does_not_train_gets_a_folder_with_its_metrics(tmp_path: Path) -> None:
+    typed = "python /opt/probe.py --batch-size 64 --steps 20"
+    metrics = [new_metric("bandwidth:GB/s"), new_metric("latency:us:lower")]
+    folder = written(tmp_path / "mine", for_command("mine", typed, training_command(typed, lambda word: False), [], metrics))
+    tried = sound(folder)
+    framework = folder.framework
+    assert framework.measures == "readings" and framework.log.metrics == tuple(metrics)
+    assert "/opt/probe.py --batch-size 64 --steps 20" in launch_of(
+        next(trial for trial in tried if trial.name.startswith("1n1g"))
+    )
+    log = matches(b"bandwidth = 12.5 GB/s\nwaiting latency 3e-2\nbandwidth: 1,5\n", framework.log)
+    assert [(metric.name, metric.first, metric.count) for metric in log.metrics] == [
+        ("bandwidth", "12.5", 1),
+        ("latency", "0.03", 1),
+    ]
+
+
+def test_a_log_of_the_program_becomes_the_sample(tmp_path: Path) -> None:
+    command = training_command("python /opt/train.py", lambda word: False)
+    assert for_command("mine", "", command, [], sample="own line\n")["sample.log"] == "own line\n"
+    assert for_command("mine", "", command, [])["sample.log"].startswith("(no real log")
+
+
+@pytest.mark.parametrize("text", ["rate", ":GB/s", "a b:s", "rate:", "rate:s:best", "items:s", "samples_per_s:1/s", "1x:s"])
+def test_a_metric_in_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        new_metric(text)
+    assert caught.value.where == "--metric"

@@ -422,7 +422,7 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     rendered = delimited.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
     lines = list(csv.reader(io.StringIO(rendered)))
-    assert {len(line) for line in lines} == {44}
+    assert {len(line) for line in lines} == {50}
     for cell in (cell for line in lines for cell in line):
         assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 
@@ -486,3 +486,14 @@ def test_every_number_shown_is_finite(render: Callable[[Summary], str], summary:
 def test_the_examples_in_the_docstrings_hold() -> None:
     results = doctest.testmod(text_module)
     assert results.attempted and not results.failed
+
+
+def test_the_ends_of_intervals_are_numbers_of_their_own_in_csv() -> None:
+    lines = list(csv.DictReader(io.StringIO(delimited.render(example()))))
+    with_interval = [line for line in lines if line["interval"]]
+    assert with_interval
+    for line in lines:
+        for name in ("interval", "speedup_interval", "efficiency_interval"):
+            ends = [line[f"{name}_low"], line[f"{name}_high"]]
+            assert line[name] == (" to ".join(ends) if line[name] else "")
+            assert all(float(low) <= float(high) for low, high in [ends] if low)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.plan.expectations import expectation_of
-from orchestrator.results.expectations import MET, NOT_CERTAIN, NOT_MET, judged
+from orchestrator.results.expectations import MET, NOT_CERTAIN, NOT_MET, Judgement, judged, notes_on
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.results.test_measures import made_bench, orch
@@ -78,6 +78,17 @@ def test_every_output_of_a_bench_judges_and_the_exit_status_says_it(
     bench.change(lambda before: type(before).of({**record, "expect": expect}, str(bench.path / "bench.json")))
     done = orch(tmp_path, "summarize", "b1")
     assert done.returncode == code and said in done.stderr, done
-    assert f"expected {expect[0]}:" in done.stdout
+    assert ("2 bounds met: time_s <= 25" if code != 6 else "expected time_s <= 1.02 to=0: not certain") in done.stdout
     document = json.loads(orch(tmp_path, "summarize", "b1", "--json").stdout)
     assert {judgement["expected"] for judgement in document["expected"]} == set(expect)
+
+
+def test_bounds_that_are_met_are_one_line_and_the_others_are_named() -> None:
+    met = [Judgement("rate >= 5", "disk", shape, "6.00 GB/s", MET) for shape in ("1n1g", "2n1g", "4n1g")]
+    other = [Judgement("time <= 2", "disk", "1n1g", "3.00 s", verdict) for verdict in (NOT_MET, NOT_CERTAIN)]
+    assert notes_on([met[0], other[0], *met[1:], other[1]]) == [
+        "expected time <= 2: not met, disk 1n1g: 3.00 s",
+        "expected time <= 2: not certain, disk 1n1g: 3.00 s",
+        "3 bounds met: rate >= 5",
+    ]
+    assert notes_on(met[:1]) == ["expected rate >= 5: met, disk 1n1g: 6.00 GB/s"] and notes_on([]) == []

@@ -27,7 +27,7 @@ def spec(tokens: int, ranks: int = 1, dtype: str = "bf16", recomputation: str = 
 
 
 def numbers(spec: RunSpec, tokens_per_s: float, observed: dict[str, Any] = H200) -> dict[str, float]:
-    return {value.metric: value.number for value in language_values(spec, LLAMA3_8B, tokens_per_s, observed)}
+    return {value.metric: value.number for value in language_values(spec, LLAMA3_8B, tokens_per_s / spec.items, observed)}
 
 
 @pytest.mark.parametrize(

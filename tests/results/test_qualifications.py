@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from orchestrator.logs.metrics import Metric
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers.drift import STEADY
-from orchestrator.results.qualifications import measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import coarse, measured_count, qualifications_of, typical_of
 from tests.support.summaries import measured
 
 LATENCY = Metric("latency", "us", "lower")
@@ -69,3 +70,22 @@ def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are
     assert mixed.interval.high - 1.0 == pytest.approx(4.302653 * (13 / 3) ** 0.5) == 1.0 - mixed.interval.low
     (nothing,) = cells_of(measured("1n2g", (LATENCY,), {}, state="failed"))
     assert typical_of(nothing, STEADY) is None and measured_count(nothing) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "resolution", "said_of_it"),
+    [
+        ((106e3, 106e3, 106e3), 1e3, "all 3 repeats are equal: the log resolves 1000 us, which hides how far they are apart"),
+        ((106e3, 107e3, 106e3, 107e3, 106e3), 1e3, "the log resolves 1000 us, more than half of the interval's width"),
+        ((106e3, 117e3, 126e3, 106e3), 1e3, ""),
+        ((106e3, 106e3, 106e3), 0.0, ""),
+        ((106e3,), 1e3, ""),
+    ],
+)
+def test_an_interval_that_is_narrower_than_the_printed_digits_allow_is_told(
+    values: tuple[float, ...], resolution: float, said_of_it: str
+) -> None:
+    found = cell(LATENCY, *values)
+    found = replace(found, resolutions=dict.fromkeys(found.numbers, resolution))
+    notes = coarse(found, typical_of(found, STEADY))
+    assert len(notes) == bool(said_of_it) and all(note.startswith(said_of_it) for note in notes)

@@ -495,6 +495,26 @@ def test_rates_of_single_processes_count_for_all_ranks_of_all_nodes(bench: Bench
     assert result.throughput.samples_per_s == pytest.approx(WORLD * WORLD / sum(1 / (100 + rank) for rank in range(WORLD)))
 
 
+def test_lines_of_the_last_node_are_read_where_the_last_rank_prints(bench: BenchDir) -> None:
+    """As Megatron does: the last rank is in the last pipeline stage."""
+
+    def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        pattern = r"iteration +(?P<step>[0-9]+)/ +[0-9]+ .* \(ms\): (?P<step_time_s>[0-9.]+)"
+        units = {"step_time_s": "ms"}
+        grammar(files=["rank-*.out"], patterns=[pattern], nodes="last", units=units, closing="")(planned, logs)
+        for files in logs:
+            for name in [name for name in files if name.startswith("rank-") and name.endswith(".out")]:
+                rank = int(name[5:-4])
+                each = " iteration {}/ {} | elapsed time per iteration (ms): 100.5\n"
+                lines = [each.format(step, STEPS) for step in range(1, STEPS + 1)]
+                files[name] = rank_line(rank) + ("".join(lines) if rank == WORLD - 1 else "")
+
+    result = read_run(build(bench, "r1", before))
+    assert result.throughput and result.error is None
+    assert result.throughput.samples_per_s == pytest.approx(WORLD * BATCH / 0.1005)
+    assert result.resolution == pytest.approx(result.throughput.samples_per_s * 0.1 / 100.5)
+
+
 def test_a_restart_inside_the_log_qualifies_the_number(bench: BenchDir) -> None:
     def before(_planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         logs[0]["rank-0.out"] = rank_line(0) + step_lines(0.1, last=5) + step_lines() + closing()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import DataError
 from orchestrator.logs.metrics import Metric
+from orchestrator.logs.numbers import NumberForm
 from orchestrator.results.values import Expected, Value, values_of
 
 Lines = Sequence[Mapping[str, str]]
@@ -124,3 +125,21 @@ def test_every_key_has_its_own_value_whatever_the_order(rates: dict[tuple[str, i
     metric = Metric("rate", "GB/s", keys=("op", "size"))
     for order in (lines, lines[::-1]):
         assert numbers(values_of([metric], {("node1", "node.out"): order}, TWO_NODES)) == rates
+
+
+def test_local_ranks_of_two_nodes_are_different_ranks() -> None:
+    metric = Metric("rate", "GB/s", scope="rank", across="sum")
+    lines = [{"rate": "1", "local_rank": "0"}, {"rate": "2", "local_rank": "1"}]
+    by_log = {("node1", "node.out"): lines, ("node2", "node.out"): lines}
+    assert numbers(values_of([metric], by_log, TWO_NODES)) == {(): 6.0}
+
+
+@pytest.mark.parametrize(
+    ("texts", "over", "resolution"),
+    [(["106K"], "only", 1000.0), (["106K", "107K"] * 2, "mean", 500.0), (["106K"] * 4, "mean", 1000.0), (["9.5"], "last", 0.1)],
+)
+def test_a_value_has_the_resolution_of_the_digits_it_was_computed_from(texts: list[str], over: str, resolution: float) -> None:
+    metric = Metric("tps", "tokens/s", over=over)
+    expected = Expected(1, 1, form=NumberForm(suffixes={"K": 1000}))
+    (value,) = values_of([metric], {("node1", "rank-0.out"): [{"tps": text} for text in texts]}, expected)
+    assert value.resolution == pytest.approx(resolution)

@@ -54,11 +54,13 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench; the median is in the unit of its metric."""
+    """One cell in one bench. ``typical`` is the geometric mean of its values, of which the change is the ratio, or their mean
+    if some are not above 0. Both it and the median are in the unit of the metric, None without values."""
 
     n: int
     failed: int
     median: float | None
+    typical: float | None
     run_ids: tuple[str, ...]
 
 
@@ -206,7 +208,7 @@ def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
     earlier, later = spec_fields(before), spec_fields(after)
     why_not = _undecidable(before, after)
     sides = [cell.values if cell.is_positive else [] for cell in (before, after)]
-    logs = [mean([math.log(value) for value in values]) for values in sides if values]
+    typical = [value for cell in (before, after) if cell.is_positive and (value := _typical(cell))]
     return CellPair(
         case=_case(before, varying),
         metric=before.metric.name,
@@ -215,7 +217,7 @@ def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
         before=_side(before),
         after=_side(after),
         differing=tuple(name for name in {**earlier, **later} if earlier.get(name) != later.get(name)),
-        ratio=math.exp(logs[1] - logs[0]) if len(logs) == 2 else None,
+        ratio=typical[1] / typical[0] if len(typical) == 2 else None,
         interval=change_interval(sides[0], sides[1]),
         permutation_p=None if why_not else chance(sides[0], sides[1]),
         corrected_p=None,
@@ -248,7 +250,16 @@ def _verdict(pair: CellPair, margin: float) -> str:
 
 
 def _side(cell: Cell) -> Side:
-    return Side(len(cell.values), len(cell.runs) - len(cell.values), cell.median, tuple(run.run_id for run in cell.runs))
+    failed = len(cell.runs) - len(cell.values)
+    run_ids = tuple(run.run_id for run in cell.runs)
+    return Side(len(cell.values), failed, cell.median, _typical(cell), run_ids)
+
+
+def _typical(cell: Cell) -> float | None:
+    """Return the geometric mean of a cell's values, their mean if some are not above 0; None without values."""
+    if not (cell.values and cell.is_positive):
+        return mean(cell.values) if cell.values else None
+    return math.exp(mean([math.log(value) for value in cell.values]))
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:

@@ -23,8 +23,10 @@ __all__ = ["render"]
 _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
     "n", "planned", "failed", "interrupted", "running", "never_run",
-    "metric", "unit", "better", "primary", "key", "average", "median", "minimum", "maximum", "deviation", "value", "interval",
-    "speedup", "speedup_interval", "efficiency", "efficiency_interval", "step_s",
+    "metric", "unit", "better", "primary", "key", "average", "median", "minimum", "maximum", "deviation",
+    "value", "interval", "interval_low", "interval_high",
+    "speedup", "speedup_interval", "speedup_interval_low", "speedup_interval_high",
+    "efficiency", "efficiency_interval", "efficiency_interval_low", "efficiency_interval_high", "step_s",
     "step_p50_s", "step_p90_s", "step_p99_s", "per_rank", "repeats",
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
@@ -35,7 +37,7 @@ _FACTS = tuple(name for name in _FIELDS if name in {field.name for field in fiel
 
 def render(summary: Summary) -> str:
     """Return a header and one line per row. Values are in the unit of their metric; an empty field is a number that
-    does not exist.
+    does not exist. Intervals are there as text, and their ends as numbers in ``…_low`` and ``…_high``.
 
     Each setting that differs between configurations has a column ``options.<name>`` too, and each key ``key.<name>``.
 
@@ -60,6 +62,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NO_GRID = Grid("", (), ((),))
 _OPTION = "options."
 _KEY = "key."
+_ENDS = ("low", "high")
 _PERCENTILES = ("step_p50_s", "step_p90_s", "step_p99_s")
 
 
@@ -99,13 +102,16 @@ def _field(row: Entry, name: str) -> str:
         return _text("; ".join(f"{repeat.value:.6g}" for repeat in row.repeats))
     if name.startswith(_KEY):
         return _text(str(row.key.get(name.removeprefix(_KEY), ""))) if isinstance(row, Row) else ""
-    value = getattr(row, name)
+    interval, _, end = name.rpartition("_")
+    value = getattr(row, interval if end in _ENDS else name)
+    if end in _ENDS and isinstance(value, Interval):
+        value = getattr(value, end)
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return _share(value) if name == "efficiency" else f"{value:.6g}" if name == "step_s" else written(value)
+        return _share(value) if name.startswith("efficiency") else f"{value:.6g}" if name == "step_s" else written(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Interval):

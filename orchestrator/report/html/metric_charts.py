@@ -11,6 +11,7 @@ from orchestrator.report.html.axes import columns, new_axes, put_words, whole_nu
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
+from orchestrator.results.keys import key_number
 
 __all__ = ["over_key", "repeats"]
 
@@ -34,14 +35,12 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:
             if row.interval:
-                axes.plot(
-                    [int(row.key[key])] * 2, [row.interval.low, row.interval.high], color=colour, linewidth=1.2, alpha=0.6
-                )
-        points = sorted((int(row.key[key]), row.value) for row in of_line if row.value is not None)
+                axes.plot([_place(row, key)] * 2, [row.interval.low, row.interval.high], color=colour, linewidth=1.2, alpha=0.6)
+        points = sorted((_place(row, key), row.value) for row in of_line if row.value is not None)
         axes.plot(*columns(points), color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=4, linewidth=1.4)
         if 1 < len(lines) <= _LABELLED:
             axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=9, ha="right")
-    sizes = sorted({int(row.key[key]) for row in rows})
+    sizes = sorted({_place(row, key) for row in rows})
     if sizes[0] > 0 and sizes[-1] >= _LOGARITHMIC * sizes[0]:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _binary(size)))
@@ -75,3 +74,8 @@ def repeats(rows: Sequence[Row], order: Mapping[str, int], prefix: str) -> str:
 def _binary(size: float) -> str:
     power = min(3, max(0, int(size).bit_length() - 1) // 10)
     return f"{size / 1024**power:g}{('', ' Ki', ' Mi', ' Gi')[power]}"
+
+
+def _place(row: Row, key: str) -> float:
+    """Return where a row is on the axis of a key whose values are numbers."""
+    return key_number(row.key[key]) or 0.0

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.compare import Comparison
+from orchestrator.cli.compare import nothing_compared
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.run_folders import build
@@ -67,10 +69,11 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     made("b", 0.55, change=lambda plan: (options(compile=False)(plan), plan["facts"]["node2"].update(kernel="6.8")))
     done = project.orch("compare", "a", "b", "--json")
     found = json.loads(done.stdout)
-    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 2, "a", "b")
+    assert (done.returncode, found["schema"], found["before"], found["after"]) == (0, 3, "a", "b")
     (pair,) = found["pairs"]
     assert (pair["case"], pair["verdict"], pair["differing"]) == ("2n2g", "slower", ["options.compile"])
     assert pair["ratio"] == pytest.approx(0.5 / 0.55) and pair["interval"]["low"] < 0.5 / 0.55 < pair["interval"]["high"]
+    assert pair["ratio"] == pytest.approx(pair["after"]["typical"] / pair["before"]["typical"])
     assert pair["permutation_p"] == pytest.approx(2 / 252)
     assert [(each["name"], each["before"], each["after"]) for each in found["distinctions"]] == [
         ("options.compile", "true", "false"),
@@ -78,7 +81,7 @@ def test_an_option_that_costs_a_tenth_is_found_and_named_first(project: Project,
     ]
     assert found["files"] == []  # the run's name, its only difference, is none
     shown = project.orch("compare", "a", "b").stdout.splitlines()
-    assert shown[2].split()[:5] == ["2n2g", "128.00", "5", "116.36", "5"] and shown[2].split()[-1] == "slower"
+    assert shown[2].split()[:5] == ["2n2g", "127.97", "5", "116.34", "5"] and shown[2].split()[-1] == "slower"
     assert shown[-2:] == [" 1 options.compile: true → false", " 2 node.kernel: 6.1 → 6.1, 6.8"]
 
 
@@ -112,9 +115,15 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Proje
     made("b", 0.5, repeats=0)
     for words in (("a", "b"), ("a", "b", "--by", "dtype=fp16,bf16")):
         done = project.orch("compare", *words)
-        assert (
-            done.returncode == 0 and "no configuration is in both benches" in done.stdout and "differences" not in done.stdout
-        )
+        assert "no configuration is in both benches" in done.stdout and "differences" not in done.stdout
+        assert done.returncode == 2 and "expected configurations that correspond, a" in done.stderr
+        assert "has 2n2g; b" in done.stderr and "has none. " in done.stderr
+
+
+def test_a_comparison_by_size_says_where_sizes_are_compared() -> None:
+    comparison = Comparison("a nodes=1", "a nodes=2", 0.02, (), ("1n2g",), ("2n2g",), (), ())
+    (error,) = nothing_compared(comparison, "nodes=1,2")
+    assert (error.exit_code, error.where) == (2, "--by nodes=1,2") and "orch summarize shows speedup" in error.hint
 
 
 def test_lines_of_rendered_files_that_differ_are_shown_harmless(project: Project, made: Made) -> None:

@@ -128,3 +128,10 @@ def test_every_colour_is_one_of_the_page_and_every_number_is_short() -> None:
         assert found <= known
         assert not re.search(r'="[^"]*\d\.\d\d', text)
     assert not [word for word in words(over(rows(FORMS, many))) if "form" in word], "the table has the names of many lines"
+
+
+def test_decimals_and_sizes_with_suffixes_have_their_places_on_the_axis() -> None:
+    (x1, _), (x2, _), (x3, _) = dots(over(rows(SIZES, dict.fromkeys(("1K", "1M", "1 GiB"), 5.0))), "one")
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)
+    (x1, _), (x2, _), (x3, _) = dots(over(rows(SIZES, dict.fromkeys(("0.5", 1, "1.5"), 5.0))), "one")
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)

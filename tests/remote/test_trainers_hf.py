@@ -1,0 +1,127 @@
+"""The program around Hugging Face's Trainer, run as a node runs it: torchrun and gloo on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.trainers import PYTHON, ROOT, closing, flags, needs, rank_lines, samples, torchrun
+
+TRAINER = ROOT / "remote" / "train_hf_lm.py"
+FOLDER = ROOT / "templates" / "hf_trainer"
+SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--vocab", "100"]
+LLAMA = ["--architecture", "llama", "--kv-heads", "2", "--mlp", "96", "--tied", "false"]
+
+
+def launch(folder: Path, arguments: list[str], ranks: int) -> list[str]:
+    """Run the program in a folder of its own; return what each rank printed."""
+    return torchrun(arguments, folder, ranks, program="train_hf_lm.py")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What one rank printed."""
+    needs("transformers", "accelerate")
+    return launch(tmp_path_factory.mktemp("alone"), [*SMALL, *LLAMA, "--batch-size", "4", "--steps", "9"], 1)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each of two ranks printed that share the global batch of the one."""
+    needs("transformers", "accelerate")
+    return launch(tmp_path_factory.mktemp("two"), [*SMALL, *LLAMA, "--batch-size", "2", "--steps", "9"], 2)
+
+
+def test_every_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
+    assert [rank_lines("hf_trainer", text) for text in two_ranks] == [[(0, 2)], [(1, 2)]]
+    assert [[step["step"] for step in samples("hf_trainer", text)] for text in two_ranks] == [list(range(10)), []]
+
+
+def test_losses_of_two_ranks_are_those_of_one_with_the_same_global_batch(alone: list[str], two_ranks: list[str]) -> None:
+    """Trainer gives both the same sequences in the same order; sums in another order differ by less than a printed digit."""
+    first, second = ([step["loss"] for step in samples("hf_trainer", texts[0])[1:]] for texts in (alone, two_ranks))
+    assert first == pytest.approx(second, rel=1e-5)
+    assert sum(first[6:]) < sum(first[:3])
+
+
+def test_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -> None:
+    steps = samples("hf_trainer", two_ranks[0])
+    assert [step["samples"] for step in steps] == [0, *[4] * 9]
+    for before, after in pairwise(steps):
+        assert after["step_time_s"] > 0
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+
+
+def test_the_last_line_is_complete(two_ranks: list[str]) -> None:
+    facts = closing("hf_trainer", two_ranks[0])
+    assert (facts["world_size"], facts["ranks"], facts["global_batch"], facts["backend"]) == (2, [0, 1], 4, "gloo")
+    # Two tables; query and output, keys and values, three matrices of the MLP, two norms; the last norm.
+    assert facts["parameters"] == 2 * 100 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
+    assert {"transformers", "accelerate", "framework_version"} <= set(facts)
+
+
+def test_micro_batches_and_recomputation_are_part_of_one_step(tmp_path: Path) -> None:
+    needs("transformers", "accelerate")
+    words = [*SMALL, "--batch-size", "2", "--accumulation", "2", "--checkpointing", "full", "--dtype", "bf16", "--steps", "3"]
+    (text,) = launch(tmp_path, words, 1)
+    steps = samples("hf_trainer", text)
+    assert [step["step"] for step in steps] == [0, 1, 2, 3] and steps[1]["samples"] == 4
+    # The loss of a model that knows nothing is that of guessing one of 100 tokens.
+    assert steps[1]["loss"] == pytest.approx(4.605, abs=0.15)
+
+
+COUNT = """
+import argparse, json, sys, torch
+import train_hf_lm as program
+
+def count(model):
+    sizes = model["transformer"] | model
+    names = ("architecture", "layers", "width", "heads", "mlp", "vocab", "max_positions", "rope_theta")
+    given = {name: sizes[name] for name in names}
+    tied = str(sizes["tied"]).lower()
+    args = argparse.Namespace(**given, kv_heads=sizes.get("kv_heads", 0), tied=tied, attention="sdpa")
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in program.model_of(args).parameters())
+
+print(json.dumps({name: count(model) for name, model in json.loads(sys.argv[1]).items()}))
+"""
+
+
+def test_models_have_the_parameters_that_the_folder_declares() -> None:
+    needs("transformers", "accelerate")
+    models = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "remote")}
+    command = [PYTHON, "-c", COUNT, json.dumps(models)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {name: model["parameters"] for name, model in models.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch-size", "0"], "--batch-size: expected 1 or more, got 0"),
+        (["--heads", "5"], "--heads: expected a divisor of --width 64, got 5"),
+        (["--kv-heads", "2"], "--kv-heads: expected a divisor of --heads 4 for a llama, got 2 for gpt2"),
+        (["--seq-len", "2000"], "--seq-len: expected at most --max-positions 1024, got 2000"),
+        (["--dtype", "fp16"], "--dtype: expected fp32 or bf16 on cpu, got fp16"),
+        (["--parallel", "fsdp"], "--parallel: expected ddp on cpu, got fsdp"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
+    needs("torch")
+    command = [PYTHON, str(TRAINER), "--device", "cpu", *arguments]
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_folder_uses_only_flags_of_its_program() -> None:
+    script = (FOLDER / "launch.sh.j2").read_text().partition('payload["train_hf_lm.py"]')[2]
+    assert {word for word in script.split() if word.startswith("--")} == flags(TRAINER)
