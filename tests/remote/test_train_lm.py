@@ -129,6 +129,10 @@ def same(
     assert got[1]["global_batch"] == expected[1]["global_batch"]
 
 
+def test_compiled_layers_train_as_they_do_without(alone: Any, tmp_path: Path) -> None:
+    same(alone("gpt-tiny"), trained("gpt-tiny", ["--batch-size", "4", "--compile", "true"], tmp_path, 1))
+
+
 HALF_ERRORS = {"bf16": 2**-9, "fp16": 2**-12}
 """Half a unit in the last place of a product's result; those of a loss are averaged over 128 tokens."""
 
