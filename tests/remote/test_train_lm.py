@@ -172,6 +172,7 @@ SPREAD = {
         2,
         ["--batch-size", "1", "--accumulation", "2", "--parallel", "fsdp", "--checkpointing", "full"],
     ),
+    "fsdp with chunks of the loss": (2, ["--batch-size", "2", "--parallel", "fsdp", "--loss-chunks", "2"]),
     "replicas of shards": (4, ["--batch-size", "1", "--parallel", "fsdp", "--replicas", "2"]),
     "tensor": (2, ["--batch-size", "4", "--tensor-parallel", "2"]),
     "tensor with checkpointing": (2, ["--batch-size", "4", "--tensor-parallel", "2", "--checkpointing", "full"]),
@@ -241,6 +242,7 @@ REFUSED = [
     ("gpt-tiny", ["--dtype", "fp8"], 1, "--dtype: expected fp32, bf16 or fp16 on cpu, got fp8"),
     ("gpt-tiny", ["--weights", "bf16"], 1, "--weights: expected fp32 with --dtype fp32, got bf16"),
     ("gpt-tiny", ["--attention", "cudnn"], 1, "--attention: expected auto or math on cpu, got cudnn"),
+    ("gpt-tiny", ["--seed", str(2**31)], 1, "--seed: expected less than 2^31, got 2147483648"),
     ("gpt-tiny", ["--seq-len", "0"], 1, "--seq-len: expected 1 or more, got 0"),
     ("gpt-tiny", ["--loss-chunks", "2", "--dtype", "fp16"], 1, "--loss-chunks: expected 1 with --dtype fp16"),
 ]
