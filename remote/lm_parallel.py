@@ -71,9 +71,7 @@ def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
     if shape.layers < stages:
         return f"--pipeline-parallel: expected at most the {shape.layers} layers, got {stages}"
     if args.accumulation < stages:
-        return (
-            f"--accumulation: expected {stages} or more, a micro-batch for each stage of the pipeline, got {args.accumulation}"
-        )
+        return f"--accumulation: expected {stages} or more, a micro-batch for each stage, got {args.accumulation}"
     return "--loss-chunks: expected 1 with --pipeline-parallel" if args.loss_chunks > 1 else ""
 
 
@@ -141,6 +139,9 @@ def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
 
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(decoder, mesh, {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head})
+    if decoder.embedding is not None:
+        # The sum over ranks comes as a tensor that is still on its way; a compiled layer could not hand a gradient back to it.
+        decoder.embedding.register_forward_hook(lambda module, given, output: output.clone())
 
 
 def placed(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh, device: torch.device) -> nn.Module:

@@ -12,8 +12,9 @@ import os
 import platform
 import socket
 import sys
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Callable, Mapping, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
 
 import torch
 import torch.distributed as dist
@@ -121,6 +122,22 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return trainer.resident_bytes()
+
+
+@contextmanager
+def from_root() -> Iterator[None]:
+    """Work from the root directory. For the first step, in which cuDNN's search compiles kernels.
+
+    CUDA's compute cache (``~/.nv/ComputeCache``) returns such a kernel only to a process whose current directory is the one in
+    which it was compiled, and each run has a directory of its own.
+    """
+    directory = os.open(".", os.O_RDONLY)
+    os.chdir("/")
+    try:
+        yield
+    finally:
+        os.fchdir(directory)
+        os.close(directory)
 
 
 def versions() -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import os
-from contextlib import contextmanager
 from itertools import repeat
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -200,19 +198,3 @@ class Replayed:
         # Restricted to this thread: NCCL's watchdog queries events at the same time.
         with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
             self.result = self.step(self.images, self.labels)
-
-
-@contextmanager
-def from_root() -> Iterator[None]:
-    """Work from the root directory. For the first step, in which cuDNN's search compiles kernels.
-
-    CUDA's compute cache (``~/.nv/ComputeCache``) returns such a kernel only to a process whose current directory is the one in
-    which it was compiled, and each run has a directory of its own.
-    """
-    directory = os.open(".", os.O_RDONLY)
-    os.chdir("/")
-    try:
-        yield
-    finally:
-        os.fchdir(directory)
-        os.close(directory)

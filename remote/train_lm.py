@@ -20,6 +20,7 @@ ranks in `memory_bytes`, in order of rank.
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from lm_optimizer import scale_now
 from lm_parallel import Layout, layout_of, unusable_layout
 from lm_steps import COMPUTE, Learner, Tokens, learner, taken
 from torch_clock import DeviceClock
-from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
@@ -111,6 +112,8 @@ def unusable(args: argparse.Namespace) -> str:
     for name in ("timeout_s", "loss_scale", "rope_theta"):
         if getattr(args, name) <= 0:
             return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(args, name):g}"
+    if args.seed >= 2**31:
+        return f"--seed: expected less than 2^31, got {args.seed}"
     return unusable_shape(args) or unusable_device(args) or unusable_arithmetic(args)
 
 
@@ -233,7 +236,8 @@ def train(
         trainer.say_start(start, skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
-        loss = taken(model, *batches[number])
+        with from_root() if number == 1 else nullcontext():  # cuDNN's attention compiles its kernels
+            loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
     return {"memory_bytes": memory_bytes(device)}, {

@@ -48,13 +48,12 @@ from torch_images import batches
 from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
-from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from torch_steps import (
     DDP_STEPS,
     EAGER_STEPS,
     Replayed,
     averaging,
-    from_root,
     learner,
     reduction,
     scale_of,

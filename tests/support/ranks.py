@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT / "remote"),
 }
 SERVER = """
-import json, os, runpy, signal, sys
+import importlib, json, os, runpy, signal, sys
 import torch, torch.distributed, torch.nn.parallel
 def be(order, rank):
     for name, number in (("out", 1), ("err", 2)):
@@ -38,6 +38,8 @@ def be(order, rank):
     runpy.run_path(order["program"], run_name="__main__")
 for line in sys.stdin:
     order = json.loads(line)
+    for name in order["imports"]:
+        importlib.import_module(name)
     ranks = {}
     for rank in range(order["nodes"] * order["nproc"]):
         pid = os.fork()
@@ -74,12 +76,16 @@ def server() -> ForkServer:
     return forks
 
 
-def ranks(program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, nodes: int = 1) -> list[str]:
+def ranks(
+    program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, nodes: int = 1, imports: Sequence[str] = ()
+) -> list[str]:
     """Run a program of PyTorch in ``nproc`` ranks on each of some nodes; return what each rank printed, in order of rank.
 
-    What they wrote lies in ``folder``, where `tests.support.trainers.torchrun` has it as well.
+    ``imports``: modules that all ranks share from then on, imported before the first of them. What they wrote lies in
+    ``folder``, where `tests.support.trainers.torchrun` has it as well.
     """
     order = {"program": str(program), "arguments": list(arguments), "folder": str(folder), "nproc": nproc, "nodes": nodes}
+    order["imports"] = list(imports)
     try:
         codes = server().ask({**order, "port": free_port()}, timeout_s=120)
     except TimeoutError:
