@@ -101,13 +101,13 @@ def test_every_metric_of_a_folder_is_in_its_sample_log(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FOLDERS)
 def test_published_sizes_count_the_published_parameters(framework: str) -> None:
-    """What is not in a matrix product is the embedding table, positions, norms and biases: at most 3 % of a tiny model."""
+    """What is not in a matrix product is the embedding table, positions, norms and biases: at most 5 % of a tiny model."""
     for name, model in opened(framework).framework.models.items():
         transformer = opened(framework).framework.transformer(name)
         table = 0 if transformer.tied else transformer.vocab * transformer.width
         idle = (transformer.experts - transformer.active_experts) * (3 if transformer.gated else 2)
         matrices = transformer.matmul_parameters + table + transformer.layers * idle * transformer.width * transformer.mlp
-        assert matrices <= model["parameters"] <= matrices * 1.03, name
+        assert matrices <= model["parameters"] <= matrices * 1.05, name
 
 
 # ------------------------------------------------------------------ nanoGPT
