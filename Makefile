@@ -8,6 +8,8 @@ BIN    := $(CURDIR)/$(VENV)/bin
 DEMO   := $(CURDIR)/.demo
 ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
+# What make demo trains.
+MODEL  ?= resnet50
 # Tests wait more than they compute: for leases, timeouts and programs that sleep. More workers than cores.
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
@@ -15,7 +17,7 @@ UNIT_WORKERS ?= 3
 .PHONY: help demo test unit frameworks scaling screenshots faults check lint format types clean
 
 help:
-	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table"
+	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
 	@echo "make test     install, lint, check types, run every test"
 	@echo "make unit     the tests that need no root, lab or long process, in a minute, without installing anything"
 	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
@@ -31,8 +33,8 @@ demo: $(VENV)/.demo
 	@$(ORCH) lab down 2>/dev/null; $(ORCH) lab up --nodes 4
 	@trap '$(ORCH) lab down >/dev/null 2>&1' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; set -e; \
 	echo "== orch deploy";    $(ORCH) lab exec -- $(BIN)/orch deploy; \
-	echo "== orch bench resnet50 --nodes 1,2,4 --repeats 3"; \
-	                          $(ORCH) lab exec -- $(BIN)/orch bench resnet50 --nodes 1,2,4 --repeats 3 >/dev/null; \
+	echo "== orch bench $(MODEL) --nodes 1,2,4 --repeats 3"; \
+	                          $(ORCH) lab exec -- $(BIN)/orch bench $(MODEL) --nodes 1,2,4 --repeats 3 >/dev/null; \
 	echo "== orch collect";   $(ORCH) lab exec -- $(BIN)/orch collect; \
 	echo "== orch summarize"; $(ORCH) summarize; \
 	echo "The run directories are in $(DEMO)/runs. CPU slots of one machine show that everything works, not how fast it is."

@@ -103,9 +103,11 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
     return parallel
 
 
-def reduction(args: argparse.Namespace) -> str:
-    """Return what reduces gradients, `ddp` or `packed`."""
-    return {"true": "packed", "false": "ddp"}[args.cuda_graphs] if args.reduce == "auto" else str(args.reduce)
+def reduction(args: argparse.Namespace, world_size: int) -> str:
+    """Return what reduces gradients after the first steps: `ddp` or `packed`, by default `none` on a single rank."""
+    if args.reduce != "auto":
+        return str(args.reduce)
+    return "none" if world_size == 1 else {"true": "packed", "false": "ddp"}[args.cuda_graphs]
 
 
 class Learner(NamedTuple):
@@ -158,10 +160,13 @@ def taken(
     return loss.detach(), output
 
 
-def averaging(args: argparse.Namespace, learner: Learner) -> Iterator[Any]:
-    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested."""
-    yield from repeat(learner.parallel, DDP_STEPS)
-    yield from repeat(Packed(learner.parallel) if reduction(args) == "packed" else learner.parallel)
+def averaging(args: argparse.Namespace, learner: Learner, world_size: int) -> Iterator[Any]:
+    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested, or the bare
+    model if there is nothing to reduce: DDP copies each gradient on a single rank too."""
+    parallel = learner.parallel
+    yield from repeat(parallel, DDP_STEPS)
+    kind = reduction(args, world_size)
+    yield from repeat(Packed(parallel) if kind == "packed" else parallel.module if kind == "none" else parallel)
 
 
 class Replayed:

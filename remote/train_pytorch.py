@@ -124,7 +124,7 @@ def unusable(args: argparse.Namespace) -> str:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     if args.find_batch_size and args.device == "cpu":
         return f"--find-batch-size: expected 0 on cpu, got {args.find_batch_size}: without memory the system kills the process"
-    return unusable_reduction(args) if reduction(args) == "packed" or args.cuda_graphs == "true" else ""
+    return unusable_reduction(args) if args.reduce == "packed" or args.cuda_graphs == "true" else ""
 
 
 def unusable_reduction(args: argparse.Namespace) -> str:
@@ -190,7 +190,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
     clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
     one = torch.ones((), device=device)
 
-    models = averaging(args, model)
+    models = averaging(args, model, me.world_size)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(model, next(models), images, labels)
@@ -231,7 +231,7 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         "gradient_ready_s": ready,
         "channels_last": channels_last(args),
         "static_graph": static_graph(args),
-        "reduce": reduction(args),
+        "reduce": reduction(args, me.world_size),
         "optimizer": f"sgd {model.kind}",
         "output_dtype": output_dtype,
         "loss_scale": float(model.scaler.get_scale()) if model.scaler else None,

@@ -48,8 +48,8 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
-        "published/reference published/rules published/schema published/tables tune/answer tune/candidates tune/halving "
-        "tune/state"
+        "published/language published/language_doubts published/nearest published/reference published/rules published/schema "
+        "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
@@ -65,7 +65,7 @@ DOORS = {
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
         "sealed state_file"
     ),
-    "report": "cells checks compare explain formats/json history published terminal text trend tune",
+    "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives measured numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
@@ -93,6 +93,7 @@ HOMES = {
         "plan/schema.py",
         "plan/published_schema.py",
         "plan/declaration.py",
+        "analysis/published/language_schema.py",
         "analysis/published/schema.py",
     ],
     "jinja2": ["plan/sandbox.py", "report/html"],

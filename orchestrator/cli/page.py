@@ -24,10 +24,11 @@ def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path]
     Raise Faults for runs with damaged evidence, as the table does, after the page is complete.
     """
     from orchestrator.analysis.explain import explain_bench
-    from orchestrator.analysis.published import published_files, reference_tables
+    from orchestrator.analysis.published import nearest_records, published_files, reference_tables
     from orchestrator.errors import DataError, Faults
     from orchestrator.files import write_atomic
     from orchestrator.report.html import render
+    from orchestrator.report.published_language import nearest_text
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.account import account_of
     from orchestrator.results.bench import notes_of, read_bench
@@ -37,10 +38,12 @@ def show(bench: BenchDir, *, against: bool, explain: bool, bases: Sequence[Path]
     planned = planned_runs(bench, read_bench(bench, each_rank=True))
     results = [result for result in planned.results if result.state != NEVER_RUN]
     summary = of_bench(planned, notes_of(bench))
-    reference = reference_tables(summary, published_files(bases).values()) if against else ((), ())
+    files = tuple(published_files(bases).values()) if against else ()
+    references, notes = reference_tables(summary, files) if against else ((), ())
+    notes = (*notes, *map(nearest_text, nearest_records(summary, files)))
     account = account_of(bench, results)
     explained = explain_bench(bench, summary, results, account) if explain else ()
-    text = render(summary, results, account, *reference, explained)
+    text = render(summary, results, account, references, notes, explained)
     if opened:
         path = (bench.path / _NAME).absolute()
         write_atomic(path, text.encode())

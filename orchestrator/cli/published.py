@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
 
 if TYPE_CHECKING:
+    from orchestrator.analysis.published.language import LanguageCheck
     from orchestrator.analysis.published.tables import PublishedFile, TableCheck
+
+    Checks = tuple[PublishedFile, list[TableCheck], list[LanguageCheck]]
+    """A file with its recomputed tables, and those of language models."""
 
 Name = Annotated[
     str,
@@ -30,17 +34,30 @@ def add_to(app: typer.Typer) -> None:
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
     """Recompute published tables from their printed runs, and report the numbers that do not follow from the runs."""
     from orchestrator.analysis.published import published_files, recompute
-    from orchestrator.analysis.published.doubts import doubts
-    from orchestrator.report.published import check_document
+    from orchestrator.analysis.published.language import recompute_language
 
     bases = template_bases(templates)
     files = {file.framework: file for file in [_chosen(name, bases)]} if name else published_files(bases)
-    checked = {framework: (file, [recompute(table) for table in file.tables]) for framework, file in files.items()}
+    checked: dict[str, Checks] = {
+        framework: (file, [recompute(table) for table in file.tables], [recompute_language(table) for table in file.language])
+        for framework, file in files.items()
+    }
     if as_json:
-        print_json([check_document(framework, file, checks, doubts(file)) for framework, (file, checks) in checked.items()])
+        print_json([_document(framework, checks) for framework, checks in checked.items()])
     else:
         _print(checked, whole=bool(name))
     _refuse_surprises(list(checked.values()))
+
+
+def _document(framework: str, checked: Checks) -> dict[str, Any]:
+    from orchestrator.analysis.published.doubts import doubts
+    from orchestrator.analysis.published.language_doubts import language_doubts
+    from orchestrator.report.published import check_document
+    from orchestrator.report.published_language import language_document
+
+    file, checks, language = checked
+    document = check_document(framework, file, checks, doubts(file))
+    return document | {"language_models": language_document(language, language_doubts(file.language))}
 
 
 def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
@@ -62,29 +79,43 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
     raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
 
 
-def _print(checked: dict[str, tuple[PublishedFile, list[TableCheck]]], whole: bool) -> None:
+def _print(checked: dict[str, Checks], whole: bool) -> None:
     from rich.console import Console
 
     from orchestrator.analysis.published.doubts import doubts
-    from orchestrator.report.published import overview, table
+    from orchestrator.analysis.published.language_doubts import language_doubts
+    from orchestrator.report.published import overview, table, totals
+    from orchestrator.report.published_language import language_overview, language_table
     from orchestrator.report.text import one_line
 
     console = Console()
     if not whole:
-        overview({framework: (checks, doubts(file)) for framework, (file, checks) in checked.items()}, console)
+        overview({name: (checks, doubts(file)) for name, (file, checks, _) in checked.items()}, console)
+        of_language = {name: (checks, language_doubts(file.language)) for name, (file, _, checks) in checked.items()}
+        language_overview(of_language, console)
+        totals([check for checks in checked.values() for check in _every(checks)], console)
         return
-    for file, checks in checked.values():
+    for file, checks, language in checked.values():
         typer.echo(one_line(file.source))
         for rule in _rules(file):
             typer.echo(one_line(rule))
         typer.echo("printed = recomputed; ≠ marks a difference, ! a doubt about a number\n")
-        doubted = doubts(file)
+        doubted, doubted_rows = doubts(file), language_doubts(file.language)
         for check in checks:
             table(check, doubted[check.table.name], console)
+        for language_check in language:
+            language_table(language_check, doubted_rows[language_check.table.name], console)
         if file.inconsistencies:
             typer.echo("known inconsistencies of the source:")
         for text in file.inconsistencies:
             typer.echo(f"  - {one_line(text)}")
+        if language:
+            totals(_every((file, checks, language)), console)
+
+
+def _every(checked: Checks) -> list[TableCheck | LanguageCheck]:
+    _, checks, language = checked
+    return [*checks, *language]
 
 
 def _rules(file: PublishedFile) -> list[str]:
@@ -98,13 +129,14 @@ def _rules(file: PublishedFile) -> list[str]:
     return [f"rule {rule.name}: {rule.title}" for rule in rules_of(read_folder(folder).framework).values()]
 
 
-def _refuse_surprises(checked: Sequence[tuple[PublishedFile, list[TableCheck]]]) -> None:
+def _refuse_surprises(checked: Sequence[Checks]) -> None:
     """Raise DataError for differences that a table does not declare, and for declared ones that do not occur."""
     from orchestrator.errors import DataError, Faults
 
     faults = []
-    for file, checks in checked:
-        unexpected = [f"{check.table.name}: {text}" for check in checks for text in (*check.undeclared, *check.unseen)]
+    for checks in checked:
+        file, *_ = checks
+        unexpected = [f"{check.table.name}: {text}" for check in _every(checks) for text in (*check.undeclared, *check.unseen)]
         if unexpected:
             message = f"expected only the declared differences, found {'; '.join(unexpected)}"
             hint = "correct the number, or write the difference as it stands here under known: of the table"

@@ -264,20 +264,27 @@ def _print_result(summary: Summary) -> None:
 
 
 def _print_reference(summary: Summary, bases: Sequence[Path], console: Console) -> None:
-    from orchestrator.analysis.published import published_files, reference_tables
-    from orchestrator.report import published
+    from orchestrator.analysis.published import nearest_records, published_files, reference_tables
+    from orchestrator.report import published, published_language
 
-    published.reference_tables(*reference_tables(summary, published_files(bases).values()), console)
+    files = tuple(published_files(bases).values())
+    published.reference_tables(*reference_tables(summary, files), console)
+    published_language.nearest_table(nearest_records(summary, files), console)
 
 
 def _published(summary: Summary, bases: Sequence[Path]) -> dict[str, Any]:
     """Return the comparison of a summary with published tables, for its JSON."""
     from dataclasses import asdict
 
-    from orchestrator.analysis.published import published_files, reference_tables
+    from orchestrator.analysis.published import nearest_records, published_files, reference_tables
 
-    references, notes = reference_tables(summary, published_files(bases).values())
-    return {"published": [asdict(reference) for reference in references], "published_notes": list(notes)}
+    files = tuple(published_files(bases).values())
+    references, notes = reference_tables(summary, files)
+    return {
+        "published": [asdict(reference) for reference in references],
+        "published_nearest": [asdict(nearest) for nearest in nearest_records(summary, files)],
+        "published_notes": list(notes),
+    }
 
 
 def _explained(bench: str, summary: Summary, results: Sequence[RunResult]) -> tuple[Explanation, ...]:

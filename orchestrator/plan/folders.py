@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 
-USUAL = "pytorch"
-"""The default framework for every model that it has."""
+USUAL = ("pytorch", "pytorch_lm")
+"""The default frameworks: the first of them that has a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,13 @@ def read_folder(folder: Path) -> FrameworkFolder:
 
 
 def framework_for(model: str, bases: Sequence[Path] = ()) -> str:
-    """Return the framework to use for a model when none is given: `USUAL` if it has the model, else the only one that does.
+    """Return the framework for a model when none is given: the first of `USUAL` that has it, else the only one that does.
 
     Raises ConfigError if several frameworks have the model, or none.
     """
-    if model in open_framework(USUAL, bases).framework.models:
-        return USUAL
+    for usual in USUAL:
+        if model in open_framework(usual, bases).framework.models:
+            return usual
     models = {name: open_framework(name, bases).framework.models for name in frameworks(bases)}
     candidates = [name for name, names in models.items() if model in names]
     if len(candidates) == 1:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.text import Text
 
+from orchestrator.analysis.published.language import LanguageCheck
 from orchestrator.analysis.published.reference import ReferenceTable
 from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, TableCheck
 from orchestrator.report.terminal import fitting
@@ -18,7 +19,7 @@ from orchestrator.results.numbers.physics import Finding
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["check_document", "overview", "reference_tables", "result_document", "table"]
+__all__ = ["check_document", "overview", "reference_tables", "result_document", "table", "totals"]
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
@@ -55,11 +56,12 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
 
 
 def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
-    """Print one line for each table of every framework, and totals."""
+    """Print one line for each table of every framework that has tables in samples/s."""
     titles = ("table", "cases", "runs", *_NUMBERS, "known", "doubts")
     rows = []
     for name, (checks, doubts) in files.items():
-        rows.append((name, *[""] * (len(titles) - 1)))
+        if checks:
+            rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
             counts = [_reproduced(check, what) for what in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
@@ -68,12 +70,18 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
             cases = str(len(check.table.cells))
             rows.append((f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted))
     console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
-    table_checks = [check for checks, _ in files.values() for check in checks]
-    number_checks = [check for table_check in table_checks for check in table_check.checks]
-    good = sum(check.agrees for check in number_checks)
-    console.print(
-        f"{len(table_checks)} tables: {good} of {len(number_checks)} printed numbers follow from the other printed numbers"
-    )
+
+
+def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> None:
+    """Print the numbers that do not follow from others, and of how many."""
+    good = sum(number.agrees for check in checks for number in check.checks)
+    count = sum(len(check.checks) for check in checks)
+    for check in checks:
+        for number in check.checks:
+            if not number.agrees:
+                console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
+    tables = f"{len(checks)} table{'s' if len(checks) > 1 else ''}"
+    console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
 
 
 def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str], console: Console) -> None:

@@ -2,7 +2,8 @@
 
 from orchestrator.analysis.published.folders import published_files
 from orchestrator.analysis.published.foreign import by_rule
+from orchestrator.analysis.published.nearest import nearest_records
 from orchestrator.analysis.published.reference import reference_tables
 from orchestrator.analysis.published.tables import recompute
 
-__all__ = ["by_rule", "published_files", "recompute", "reference_tables"]
+__all__ = ["by_rule", "nearest_records", "published_files", "recompute", "reference_tables"]

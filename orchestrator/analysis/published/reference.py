@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.analysis.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.results.summary import Row, Summary
@@ -37,10 +37,14 @@ class ReferenceTable:
 
 
 def reference_tables(summary: Summary, files: Iterable[PublishedFile]) -> tuple[tuple[ReferenceTable, ...], tuple[str, ...]]:
-    """Return a comparison of each series with each published table that fits it, and a note for each series that none fits."""
+    """Return a comparison of each series with each published table that fits it, and a note for each series that none fits.
+
+    Language models are not in these tables: `nearest_records` finds what is published beside them.
+    """
     files = tuple(files)
     compared, notes = [], []
-    for series, rows in summary.by_series().items():
+    speeds = replace(summary, rows=tuple(row for row in summary.speeds() if not row.tokens))
+    for series, rows in speeds.by_series().items():
         row = rows[0]
         related = [file for file in files if row.framework == file.framework or row.framework in file.like]
         fitting = [(file, table) for file in related for table in file.tables if _fits(row, file, table)]

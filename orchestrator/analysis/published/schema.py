@@ -12,6 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from orchestrator.analysis.published.language_schema import (
+    LanguageModels,
+    language_entry,
+    language_inconsistencies,
+    language_tables,
+)
 from orchestrator.analysis.published.tables import (
     BASELINE,
     CENTRES,
@@ -131,7 +137,8 @@ class PublishedTables(_Strict):
     models: dict[str, _Text] = Field({}, description="names of models in logs, and in these tables")
     images: Annotated[int, _whole(0)] = Field(0, description="samples in the data set; 0: not known")
     inconsistencies: list[_Text] = Field([], description="known errors of the document")
-    tables: Annotated[dict[str, _Table], Field(min_length=1)] = Field(description="the tables by name")
+    tables: dict[str, _Table] = Field({}, description="the tables by name")
+    language_models: LanguageModels | None = Field(None, description="tables of language models, in tokens/s")
 
 
 def json_schema() -> dict[str, Any]:
@@ -164,6 +171,14 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
         for name, table in file.tables.items()
         for path, message, hint in _inconsistent(name, table)
     ]
+    if file.language_models:
+        found_there = language_inconsistencies(file.language_models)
+        faults += [(path, ConfigError(message, where=place(path), hint=hint)) for path, message, hint in found_there]
+    if not file.tables and not file.language_models:
+        hint = "tables: the tables by name, in samples/s; language_models: those of language models"
+        faults.append(
+            (("tables",), ConfigError("expected tables: or language_models:, got neither", where=place(()), hint=hint))
+        )
     if faults:
         raise Faults(_in_order(faults, line_of))
     return PublishedFile(
@@ -174,6 +189,7 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
         images=file.images,
         inconsistencies=tuple(file.inconsistencies),
         tables=tuple(_table(name, table) for name, table in file.tables.items()),
+        language=language_tables(file.language_models, file.source),
         where=where,
     )
 
@@ -188,6 +204,8 @@ def _in_order(faults: Iterable[tuple[KeyPath, ConfigError]], line_of: Callable[[
 
 def _model_at(path: KeyPath) -> type[BaseModel]:
     """Return the model of the mapping at a path of keys."""
+    if path[:1] == ("language_models",):
+        return language_entry(path)
     if path[:1] != ("tables",) or len(path) < 2:
         return PublishedTables
     inner: Mapping[Any, type[BaseModel]] = {"cases": _Cell, "places": _Decimals}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.analysis.published.language import LanguageTable
 from orchestrator.results import mean, median
 
 __all__ = [
@@ -95,7 +96,7 @@ class PublishedTable:
 class PublishedFile:
     """The tables of one document. ``like`` names further frameworks whose runs may be compared with them, ``models`` maps
     orch's model names to those of the log files; ``images`` is the size of the data set, 0 if not known. ``where`` is the path
-    of the file."""
+    of the file, ``language`` are its tables of language models."""
 
     framework: str
     source: str
@@ -105,6 +106,7 @@ class PublishedFile:
     inconsistencies: tuple[str, ...]
     tables: tuple[PublishedTable, ...]
     where: str = ""
+    language: tuple[LanguageTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
 
-__all__ = ["SLACK", "Finding", "Measured", "findings"]
+__all__ = ["ROOM", "SLACK", "Finding", "Measured", "findings"]
 
 SLACK = 0.02
 """Single numbers may differ by this fraction without a finding; docs/metrics.md gives its origin."""
 _HOP_SLACK = 0.05
 """The same for a number that is predicted from two others: those of one and two nodes enter a step of four nodes with weights
 of 0.5 and 1.5, and the most striking of several sizes is judged."""
-_ROOM = 1.1
+ROOM = 1.1
 """A device may run above the clock of its data sheet: an H100 reaches 1980 MHz, its peaks are stated for 1830 MHz."""
 _GRADIENT_BYTES, _WEIGHT_BYTES = 2, 4
 
@@ -184,10 +184,10 @@ def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:
         rate = device.rate(cell.dtype)
         if rate is None:
             continue
-        yield "arithmetic", cell.ranks * rate * _ROOM / (2 * model.multiply_adds), f"the arithmetic {whose}"
+        yield "arithmetic", cell.ranks * rate * ROOM / (2 * model.multiply_adds), f"the arithmetic {whose}"
         moved = _least_bytes(cell, model, device)
         if moved > 0:
-            step_s = moved / (device.memory_bytes_per_s * _ROOM)
+            step_s = moved / (device.memory_bytes_per_s * ROOM)
             yield "memory", cell.ranks * cell.batch_size / step_s, f"the memory {whose}"
     if cell.link_bytes_per_s and cell.nodes > 1:
         # The least that a node sends: with reduction in the switch (SHARP). A ring sends more.

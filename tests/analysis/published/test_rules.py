@@ -335,7 +335,7 @@ def test_the_folder_and_the_table_of_the_documentation_give_what_it_shows(
     monkeypatch.chdir(tmp_path)
     Path("templates").mkdir()
     folder_of(Path("templates/mlp"), WHOLE + block("yaml", "published:"))
-    Path("templates/mlp/published.json").write_text(block("json", "{"))
+    Path("templates/mlp/published.json").write_text(block("json", '{\n  "schema": 1,\n  "source": "a paper'))
     shown = block("console", "$ orch published templates/mlp\n").split("\n", 1)[1]
     done = CliRunner().invoke(program(), ["published", "templates/mlp"], env={"COLUMNS": "160"})
     assert f"{done.output}orch: {done.exception}\n" == shown

@@ -114,7 +114,7 @@ def test_without_a_baseline_there_is_no_speedup_rather_than_one() -> None:
 
 
 def test_every_folder_with_published_tables_names_its_rule() -> None:
-    named = {name: opened(name).framework for name in FILES}
+    named = {name: opened(name).framework for name, file in FILES.items() if file.tables}
     assert {name: framework.published["rule"] for name, framework in named.items()} == {
         "fleetx": "fleetx_20_120",
         "oneflow": "oneflow_20_120",
@@ -179,7 +179,10 @@ def run(*words: str, width: int = 200) -> str:
 
 def test_the_command_lists_all_tables() -> None:
     output = run()
-    assert output.endswith("39 tables: 98 of 98 printed numbers follow from the other printed numbers\n")
+    # 39 tables of images with 98 numbers; the others are of language models, of which two figures do not follow
+    tables, follow, numbers = map(int, re.findall(r"^(\d+) tables: (\d+) of (\d+) printed numbers follow", output, re.M)[0])
+    assert (tables - len(TABLES), numbers - 98) in ((5, 1728), (6, 1732)) and numbers - follow == 2
+    assert output.endswith("printed numbers follow from the other printed numbers\n")
     assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6 +36 +6/6 +6/6 +– +6/6 +–", output)
 
 
