@@ -98,6 +98,8 @@ def unread_options(folder: FrameworkFolder) -> tuple[str, ...]:
     if re.search(r"\boptions\b(?!\s*[.\[]\s*['\"]?\w)", text):  # all of them at once
         return ()
     read = {match[1] for match in re.finditer(r"""\boptions\s*[.\[]\s*['"]?(\w+)""", text)}
+    if folder.framework.step and re.search(r"\bspec\s*[.]\s*global_batch\b", text):  # which follows from it
+        read.add(folder.framework.step.micro_batches)
     return tuple(name for name in folder.framework.options if name not in read)
 
 
