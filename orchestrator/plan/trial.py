@@ -93,8 +93,8 @@ def read_variables(folder: FrameworkFolder) -> tuple[str, ...]:
 
 
 def unread_options(folder: FrameworkFolder) -> tuple[str, ...]:
-    """Return the options that no template reads, so that setting them changes nothing. The global batch, which a template may read,
-    has the micro-batches of a step."""
+    """Return the options that no template reads, so that setting them changes nothing. A template that reads the global
+    batch reads the micro-batches of a step."""
     text = "\n".join(folder.sources.values())
     if re.search(r"\boptions\b(?!\s*[.\[]\s*['\"]?\w)", text):  # all of them at once
         return ()
