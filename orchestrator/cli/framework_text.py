@@ -54,7 +54,8 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     width = max((len(metric.name) for metric in log.metrics), default=0)
     for metric in log.metrics:
         keys = f" by {', '.join(metric.key_columns)}" if metric.key_columns else ""
-        what = f": {metric.help}" if metric.help else ""
+        words = metric.help or (f"{metric.says}, as the program says it" if metric.says else "")
+        what = f": {words}" if words else ""
         yield f"    {metric.name:{width}}  {metric.unit}{keys}, {metric.better} is better{what}"
     if framework.options:
         yield "  options"

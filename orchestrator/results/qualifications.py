@@ -64,9 +64,10 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
 
 
 def coarse(cell: Cell, typical: Estimate | None) -> list[str]:
-    """Return a note if the digits that a log prints are too few for the interval around the typical value of a cell."""
+    """Return a note if the digits that a log prints are too few for the interval around the typical value of a cell;
+    none on what a program says of itself, which is judged by its digits anyway."""
     resolutions = [finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))]
-    if len(cell.values) < 2 or not resolutions:
+    if len(cell.values) < 2 or not resolutions or cell.metric.says:
         return []
     step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
     if len(set(cell.values)) == 1:
