@@ -44,7 +44,7 @@ test: $(VENV)/.test
 
 # Versions that install together; a test that needs one of them is skipped by make test.
 FRAMEWORKS := $(TORCH) numpy Pillow paddlepaddle==3.3.1 tensorflow-cpu==2.21.0 nvidia-dali-cuda120==2.4.0 jax==0.10.2 \
-	transformers==5.23.0 accelerate==1.15.0
+	transformers==5.23.0 accelerate==1.15.0 deepspeed==0.19.8 ninja==1.13.2
 
 # The interpreter that has them. One that is named, as in make scaling TRAINER=/opt/venv/bin/python, is taken as it is.
 TRAINER ?= $(CURDIR)/$(VENV)/frameworks/bin/python
@@ -59,7 +59,7 @@ $(VENV)/.frameworks: $(VENV)/.demo
 frameworks: $(VENV)/.test $(INSTALLED)
 	ORCH_TEST_PYTHON=$(TRAINER) $(BIN)/python -m pytest -q \
 		tests/remote/test_trainers_paddle.py tests/remote/test_trainers_tensorflow.py tests/remote/test_trainers_jax.py \
-		tests/remote/test_trainers_hf.py tests/remote/test_loaders.py
+		tests/remote/test_trainers_hf.py tests/remote/test_trainers_deepspeed.py tests/remote/test_loaders.py
 
 scaling: $(VENV)/.demo $(INSTALLED)
 	@benchmarks/scaling.sh $(BIN)/orch $(TRAINER) $(DEMO)/scaling

@@ -1,8 +1,8 @@
 """Train a language model with Hugging Face's Trainer, and print one line per step.
 
 Needs PyTorch 2.1 or newer, transformers and accelerate (5.23 and 1.15 were run), and Python 3.9 or newer. Next to this file
-are torch_ranks.py and trainer.py. The model is transformers' own GPT-2 or Llama, made from its sizes with random weights; all of
-a step is Trainer's: loading, accumulation, mixed precision, clipping, AdamW, and the reading of the loss.
+are torch_ranks.py and trainer.py. The model is transformers' own GPT-2 or Llama, made from its sizes with random weights; all
+of a step is Trainer's: loading, accumulation, mixed precision, clipping, AdamW, and the reading of the loss.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 

@@ -15,8 +15,8 @@ the whole model and its part of the sequences. A step is the passes of all micro
 devices, and one update; XLA compiles it as one program before the first step.
 
 Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. The
-line of a step comes when its loss has arrived; by then the next step has been handed to the device, which never waits for
-Python.
+line of a step comes when its loss has arrived. On a GPU, the next step has been queued by then, so that the device never waits
+for Python; a CPU computes while Python waits, so there each step begins after the line of the last.
 
 Tokens are random and made once, on the devices. A sequence depends on the seed and on its place in the global batch, and not on
 which rank has it: with the same global batch, any number of ranks has the same losses, up to rounding. The same few batches
@@ -225,15 +225,15 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     if me.rank == 0:
         trainer.say_start(start)
     losses: list[jax.Array] = []
-    for number in range(1, args.steps + 2):
+    ahead = 1 if args.device == "cuda" else 0
+    for number in range(1, args.steps + ahead + 1):
         if number <= args.steps:
             state, loss = step(state, tokens, numbers[number % BATCHES])
             losses.append(loss)
-        if number > 1:
-            last = jax.block_until_ready(losses.pop(0))
-            steps = clock.mark(number - 1, last)
+        if number > ahead:
+            finished = clock.mark(number - ahead, jax.block_until_ready(losses.pop(0)))
             if me.rank == 0:
-                trainer.say_steps(steps, samples)
+                trainer.say_steps(finished, samples)
     return {
         "global_batch": samples,
         "parameters": parameters(shape),

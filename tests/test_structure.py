@@ -150,6 +150,7 @@ FRAMEWORKS = {
     "paddle_images": "paddle numpy nvidia trainer paddle_ranks loaders",
     "train_jax_lm": "jax numpy trainer jax_transformer",
     "jax_transformer": "jax",
+    "train_deepspeed_lm": "torch deepspeed trainer lm_loss lm_models lm_parallel lm_steps torch_clock torch_ranks",
     "train_hf_lm": "torch transformers accelerate trainer torch_ranks",
     "train_simulated": "simulated_meeting simulated_ring",
     "simulated_meeting": "",

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
+from orchestrator.logs.steps import VALUES
 
 __all__ = ["RATES", "TIMES", "UNITS", "LogGrammar"]
 
@@ -24,7 +25,7 @@ class LogGrammar:
     ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first``, ``last`` or ``every``,
     the nodes whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
     ``samples_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and ``loss`` and ``skipped``
-    to verify that the program trains. ``scope``: ``global`` if a
+    to verify that the program trains; they may have groups of ``metrics`` too. ``scope``: ``global`` if a
     rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank; ``scope_by``
     sets the scope for single values of options.
     ``units``: the unit of time of single values, from `UNITS`; of a rate that of its denominator. ``summed_over``: rates and
@@ -62,6 +63,12 @@ class LogGrammar:
     def numbers(self) -> NumberForm:
         """How the program writes numbers."""
         return NumberForm(self.thousands, self.suffixes)
+
+    @property
+    def metric_groups(self) -> tuple[str, ...]:
+        """The groups of metrics and their keys that lines of steps may have, besides those that say how fast a step is."""
+        names = [name for metric in self.metrics for name in (metric.group, *metric.keys)]
+        return tuple(dict.fromkeys(name for name in names if name not in ("step", *VALUES)))
 
     def factor(self, name: str) -> float:
         """Return what a printed value has to be multiplied by to be in seconds, or per second."""

@@ -109,7 +109,8 @@ def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: Numb
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
-    readers = {key: compiled(key, pattern, ("step", *VALUES)) for key, pattern in grammar.by_key("patterns").items()}
+    groups = ("step", *VALUES, *grammar.metric_groups)
+    readers = {key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()}
     others = {"log.rank": grammar.rank, "log.closing": grammar.closing, **grammar.by_key("readings")}
     for key, pattern in others.items():
         if pattern:

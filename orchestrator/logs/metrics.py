@@ -13,10 +13,12 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-__all__ = ["ACROSS", "BETTER", "COMBINED", "METRIC_SCOPES", "OVER_LINES", "Metric", "metric_of", "primary_of"]
+__all__ = ["ACROSS", "BETTER", "COMBINED", "METRIC_SCOPES", "OVER_LINES", "SAYS", "Metric", "metric_of", "primary_of"]
 
 BETTER = ("higher", "lower")
 METRIC_SCOPES = ("global", "node", "rank")
+SAYS = ("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu")
+"""The numbers of a language model that programs print too, each by its own convention."""
 
 
 def _harmonic_mean(values: Sequence[float]) -> float:
@@ -50,7 +52,7 @@ class Metric:
     ``factor`` what a printed value is multiplied by to be in ``unit``, and ``keys`` are the groups that tell values of one run
     apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one ``node``, or one ``rank``.
     ``over`` combines lines of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared
-    with that of one device.
+    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the metric that stands for a run.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Metric:
     across: str = ""
     speedup: bool = False
     primary: bool = False
+    says: str = ""
 
     def __post_init__(self) -> None:
         if not self.group:
@@ -93,8 +96,10 @@ def metric_of(content: Mapping[str, Any]) -> Metric:
         (metric.scope, METRIC_SCOPES),
         (metric.over, OVER_LINES),
         (metric.across, ("", *ACROSS)),
+        (metric.says, ("", *SAYS)),
     )
-    if not all(value in allowed for value, allowed in choices):
+    is_figure = bool(metric.says) and (metric.primary or metric.speedup or bool(metric.key_columns))
+    if is_figure or not all(value in allowed for value, allowed in choices):
         raise ValueError("framework.log.metrics")
     return metric
 

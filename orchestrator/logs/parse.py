@@ -22,8 +22,8 @@ from orchestrator.errors import DataError
 from orchestrator.logs.columns import RankColumns, attempts_in
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.numbers import Finest
-from orchestrator.logs.patterns import Reader, columns, compiled, tags_of
-from orchestrator.logs.steps import VALUES, RankAggregate, StepSample, in_order, rows
+from orchestrator.logs.patterns import Reader, columns, compiled, step_readers, tags_of
+from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, whole, wholes
 from orchestrator.strictjson import strict_json
 
@@ -46,9 +46,9 @@ class Parsed:
 
     ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
     ``ranks``: (rank, world_size) of each rank line. ``closing``: the facts of the closing line. ``readings``: the groups of
-    each line that matches the grammar's ``readings``, as text. ``misread``: the first matched value that is not a number, with
-    its name; empty if there is none. ``resolution`` is what a unit of the last printed digit of each value is worth, by name,
-    taken from some of its lines.
+    each line that matches the grammar's ``readings`` or has metrics of a step, as text. ``misread``: the first matched value
+    that is not a number, with its name; empty if there is none. ``resolution`` is what a unit of the last printed digit of each
+    value is worth, by name, taken from some of its lines.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -91,10 +91,10 @@ class _Collector:
     """Collects matches line by line; `parsed` then separates ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
-        self.patterns = [compiled(f"log.patterns[{i}]", text, ("step", *VALUES)) for i, text in enumerate(grammar.patterns)]
+        self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
         self.rank = compiled("log.rank", grammar.rank, ("rank", "world_size")) if grammar.rank else None
         self.closing_line = compiled("log.closing", grammar.closing, ("json",)) if grammar.closing else None
-        self.results = [compiled(f"log.readings[{i}]", text, None) for i, text in enumerate(grammar.readings)]
+        self.results = [compiled(key, text, None) for key, text in grammar.by_key("readings").items()] + self.metrics
         self.others = [reader for reader in (self.rank, self.closing_line, *self.results) if reader]
         self.scope = grammar.scope
         self.shift = 1 - grammar.counts_from
@@ -210,6 +210,8 @@ class _Collector:
                 if match.end() != cut_at:
                     self._count(1)
                     said = {name: value for name, value in match.groupdict().items() if value is not None}
+                    if reading in self.metrics and "step" not in said and self.voices[tag].steps:
+                        said["step"] = str(self.voices[tag].steps[-1] - self.shift)
                     self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
 
     def _rank(self, groups: Mapping[str, str | None]) -> None:

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.logs.steps import VALUES
 from orchestrator.logs.text import MPIRUN, Tags
 
-__all__ = ["RANKS", "Reader", "columns", "compiled", "tags_of", "tokens"]
+__all__ = ["RANKS", "Reader", "columns", "compiled", "step_readers", "tags_of", "tokens"]
 
 RANKS = ("rank", "local_rank")
 """The groups of a prefix of which it has one."""
@@ -131,6 +132,25 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader
     literal = _literal(pattern)
     of_lines = re.compile(pattern, re.ASCII | re.MULTILINE) if literal and _stays_in_line(pattern) else None
     return Reader(regex, literal, of_lines)
+
+
+def step_readers(patterns: Mapping[str, str], groups: Sequence[str]) -> tuple[list[Reader], list[Reader]]:
+    """Return the readers of lines of steps, without groups of metrics, and those of metrics in the same lines. ``patterns`` are
+    by key, and ``groups`` are those of metrics. Raises ConfigError like `compiled`.
+
+    >>> steps, metrics = step_readers({"log.patterns[0]": "step (?P<step>[0-9]+) mfu (?P<mfu>[0-9.]+)%"}, ["mfu"])
+    >>> list(steps[0].pattern.groupindex), list(metrics[0].pattern.groupindex)
+    (['step'], ['step', 'mfu'])
+    """
+    steps, metrics = [], []
+    for key, pattern in patterns.items():
+        reader = compiled(key, pattern, ("step", *VALUES, *groups))
+        names = [name for name in groups if name in reader.pattern.groupindex]
+        metrics += [reader] if names else []
+        for name in names:
+            pattern = pattern.replace(f"(?P<{name}>", "(?:")
+        steps.append(compiled(key, pattern, ("step", *VALUES)) if names else reader)
+    return steps, metrics
 
 
 def tags_of(prefix: str) -> Tags:

@@ -164,7 +164,7 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
 
 
 def _metric(name: str, entry: MetricEntry) -> Metric:
-    values = {**entry.model_dump(), "keys": tuple(entry.keys), "across": entry.across or ""}
+    values = {**entry.model_dump(), "keys": tuple(entry.keys), "across": entry.across or "", "says": entry.says or ""}
     return Metric(name, **values)
 
 

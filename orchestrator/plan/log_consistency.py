@@ -5,21 +5,23 @@ Each fault is the path of its key, what was expected and what came, and a hint.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.logs import LogGrammar
+from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
-from orchestrator.logs.patterns import compiled
-from orchestrator.logs.steps import SPEEDS
-from orchestrator.plan.measures import OWN_METRICS
+from orchestrator.logs.steps import SPEEDS, VALUES
+from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, OWN_METRICS
 from orchestrator.plan.schema import FrameworkFile, LogEntry, MetricEntry
 
 __all__ = ["log_inconsistencies", "patterns_of"]
 
 Fault = tuple[KeyPath, str, str]
+_GROUP = re.compile(r"\(\?P<(\w+)>")
 
 
 def patterns_of(readings: str | list[str]) -> tuple[str, ...]:
@@ -32,7 +34,8 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
     that were left out of ``file`` because they are at fault themselves."""
     log = file.log
     grammars: dict[KeyPath, LogGrammar] = {
-        ("log", "patterns", index): LogGrammar((), (pattern,)) for index, pattern in enumerate(log.patterns)
+        ("log", "patterns", index): LogGrammar((), (pattern,), metrics=_grouped(log, pattern, broken))
+        for index, pattern in enumerate(log.patterns)
     }
     if log.rank:
         grammars["log", "rank"] = LogGrammar((), rank=log.rank)
@@ -64,8 +67,15 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             if glob.startswith("logs/"):
                 hint = f"write {glob.removeprefix('logs/')}"
                 yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
-    if not unusable & {"readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
+    if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
         yield from _metrics(file)
+
+
+def _grouped(log: LogEntry, pattern: str, broken: Collection[KeyPath]) -> tuple[Metric, ...]:
+    """Return the metrics of which a pattern of steps may have groups: of any group, where metrics are at fault themselves."""
+    if ("log", "metrics") in broken:
+        return tuple(Metric(name, "") for name in _GROUP.findall(pattern))
+    return tuple(Metric(name, entry.unit, group=entry.group, keys=tuple(entry.keys)) for name, entry in log.metrics.items())
 
 
 def _reading(log: LogEntry, index: int) -> KeyPath:
@@ -74,10 +84,13 @@ def _reading(log: LogEntry, index: int) -> KeyPath:
 
 def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     log = file.log
-    by_pattern = [set(compiled("log.readings", pattern, None).pattern.groupindex) for pattern in patterns_of(log.readings)]
-    groups = sorted(set().union(*by_pattern))
+    by_pattern = [set(_GROUP.findall(pattern)) for pattern in patterns_of(log.readings)]
+    by_step = [set(_GROUP.findall(pattern)) - {"step", *VALUES} for pattern in log.patterns]
+    groups = sorted(set().union(*by_pattern, *by_step))
     for name, metric in log.metrics.items():
-        for key, message, hint in _metric(name, metric, by_pattern, groups, log):
+        for key, message, hint in _metric(name, metric, by_pattern + by_step, groups, log):
+            yield ("log", "metrics", name, *key), message, hint
+        for key, message, hint in _figure(name, metric, file) if metric.says else ():
             yield ("log", "metrics", name, *key), message, hint
     for name in OWN_METRICS & set(log.metrics):
         hint = "the throughput of a training, or what follows from it, has this one, and is read from the steps of patterns"
@@ -96,9 +109,9 @@ def _metric(
 ) -> Iterator[tuple[KeyPath, str, str]]:
     group = metric.group or name
     if group not in groups:
-        hint = f"the groups of readings are {', '.join(groups) or 'none'}{nearest(group, groups)}"
+        hint = f"the groups there are {', '.join(groups) or 'none'}{nearest(group, groups)}"
         place: KeyPath = ("group",) if metric.group else ()
-        yield place, f"expected a group of readings that holds its value, got {group!r}", hint
+        yield place, f"expected a group of readings or patterns that holds its value, got {group!r}", hint
         return
     for index, key in enumerate(metric.keys):
         lacking = [names for names in by_pattern if group in names and key not in names]
@@ -114,3 +127,33 @@ def _metric(
     if metric.scope != "global" and log.nodes != "every":
         hint = "write nodes: every under log:"
         yield ("scope",), f"expected logs of every node for a metric of each {metric.scope}, got those of the first", hint
+
+
+def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fault]:
+    """Yield what keeps a metric from being the program's own figure of a number of a language model."""
+    measure = MEASURES[LANGUAGE_MODEL]
+    if file.measures != LANGUAGE_MODEL:
+        hint = f"write measures: {LANGUAGE_MODEL}, or leave says: out"
+        yield ("says",), f"expected none in a folder that measures {file.measures}, got {metric.says}", hint
+        return
+    (own,) = (own for own in (measure.speed, *measure.derived) if own and own.name == metric.says)
+    if metric.unit != own.unit:
+        hint = (
+            "say factor: 100 if the program prints a fraction" if own.unit == "%" else "say factor: if it prints another unit"
+        )
+        yield ("unit",), f"expected the unit of {own.name}, {own.unit!r}, got {metric.unit!r}", hint
+    if metric.better != own.better:
+        yield ("better",), f"expected {own.better}, as for {own.name}, got {metric.better}", ""
+    for key in ("primary", "speedup"):
+        if getattr(metric, key):
+            yield (key,), f"expected false for what a program says of itself, got true: {own.name} is computed", "leave it out"
+    if metric.keys or metric.across == "each":
+        place: KeyPath = ("keys",) if metric.keys else ("across",)
+        yield place, f"expected one value of a run, as {own.name} is, got several", ""
+    in_steps = any(f"(?P<{metric.group or name}>" in pattern for pattern in file.log.patterns)
+    if in_steps and metric.over == "only":
+        hint = "write over: harmonic_mean, which is that of the whole window, or median"
+        yield ("over",), "expected how the lines of all steps become one value, got nothing", hint
+    others = [other for other, entry in file.log.metrics.items() if entry.says == metric.says]
+    if others[0] != name:
+        yield ("says",), f"expected one metric that says {metric.says}, got {' and '.join(others)}", ""

@@ -206,6 +206,9 @@ class MetricEntry(_Strict):
     )
     speedup: Truth = Field(False, description="it is compared with that of a single device")
     primary: Truth = Field(False, description="the metric that stands for the run; without it, the first one")
+    says: Literal["tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu"] | None = Field(
+        None, description="the metric of a language model of which it is the program's own figure"
+    )
 
 
 class LogEntry(_Strict):
@@ -214,7 +217,9 @@ class LogEntry(_Strict):
     files: Annotated[list[Glob], Field(min_length=1)] = Field(
         description="the files with step lines, below the logs of a node: [rank-0.out] or [node.out]"
     )
-    patterns: list[Pattern] = Field([], description="regular expressions with the groups step and one that says how fast")
+    patterns: list[Pattern] = Field(
+        [], description="regular expressions with the groups step and one that says how fast, and any of metrics"
+    )
     nodes: Literal["first", "last", "every"] = Field("first", description="the nodes whose files are read")
     prefix: Pattern = Field("", description="what a launcher puts before each line of a rank: group rank or local_rank")
     thousands: Separator = Field("", description="what separates thousands in numbers, such as ',' in 5,762")
@@ -234,7 +239,7 @@ class LogEntry(_Strict):
         [], description="lines with results other than steps: a regular expression with groups of any name, or several"
     )
     metrics: dict[Word, MetricEntry] = Field(
-        {}, description="what the groups of readings are, by name: {bandwidth: {unit: GB/s, better: higher}}"
+        {}, description="what groups of readings and patterns are, by name: {bandwidth: {unit: GB/s, better: higher}}"
     )
     units: dict[Literal["timestamp", "elapsed_s", "step_time_s", "samples_per_s", "steps_per_s"], Unit] = Field(
         {}, description="the unit of time of a group that is not in seconds: {step_time_s: ms}"

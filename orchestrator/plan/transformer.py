@@ -55,6 +55,13 @@ class Transformer:
         looked up and not multiplied, so they do not count."""
         return self.layers * self.layer_parameters + self.width * self.vocab
 
+    @property
+    def parameters(self) -> int:
+        """Weights of all matrix products, with those of every expert, and of the embedding table, a tied one once; without
+        positions, norms and biases."""
+        unused = (self.experts - self.active_experts) * (3 if self.gated else 2) * self.width * self.mlp
+        return self.matmul_parameters + self.layers * unused + (0 if self.tied else self.width * self.vocab)
+
     def flops_per_token(self, tokens: int, *, causal: bool = False) -> int:
         """Return the operations of training on one token of a sequence of ``tokens``: 6 N + 12·L·d·T.
 

@@ -43,12 +43,27 @@ def metric_tables(group: Group) -> tuple[MetricTable, ...]:
 
 
 def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
-    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes are those of the speeds, in
-    the table before."""
-    entry = _keyed(group, (), rows)
-    table = entry.table
-    lines = tuple(line[:-2] for line in table.rows)
-    return replace(entry, table=replace(table, columns=table.columns[:-2], rows=lines, footnotes=(), head=()))
+    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes are on what the program
+    says of itself; all others are those of the speeds, in the table before."""
+    of_speeds = {(_place(group, row), text) for row in rows if not row.says for text in row.qualifications}
+    noted = [
+        replace(
+            row,
+            qualifications=tuple(
+                text for text in row.qualifications if row.says and (_place(group, row), text) not in of_speeds
+            ),
+            failures=(),
+        )
+        for row in rows
+    ]
+    table = _keyed(group, (), noted).table
+    end = len(table.columns) - 2
+    left_out = slice(end, end + (1 if table.footnotes else 2))
+
+    def shown(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return cells[: left_out.start] + cells[left_out.stop :]
+
+    return MetricTable(replace(table, columns=shown(table.columns), rows=tuple(map(shown, table.rows)), head=()), tuple(rows))
 
 
 def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
@@ -84,10 +99,10 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     ordered = sorted(by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))]))
     notes = _Footnotes()
     lines = [(*place, *_numbers(by_metric, metrics), notes.marks(by_metric.values())) for place, by_metric in ordered]
-    values = [one_line(name) for row in metrics.values() for name in (f"{row.metric} {row.unit}", f"{row.metric} 95%")]
+    values = [one_line(name) for row in metrics.values() for name in (f"{row.title} {row.unit}", f"{row.title} 95%")]
     taken = {*_TAKEN, *_places(group), *values}
     columns = (*_places(group), *(_distinct("key", name, taken) for name in keys), *values, "n", "notes")
-    dropped = tuple((one_line(f"{row.metric} 95%"),) for row in reversed(metrics.values()) if not row.primary)
+    dropped = tuple((one_line(f"{row.title} 95%"),) for row in reversed(metrics.values()) if not row.primary)
     table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
     over = next((key for key in keys if all(key_number(row.key[key]) is not None for row in rows)), "")
     return MetricTable(replace(table, head=(*_best(group, rows), *table.head)), tuple(rows), over)

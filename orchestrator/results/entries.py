@@ -55,7 +55,8 @@ class Row(Entry):
     ``global_batch`` is samples per step, ``tokens`` those of a sample, 0 for a program without tokens. ``scaling`` is ``weak``
     if each rank computes as much in every shape, ``strong`` if the global batch is the same in every shape.
 
-    ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run. ``value`` is the typical value
+    ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run; ``says`` is the metric of
+    which it is the program's own figure, empty for all others. ``value`` is the typical value
     of `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median`` describe the repeats as they
     are, and ``deviation`` is their sample standard deviation. ``series`` describes what a row shares with its baseline.
     Intervals are 95 % intervals, None for too few repeats; the baseline has no interval of its speedup, which is 1 by
@@ -67,6 +68,7 @@ class Row(Entry):
     unit: str
     better: str
     primary: bool
+    says: str
     key: Mapping[str, str | int]
 
     loader: str
@@ -96,8 +98,13 @@ class Row(Entry):
 
     @property
     def is_derived(self) -> bool:
-        """Whether it follows from a speed of training, as an MFU does."""
-        return self.metric in OWN_METRICS and not self.is_speed
+        """Whether it follows from a speed of training, as an MFU does, or is what the program says of such a number."""
+        return bool(self.says) or self.metric in OWN_METRICS and not self.is_speed
+
+    @property
+    def title(self) -> str:
+        """Its name for people: that of its metric, or of the number that the program says."""
+        return f"{self.says} said by the program" if self.says else self.metric
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from orchestrator.plan.transformer import Transformer
 from orchestrator.results.numbers.peaks import Device, devices_in
 from orchestrator.results.values import Value
 
-__all__ = ["language_values", "peak_note"]
+__all__ = ["device_of", "language_values", "peak_note"]
 
 METRICS = MEASURES[LANGUAGE_MODEL].derived
 
@@ -36,7 +36,7 @@ def language_values(
     if transformer:
         flops = transformer.flops_per_token(spec.step.tokens)
         numbers["tflops_per_device"] = per_device * flops / 1e12
-        if (device := _device(observed)) and (peak := device.peak(spec.dtype)):
+        if (device := device_of(observed)) and (peak := device.peak(spec.dtype)):
             executed = transformer.hardware_flops_per_token(spec.step.tokens, spec.step.recomputation)
             causal = transformer.flops_per_token(spec.step.tokens, causal=True)
             shares = {"mfu": flops, "mfu_causal": causal, "hfu": executed}
@@ -50,14 +50,14 @@ def language_values(
 
 def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
     """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of."""
-    device = _device(observed)
+    device = device_of(observed)
     if device and (peak := device.peak(spec.dtype)):
         return [f"MFU and HFU are shares of {peak / 1e12:g} TFLOP/s, the dense peak of {device.name} for {spec.dtype}"]
     name = " and ".join(_names(observed)) or "the device"
     return [f"no MFU: the dense peak of {name} for {spec.dtype} is not known"]
 
 
-def _device(observed: Mapping[str, Any]) -> Device | None:
+def device_of(observed: Mapping[str, Any]) -> Device | None:
     """Return the device of all ranks; None if they have several, or it is not known."""
     devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
     known = [name for name in _names(observed) if devices_in(name)]

@@ -20,6 +20,7 @@ from orchestrator.results.numbers.intervals import plain_interval
 from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
 from orchestrator.results.repeats import equal_repeats, repeats_apart, slower_than_wider
+from orchestrator.results.said import doubts_about
 
 __all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]
 
@@ -52,6 +53,7 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[str], typi
         notes.append(f"repeats spread over more than {WIDE_SPREAD:.0%} of the median")
     notes += equal_repeats(cell.good)
     notes += doubts
+    notes += doubts_about([figure for run in cell.with_number for figure in run.said if figure.metric == cell.metric.name])
     if base and base.key(*SHAPE) != cell.key(*SHAPE):
         notes.append(f"its baseline ran {base.spec.steps} steps ({base.spec.warmup_steps} warm-up)")
     if cell.spec.device == "cuda":

@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, DataError, OrchError, RunError, rec
 from orchestrator.inventory import fold
 from orchestrator.logs import nccl
 from orchestrator.logs.parse import Parsed
-from orchestrator.plan.measures import LANGUAGE_MODEL
+from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
@@ -41,6 +41,7 @@ from orchestrator.results.numbers.throughput import (
 )
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
+from orchestrator.results.said import Setting, figures
 from orchestrator.results.silent_ranks import verify_ranks_logged
 from orchestrator.results.unmatched import verify_matched
 from orchestrator.results.values import Value
@@ -143,19 +144,23 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, observed, resolution)
         notes += peak_note(spec, observed)
+    values = (*derived, *measured_values(planned, (), by_log))
+    speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
+    times = [line.seconds / line.steps for line in window]
     return replace(
         result,
         throughput=measured,
         resolution=resolution,
-        metric_values=(*derived, *measured_values(planned, (), by_log)),
+        metric_values=values,
+        said=figures(grammar.metrics, values, speed, times, Setting.of(spec, planned.transformer, observed)),
         slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
-        step_times=StepTimes.of([line.seconds / line.steps for line in window]),
+        step_times=StepTimes.of(times),
         unsteady=unsteady(window),
         tempo=tempo(samples, terms),
         digests=(
             _digests(records, holders, logs),
-            _digest(f"{line.seconds / line.steps:.6f}" for line in window),
+            _digest(f"{seconds:.6f}" for seconds in times),
         ),
         by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
     )

@@ -12,6 +12,7 @@ from orchestrator.plan import MEASURES, Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TRAINING
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.said import Figure
 from orchestrator.results.values import Value
 
 __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
@@ -40,7 +41,8 @@ class RunResult:
     ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
     ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
-    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed.
+    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
+    ``said`` its program's own figures of some of them.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
     results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
     with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
@@ -66,6 +68,7 @@ class RunResult:
     measure: Measure = MEASURES[TRAINING]
     metrics: tuple[Metric, ...] = (SAMPLES_PER_S,)
     metric_values: tuple[Value, ...] = ()
+    said: tuple[Figure, ...] = ()
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)

@@ -130,6 +130,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     followers = {metric.name for cell in cells for metric in cell.measure.derived}
+    followers |= {cell.metric.name for cell in cells if cell.metric.says}
     own_notes += [
         note for name, drift in drifts.items() if name not in followers for note in _drift_note(drift, of_medians, name)
     ]
@@ -236,6 +237,7 @@ def _row(
         unit=cell.metric.unit,
         better=cell.metric.better,
         primary=cell.primary,
+        says=cell.metric.says,
         key=cell.key_values,
         loader=spec.loader,
         batch_size=spec.batch_size,

@@ -61,15 +61,22 @@ class Expected:
 @dataclass(slots=True)
 class _Source:
     """The numbers of one rank, node or run, by key, in the order of their lines, and where the first of them was printed.
-    ``resolution`` is the finest of them in the unit of the metric."""
+    ``finest`` is the finest resolution of those of each order of magnitude, in the unit of the metric: a program may print a
+    number of decimals, or a number of digits."""
 
     log: Log
     numbers: dict[Key, list[float]] = field(default_factory=dict)
-    resolution: float = 0.0
+    finest: dict[int, float] = field(default_factory=dict)
 
-    def see(self, resolution: float) -> None:
+    def see(self, number: float, resolution: float) -> None:
         """Keep the finest resolution."""
-        self.resolution = min(filter(None, (self.resolution, resolution)), default=0.0)
+        if resolution:
+            magnitude = _magnitude(number)
+            self.finest[magnitude] = min(self.finest.get(magnitude, resolution), resolution)
+
+    def resolution(self, key: Key) -> float:
+        """Return the coarsest resolution of the numbers of a key, 0 if it is not known."""
+        return max((self.finest.get(magnitude, 0.0) for magnitude in set(map(_magnitude, self.numbers[key]))), default=0.0)
 
 
 def values_of(
@@ -105,7 +112,7 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
                 hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
                 raise _invalid(f"expected one line with {metric.name}{at}, got another", log, hint, "log_unmatched")
             numbers.append(_number(metric, line[metric.group], log, expected.form))
-            source.see(expected.form.resolution(line[metric.group]) * abs(metric.factor))
+            source.see(numbers[-1], expected.form.resolution(line[metric.group]) * abs(metric.factor))
     if metric.scope == "global":
         sources = _of_run(metric, sources)
     combined: dict[Key, dict[str, float]] = {}
@@ -129,7 +136,7 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
 
 def _resolution(metric: Metric, key: Key, sources: Sequence[_Source], numbers: Sequence[float]) -> float:
     """Return the resolution of the value at a key that nodes or ranks with these ``numbers`` make together."""
-    of_each = (resolution_of(metric.over, source.resolution, source.numbers[key]) for source in sources)
+    of_each = (resolution_of(metric.over, source.resolution(key), source.numbers[key]) for source in sources)
     return resolution_of(metric.across or "last", max(of_each), numbers)
 
 
@@ -195,6 +202,11 @@ def _number(metric: Metric, text: str, log: Log, form: NumberForm) -> float:
     if not math.isfinite(number):
         raise _invalid(f"expected a finite {metric.name}, got {text[:_SHOWN]!r}", log)
     return number
+
+
+def _magnitude(number: float) -> int:
+    """Return the power of ten of a number's first digit; 0 for 0."""
+    return math.floor(math.log10(abs(number)) + 1e-9) if number else 0
 
 
 def _part(text: str) -> str | int:

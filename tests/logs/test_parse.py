@@ -22,6 +22,7 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import patterns as logpattern
 from orchestrator.logs import text as logtext
 from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import _MAX_SAMPLES, LINE_LIMIT, Parsed, _Collector, parse
 from orchestrator.logs.patterns import columns, compiled
 from orchestrator.logs.steps import VALUES, RankAggregate, StepSample
@@ -662,3 +663,24 @@ def test_a_prefix_tells_the_lines_of_ranks_apart(launcher: str) -> None:
 def test_a_prefix_that_cannot_be_used_is_refused(prefix: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(b"", LogGrammar((), prefix=prefix))
+
+
+def test_lines_of_steps_may_have_metrics() -> None:
+    patterns = (
+        r"iter (?P<step>[0-9]+): (?P<step_time_s>[0-9.]+) s, mfu (?:(?P<mfu>[0-9.]+)%|none) ",
+        r"loss (?P<loss>[0-9.]+) tps (?P<tps>[0-9]+) ",
+    )
+    grammar = LogGrammar(("*",), patterns, counts_from=0, metrics=(Metric("mfu", "%"), Metric("tps", "tokens/s")))
+    lines = [b"iter 0: 0.5 s, mfu none ", b"loss 2.5 tps 7 ", b"iter 1: 0.25 s, mfu 41.5% ", b"loss 2.4 tps 8 "]
+    parsed = parse(b"\n".join([*lines, b""]), grammar)
+    assert [(sample.step, sample.step_time_s, sample.loss) for sample in parsed.samples] == [(1, 0.5, 2.5), (2, 0.25, 2.4)]
+    # A line without a step belongs to the step before it, as the program counts.
+    assert [(line["step"], line.get("mfu"), line.get("tps")) for line in parsed.readings] == [
+        ("0", None, None), ("0", None, "7"), ("1", "41.5", None), ("1", None, "8"),
+    ]  # fmt: skip
+    assert parsed.warnings == ()
+
+
+def test_a_group_of_a_step_that_is_no_metric_is_refused() -> None:
+    with pytest.raises(ConfigError, match="expected named groups from step, .*, mfu, got tps"):
+        parse(b"", LogGrammar(("*",), (r"(?P<step>[0-9]+) (?P<tps>[0-9]+)",), metrics=(Metric("mfu", "%"),)))

@@ -76,20 +76,14 @@ def tokens_per_s(spec: RunSpec, steps: tuple[StepSample, ...]) -> float:
 
 @pytest.mark.parametrize("framework", FOREIGN)
 def test_a_line_cut_anywhere_and_glued_to_the_next_never_gives_another_value(framework: str) -> None:
-    log, true = log_of(framework), set(samples(framework, log_of(framework)))
+    log = log_of(framework)
+    true = values_in(framework, log)
     assert true
+    last = max(step for step, _, _ in true)
     for cut in random.Random(2).sample(range(len(log) - 1), min(300, len(log) - 1)):
         glued = log[:cut] + log[log.find(b"\n", cut) + 1 :]
-        names = ("step_time_s", "samples_per_s", "loss", "samples", "skipped")
-        last = max(sample.step for sample in true)
-        for sample in samples(framework, glued):
-            of_step = [one for one in true if one.step == sample.step]
-            if sample.step <= last:
-                assert of_step, log[max(0, cut - 60) : cut]
-                for name in names:
-                    assert getattr(sample, name) in (None, *(getattr(one, name) for one in of_step)), log[
-                        max(0, cut - 60) : cut
-                    ]
+        # Where a line begins with its step, 10 and 11 make a step 1011: no window reaches that far.
+        assert {row for row in values_in(framework, glued) if row[0] <= last} <= true, log[max(0, cut - 60) : cut]
 
 
 @pytest.mark.parametrize("framework", FOLDERS)
@@ -101,13 +95,13 @@ def test_every_metric_of_a_folder_is_in_its_sample_log(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FOLDERS)
 def test_published_sizes_count_the_published_parameters(framework: str) -> None:
-    """What is not in a matrix product is the embedding table, positions, norms and biases: at most 3 % of a tiny model."""
+    """What is not in a matrix product is the embedding table, positions, norms and biases: at most 5 % of a tiny model."""
     for name, model in opened(framework).framework.models.items():
         transformer = opened(framework).framework.transformer(name)
         table = 0 if transformer.tied else transformer.vocab * transformer.width
         idle = (transformer.experts - transformer.active_experts) * (3 if transformer.gated else 2)
         matrices = transformer.matmul_parameters + table + transformer.layers * idle * transformer.width * transformer.mlp
-        assert matrices <= model["parameters"] <= matrices * 1.03, name
+        assert matrices <= model["parameters"] <= matrices * 1.05, name
 
 
 # ------------------------------------------------------------------ nanoGPT
@@ -116,14 +110,14 @@ def test_published_sizes_count_the_published_parameters(framework: str) -> None:
 def test_nanogpt_times_are_milliseconds_of_steps_that_count_from_0() -> None:
     steps = samples("nanogpt", log_of("nanogpt"))
     assert [step.step for step in steps] == list(range(1, 13))
-    assert (steps[0].step_time_s, steps[11].step_time_s, steps[11].loss) == pytest.approx((0.11042, 0.03167, 6.2641))
+    assert (steps[0].step_time_s, steps[11].step_time_s, steps[11].loss) == pytest.approx((0.06584, 0.02377, 6.2296))
 
 
 def test_nanogpt_tokens_per_s_come_from_the_times_of_the_window() -> None:
     spec = planned("nanogpt", (1, 1), "cpu", "gpt-tiny").spec
-    # iter 4 to 11: 2 sequences of 128 tokens in each.
-    milliseconds = 37.64 + 30.46 + 29.32 + 28.41 + 29.70 + 29.27 + 31.14 + 31.67
-    assert tokens_per_s(spec, samples("nanogpt", log_of("nanogpt"))) == pytest.approx(8 * 2 * 128 / milliseconds * 1000)
+    # iter 4 to 11: 2 sequences of 64 tokens in each.
+    milliseconds = 15.75 + 18.74 + 17.23 + 28.25 + 19.65 + 22.78 + 18.10 + 23.77
+    assert tokens_per_s(spec, samples("nanogpt", log_of("nanogpt"))) == pytest.approx(8 * 2 * 64 / milliseconds * 1000)
 
 
 def test_nanogpt_micro_batches_are_those_of_all_ranks() -> None:
@@ -272,3 +266,27 @@ def test_random_words_are_tokens_of_the_tokenizer(tmp_path: Path) -> None:
     documents = [json.loads(line)["text"].split(" ") for line in (tmp_path / "words" / "data.json").read_text().splitlines()]
     assert len(documents) == 8192 and {len(words) for words in documents} == {510}
     assert {word for words in documents[:100] for word in words} <= set(vocabulary)
+
+
+# ------------------------------------------------------------------ MaxText
+
+
+def test_maxtext_lines_count_from_0_and_are_of_all_devices() -> None:
+    steps = samples("maxtext", log_of("maxtext"))
+    assert [step.step for step in steps] == list(range(1, 13)) and steps[0].step_time_s == 48.205
+    spec = planned("maxtext", (1, 8), steps="12", warmup_steps="2", batch_size="2").spec
+    lines = parse(log_of("maxtext"), opened("maxtext").framework.log).readings[2:]
+    printed = [float(line["printed_tokens"]) for line in lines]
+    # Seconds have three digits after the point: 1 in 1,400.
+    assert tokens_per_s(spec, steps) / 8 == pytest.approx(len(printed) / sum(1 / tokens for tokens in printed), rel=4e-4)
+
+
+def test_maxtext_has_a_process_per_node_and_ranks_share_weights_over_all_nodes() -> None:
+    plan = planned("maxtext", (4, 8), accumulation="2", batch_size="3")
+    script = " ".join(file_of(plan, 2).split())
+    assert "NNODES=4 NODE_RANK=2" in script and "JAX_COORDINATOR_IP=10.11.0.2 JAX_COORDINATOR_PORT=20000" in script
+    assert "per_device_batch_size=3 max_target_length=8192 gradient_accumulation_steps=2" in script
+    assert "dcn_data_parallelism=1 dcn_fsdp_parallelism=4 ici_fsdp_parallelism=8" in script
+    assert plan.spec.global_batch == 4 * 8 * 3 * 2
+    copies = " ".join(file_of(planned("maxtext", (4, 8), shard_nodes="false"), 0).split())
+    assert "dcn_data_parallelism=4 dcn_fsdp_parallelism=1 ici_fsdp_parallelism=8" in copies

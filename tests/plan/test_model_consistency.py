@@ -99,3 +99,48 @@ def test_the_names_of_speeds_are_taken(tmp_path: Path) -> None:
     text = LANGUAGE_MODEL + "  readings: '^m (?P<mfu>[0-9]+)'\n  metrics: {mfu: {unit: '%', better: higher}}\n"
     with pytest.raises(OrchError, match=r"log\.metrics\.mfu: expected another name"):
         read_folder(folder_of(tmp_path / "lm", text))
+
+
+FIGURE = "mfu (?P<said_mfu>[0-9.]+)%"
+SAID = "{said_mfu: {unit: '%', better: higher, over: median, says: mfu}}"
+
+
+def with_figure(text: str, metrics: str = SAID) -> str:
+    assert text.count("s/step'") == 1
+    return text.replace("s/step'", f"s/step {FIGURE}'") + f"  metrics: {metrics}\n"
+
+
+def test_lines_of_steps_may_have_what_a_program_says_of_itself(tmp_path: Path) -> None:
+    log = read_folder(folder_of(tmp_path / "lm", with_figure(LANGUAGE_MODEL))).framework.log
+    (metric,) = log.metrics
+    assert (metric.name, metric.group, metric.says, metric.over) == ("said_mfu", "said_mfu", "mfu", "median")
+
+
+@pytest.mark.parametrize(
+    ("text", "metrics", "said"),
+    [
+        (WHOLE, SAID, "says: expected none in a folder that measures training, got mfu. write measures: language_model"),
+        (LANGUAGE_MODEL, SAID.replace("'%'", "share"), "unit: expected the unit of mfu, '%', got 'share'. say factor: 100"),
+        (LANGUAGE_MODEL, SAID.replace("says: mfu", "says: tflops_per_device"), "unit: expected the unit of tflops_per_device"),
+        (LANGUAGE_MODEL, SAID.replace("higher", "lower"), "better: expected higher, as for mfu, got lower"),
+        (LANGUAGE_MODEL, SAID.replace("says:", "primary: true, says:"), "primary: expected false for what a program says"),
+        (LANGUAGE_MODEL, SAID.replace("says:", "speedup: true, says:"), "speedup: expected false for what a program says"),
+        (LANGUAGE_MODEL, SAID.replace("over: median, ", ""), "over: expected how the lines of all steps become one value"),
+        (LANGUAGE_MODEL, SAID.replace("says: mfu", "says: hfu"), "says: expected tokens_per_s, tokens_per_s_per_device"),
+        (
+            LANGUAGE_MODEL,
+            SAID.replace("}}", "}, other: {unit: '%', better: higher, over: max, group: said_mfu, says: mfu}}"),
+            "expected one metric that says mfu, got said_mfu and other",
+        ),
+    ],
+)
+def test_a_figure_of_a_program_must_fit_the_number_that_it_says(tmp_path: Path, text: str, metrics: str, said: str) -> None:
+    with pytest.raises(OrchError) as caught:
+        read_folder(folder_of(tmp_path / "lm", with_figure(text, metrics)))
+    assert said in str(caught.value) and "log.metrics" in str(caught.value)
+    assert "log.patterns" not in str(caught.value)
+
+
+def test_a_group_of_no_metric_in_a_line_of_steps_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(OrchError, match=r"log\.patterns\.0: .*, got said_mfu"):
+        read_folder(folder_of(tmp_path / "lm", with_figure(LANGUAGE_MODEL, "{}")))

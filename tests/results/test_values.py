@@ -136,7 +136,14 @@ def test_local_ranks_of_two_nodes_are_different_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("texts", "over", "resolution"),
-    [(["106K"], "only", 1000.0), (["106K", "107K"] * 2, "mean", 500.0), (["106K"] * 4, "mean", 1000.0), (["9.5"], "last", 0.1)],
+    [
+        (["106K"], "only", 1000.0),
+        (["106K", "107K"] * 2, "mean", 500.0),
+        (["106K"] * 4, "mean", 1000.0),
+        (["9.5"], "last", 0.1),
+        (["9.5", "12", "12"], "max", 1.0),
+        (["9.5", "9", "12.0"], "median", 0.1),
+    ],
 )
 def test_a_value_has_the_resolution_of_the_digits_it_was_computed_from(texts: list[str], over: str, resolution: float) -> None:
     metric = Metric("tps", "tokens/s", over=over)

@@ -13,9 +13,10 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ SHARED = ROOT / "remote" / "trainer.py"
 
 def flags(*files: Path) -> set[str]:
     """Every flag that a trainer declares in these files."""
-    return {flag for file in files for flag in re.findall(r'add_argument\("(--[a-z-]+)"', file.read_text())}
+    return {flag for file in files for flag in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', file.read_text())}
 
 
 @cache
@@ -93,18 +94,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def torchrun(arguments: Sequence[str], folder: Path, nproc: int, program: str = "train_pytorch.py") -> list[str]:
-    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed."""
+def torchrun(
+    arguments: Sequence[str],
+    folder: Path,
+    nproc: int,
+    program: str = "train_pytorch.py",
+    variables: Mapping[str, str] = MappingProxyType({}),
+    timeout_s: float = 120,
+) -> list[str]:
+    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed. ``variables`` are
+    further ones of its environment."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
     environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(ROOT / "remote")
+    environment |= {"PYTHONPATH": str(ROOT / "remote"), **variables}
     command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
     command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
     command += [PYTHON, "-u", str(ROOT / "remote" / program), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors
     return [path.read_text() for path in sorted(folder.glob("*.out"))]

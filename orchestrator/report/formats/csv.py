@@ -23,7 +23,7 @@ __all__ = ["render"]
 _FIELDS = (
     "framework", "model", "dtype", "loader", "device", "batch_size", "nodes", "gpus", "world_size", "options", "simulated",
     "n", "planned", "failed", "interrupted", "running", "never_run",
-    "metric", "unit", "better", "primary", "key", "average", "median", "minimum", "maximum", "deviation",
+    "metric", "unit", "better", "primary", "says", "key", "average", "median", "minimum", "maximum", "deviation",
     "value", "interval", "interval_low", "interval_high",
     "speedup", "speedup_interval", "speedup_interval_low", "speedup_interval_high",
     "efficiency", "efficiency_interval", "efficiency_interval_low", "efficiency_interval_high", "step_s",

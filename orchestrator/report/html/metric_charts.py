@@ -47,8 +47,8 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
         axes.minorticks_off()
     if min(row.value or 0.0 for row in rows) >= 0:
         axes.set_ylim(0, None)
-    put_words(figure, f"{rows[0].metric}, {rows[0].unit}", below=key)
-    return inline(figure, f"{rows[0].metric} over {key}", prefix)
+    put_words(figure, f"{rows[0].title}, {rows[0].unit}", below=key)
+    return inline(figure, f"{rows[0].title} over {key}", prefix)
 
 
 def repeats(rows: Sequence[Row], order: Mapping[str, int], prefix: str) -> str:
@@ -67,8 +67,8 @@ def repeats(rows: Sequence[Row], order: Mapping[str, int], prefix: str) -> str:
             if row.interval:
                 axes.fill_between(ends, row.interval.low, row.interval.high, color=colour, alpha=0.15, linewidth=0)
     whole_numbers(axes)
-    put_words(figure, f"{rows[0].metric}, {rows[0].unit}", below="position in execution order")
-    return inline(figure, f"{rows[0].metric} of all repeats in execution order", prefix)
+    put_words(figure, f"{rows[0].title}, {rows[0].unit}", below="position in execution order")
+    return inline(figure, f"{rows[0].title} of all repeats in execution order", prefix)
 
 
 def _binary(size: float) -> str:

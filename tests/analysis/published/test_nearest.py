@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from rich.console import Console
 
@@ -21,6 +22,7 @@ from orchestrator.results.summary import Summary, summarize
 from tests.support.run_folders import STEPS, WORLD, build, rank_line
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
+SCHEMAS = TEMPLATES.parent / "orchestrator" / "report" / "formats"
 FILES = tuple(open_published(name, TEMPLATES / name) for name in ("llm_foundry", "megatron_lm"))
 MPT_7B = {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "head_width": 128, "mlp": 16384, "gated": False}
 MPT_7B |= {"vocab": 50368, "tied": True}
@@ -138,3 +140,10 @@ def test_text_says_both_sides_and_the_differences(tmp_path: Path) -> None:
     assert "10240.0" in text and "10643.0" in text and "program: lm, published llm_foundry" in text
     assert "beside mpt-7b, 2048 tokens, 8 GPUs, b6x1 (MosaicML LLM Foundry" in text
     assert "program: lm, published llm_foundry" in nearest_text(found)
+
+
+def test_json_of_a_record_is_as_the_schema_says(tmp_path: Path) -> None:
+    schema = json.loads((SCHEMAS / "summary.schema.json").read_text("utf-8"))
+    validator = jsonschema.Draft202012Validator({"$ref": "#/$defs/nearest", "$defs": schema["$defs"]})
+    for gpu in ("NVIDIA H100 80GB HBM3", "an unknown one"):
+        validator.validate(json.loads(json.dumps(asdict(nearest(measured(tmp_path / gpu[:2], gpu=gpu))))))

@@ -1,0 +1,243 @@
+"""What a program says of its own speed beside what follows from its log: where they differ, and which convention explains it.
+
+Programs that print TFLOP/s or an MFU count half of the attention or all of it, recomputation or not, and divide by the peak of
+one device, whatever runs. A figure that differs from the computed one by more than the digits that were printed and 2 % is
+explained by one of these habits, or by two of them, if that reproduces it within 2 %.
+
+>>> from orchestrator.plan.scaling import Step
+>>> from orchestrator.results.numbers.peaks import devices_in
+>>> llama3_8b = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=128256, tied=False)
+>>> spec = RunSpec("lm", "llama3-8b", 1, 1, "cuda", 2, "bf16", "synthetic", 20, 5, 600.0, {}, step=Step(tokens=4096))
+>>> h200 = Setting(spec, llama3_8b, devices_in("NVIDIA H200")["H200"])
+>>> Figure("mfu", said=59.6, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
+()
+>>> Figure("mfu", said=189.0, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
+('the peak of A100 (312 TFLOP/s)',)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from orchestrator.logs.metrics import COMBINED, Metric
+from orchestrator.plan import RunSpec
+from orchestrator.plan.transformer import Transformer
+from orchestrator.results.language_model import device_of
+from orchestrator.results.numbers.peaks import DEVICES, Device
+from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.throughput import WORTH
+from orchestrator.results.values import Value
+
+__all__ = ["Figure", "Habit", "Setting", "doubts_about", "figures"]
+
+_NAMED = 2
+"""Explanations that a doubt names; of others it says how many there are."""
+_DTYPES = ("bf16", "tf32", "fp32", "fp8")
+_OF_STEPS = ("mean", "median", "min", "max")
+"""Combinations of lines that differ from the speed of the window, which is their harmonic mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """A way in which programs count otherwise. Of each ``kind`` a figure has at most one. ``value`` is a peak in operations/s,
+    or what the tokens are multiplied by; one that changes which operations count has none."""
+
+    kind: str
+    words: str
+    value: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the figures of a run depend on besides its speed; ``device`` is None if it is not known, or ranks have several."""
+
+    spec: RunSpec
+    transformer: Transformer | None
+    device: Device | None
+
+    @classmethod
+    def of(cls, spec: RunSpec, transformer: Transformer | None, observed: Mapping[str, Any]) -> Setting:
+        """Return the setting of a run; ``observed`` is what its program reported at its end."""
+        return cls(spec, transformer, device_of(observed))
+
+    def computed(self, says: str, tokens_per_s: float, habits: Sequence[Habit] = ()) -> float | None:
+        """Return the figure ``says``, one of `metrics.SAYS`, that follows from a speed, as a program of these habits computes
+        it; None if sizes or peak are not known."""
+        by_kind = {habit.kind: habit.value for habit in habits}
+        tokens = tokens_per_s * by_kind.get("scale", 1.0) * by_kind.get("micro-batch", 1.0)
+        if says == "tokens_per_s":
+            return tokens
+        per_device = tokens / self.spec.world_size
+        if says == "tokens_per_s_per_device":
+            return per_device
+        if self.transformer is None:
+            return None
+        operations = per_device * _operations(self.transformer, self.spec.step.tokens, by_kind)
+        if says == "tflops_per_device":
+            return operations / 1e12
+        peak = self.device.peak(self.spec.dtype) if self.device else None
+        return 100 * operations / by_kind.get("peak", peak) if peak else None
+
+    def habits(self, says: str) -> list[Habit]:
+        """Return the habits that can matter for a figure, conventions first, then peaks, then what the tokens are of."""
+        habits = []
+        if says in ("tflops_per_device", "mfu"):
+            is_done = self.spec.step.recomputation == "full"
+            experts = " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
+            habits += [
+                Habit("attention", "half of the attention, as in mfu_causal"),
+                Habit("recomputation", "recomputation, as in hfu" if is_done else "full recomputation, which is not done"),
+                Habit("parameters", f"all parameters, with those of embedding tables{experts}"),
+            ]
+        if says == "mfu" and self.device:
+            habits += _peaks(self.device, self.spec.dtype)
+        habits += [habit for habit in _scales(self.spec, says) if habit.value != 1]
+        if (count := self.spec.step.micro_batches) > 1:
+            habits.append(Habit("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count))
+        return habits
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that a program says of itself, and the one that follows from its log, in the same unit. ``resolution``: so much
+    may they differ because of the digits that were printed."""
+
+    says: str
+    said: float
+    computed: float
+    resolution: float = 0.0
+    metric: str = ""
+    unit: str = ""
+    doubt: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is more than rounding and 2 %."""
+        return not self._is_near(self.computed)
+
+    def explanations(self, setting: Setting) -> tuple[str, ...]:
+        """Return the simplest habits that reproduce a figure that differs, the nearest first; none if none does."""
+        if not self.differs or self.said <= 0:
+            return ()
+        habits = setting.habits(self.says)
+
+        def factor(*chosen: Habit) -> float:
+            own, other = (setting.computed(self.says, 1.0, some) for some in ((), chosen))
+            return other / own if own and other else 1.0
+
+        for size in (1, 2):
+            reproduced: dict[str, float] = {}
+            for chosen in combinations(habits, size):
+                if len({habit.kind for habit in chosen}) < size:
+                    continue
+                ratio = factor(*chosen)
+                # Each of them must matter: what changes a figure by less than 2 % explains nothing.
+                rests = [factor(*(other for other in chosen if other is not habit)) for habit in chosen]
+                if self._is_near(self.computed * ratio) and all(abs(ratio / rest - 1) > WORTH for rest in rests):
+                    reproduced[" and ".join(habit.words for habit in chosen)] = abs(math.log(self.said / self.computed / ratio))
+            if reproduced:
+                return tuple(sorted(reproduced, key=lambda words: reproduced[words]))
+        return ()
+
+    def words(self, setting: Setting) -> str:
+        """Return the doubt about a figure; empty if it does not differ."""
+        if not self.differs:
+            return ""
+        explanations = self.explanations(setting)
+        named = list(explanations[:_NAMED])
+        if more := len(explanations) - len(named):
+            named.append(f"{more} other explanation{'s' if more > 1 else ''}")
+        why = f"it agrees with {', or with '.join(named)}" if named else "nothing known explains it"
+        unit = "%" if self.unit == "%" else f" {self.unit}"
+        return f"the program says {self.says} {written(self.said)}{unit}, its log gives {written(self.computed)}{unit}: {why}"
+
+    def _is_near(self, figure: float) -> bool:
+        return abs(self.said - figure) <= WORTH * figure + self.resolution * max(1.0, figure / self.computed)
+
+
+def figures(
+    metrics: Sequence[Metric],
+    values: Sequence[Value],
+    speed: Value,
+    step_times: Sequence[float],
+    setting: Setting,
+) -> tuple[Figure, ...]:
+    """Return what a program says of itself in one run, with the doubt about each figure.
+
+    ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where lines become one value as a
+    median or a mean, so do the steps. Figures without a computed one, as an MFU without a known peak, are left out.
+    """
+    rates = [1 / seconds for seconds in step_times]
+    by_metric = {value.metric: value for value in values}
+    compared = []
+    for metric in metrics:
+        value = by_metric.get(metric.name)
+        if not metric.says or value is None:
+            continue
+        shift = COMBINED[metric.over](rates) / COMBINED["harmonic_mean"](rates) if metric.over in _OF_STEPS and rates else 1.0
+        computed = setting.computed(metric.says, speed.number * shift)
+        if computed:
+            # The roundings of one program may all go one way, so that they do not average out.
+            of_lines = math.sqrt(len(rates)) if metric.over in ("mean", "harmonic_mean") else 1.0
+            resolution = value.resolution * of_lines + computed * speed.resolution / speed.number
+            figure = Figure(metric.says, value.number, computed, resolution, metric.name, metric.unit)
+            compared.append(replace(figure, doubt=figure.words(setting)))
+    return tuple(compared)
+
+
+def doubts_about(repeats: Sequence[Figure]) -> list[str]:
+    """Return the doubt about a figure of several runs: that of the run in which it differs as much as it typically does."""
+    ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)
+    typical = ordered[(len(ordered) - 1) // 2 :][:1]
+    return [figure.doubt for figure in typical if figure.doubt]
+
+
+def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, Any]) -> float:
+    """Return the operations of training on one token; ``habits`` are the kinds of those of the program."""
+    whole = transformer.flops_per_token(tokens)
+    masked = whole - transformer.flops_per_token(tokens, causal=True)
+    operations = whole - (masked if "attention" in habits else 0)
+    if "recomputation" in habits:
+        # The forward pass is a third of all: so is its half of the attention.
+        again = transformer.hardware_flops_per_token(tokens, "full") - whole
+        operations += again - (masked // 3 if "attention" in habits else 0)
+    if "parameters" in habits:
+        operations += 6 * (transformer.parameters - transformer.matmul_parameters)
+    return operations
+
+
+def _peaks(device: Device, dtype: str) -> list[Habit]:
+    """Return other peaks than that of a device for a dtype: its own ones and those of all others, equal ones together."""
+    own = device.peak(dtype)
+    if not own:
+        return []
+    peaks = [(2 * own, f"{device.name} with sparsity")]
+    peaks += [(device.peak(other) or own, f"{device.name} for {other}") for other in _DTYPES]
+    peaks += [(row.peak(dtype) or own, row.name) for row in DEVICES]
+    names: dict[float, list[str]] = {}
+    for peak, name in peaks:
+        names.setdefault(peak, []).append(name)
+    del names[own]
+    return [Habit("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak) for peak, of in names.items()]
+
+
+def _scales(spec: RunSpec, says: str) -> list[Habit]:
+    """Return of what other part of a run the tokens may be, equal parts together."""
+    world, copy = spec.world_size, spec.step.model_ranks
+    if says == "tokens_per_s":
+        parts = [(1 / world, "a device"), (spec.gpus / world, "a node"), (copy / world, "a copy of the model")]
+    else:
+        parts = [(world, "the whole run"), (spec.gpus, "a node"), (copy, "a copy of the model")]
+    names: dict[float, list[str]] = {}
+    for factor, name in parts:
+        if not (name == "a node" and spec.gpus == 1 or name == "a copy of the model" and copy == 1):
+            names.setdefault(factor, []).append(name)
+    habits = [Habit("scale", f"the tokens of {' or '.join(of)}", factor) for factor, of in names.items()]
+    twice = (
+        [] if says == "tokens_per_s" else [Habit("scale", "the tokens of a device, divided by all devices again", 1 / world)]
+    )
+    return habits + twice
