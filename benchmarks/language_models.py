@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,13 @@ class Program:
                 return float(step[2])
         sys.exit(f"{self.name}: expected more steps, it ended\n{self.errors.read_text()[-3000:]}")
 
+    def warm(self, steps: int, pause: bool = True) -> None:
+        """Let it compile and take its first steps."""
+        for _ in range(steps):
+            self.next_step()
+        if pause:
+            self.pause()
+
     def turn(self, steps: int) -> list[float]:
         """Let it train; return the seconds of ``steps`` steps after those at the start that do not count."""
         self.send(signal.SIGCONT)
@@ -206,10 +214,8 @@ def together(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -
     try:
         for name in PROGRAMS:
             programs[name] = started(name, cell, asked, steps, folder)
-        for program in programs.values():  # both compile at the same time
-            for _ in range(asked.warmup_steps):
-                program.next_step()
-            program.pause()
+        with ThreadPoolExecutor() as pool:  # both compile at the same time, and each stops when it is warm
+            list(pool.map(lambda program: program.warm(asked.warmup_steps), programs.values()))
         for number in range(asked.rounds):
             for name in list(PROGRAMS)[:: -1 if number % 2 else 1]:
                 means[name].append(statistics.mean(programs[name].turn(window)))
@@ -232,8 +238,7 @@ def apart(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -> t
         for name in list(PROGRAMS)[:: -1 if number % 2 else 1]:
             program = started(name, cell, asked, asked.warmup_steps + window, folder)
             try:
-                for _ in range(asked.warmup_steps):
-                    program.next_step()
+                program.warm(asked.warmup_steps, pause=False)
                 means[name].append(statistics.mean([program.next_step() for _ in range(window)]))
                 program.rest()
             finally:
