@@ -29,9 +29,10 @@ _OF_LANGUAGE_MODELS = (
     Metric("mfu", "%", help="tflops_per_device over the device's dense peak for the dtype"),
     Metric("mfu_causal", "%", help="the same with the masked half of attention left out, 6 N + 6 L d T"),
     Metric("hfu", "%", help="the same with what is recomputed: operations that the hardware executes"),
-    Metric("peak_memory", "GiB", "lower", help="largest memory of a rank"),
 )
 """What follows from tokens/s. N, L, d and T are those of `transformer.Transformer`."""
+
+_PEAK_MEMORY = Metric("peak_memory", "GiB", "lower", help="largest memory of a rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Measure:
     """A kind of measurement.
 
     ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
-    from it. ``is_diagnosis``: its result is tables and verdicts and no metric, so intervals, comparisons and history do not
-    apply. ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
+    from it, ``reported``: what its program reports at its end. ``is_diagnosis``: its result is tables and verdicts and no metric,
+    so intervals, comparisons and history do not apply. ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
     ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
     ``repeats_within``: each run contains its own repeats, so one run is enough.
     """
@@ -49,6 +50,7 @@ class Measure:
     noun: str
     speed: Metric | None = None
     derived: tuple[Metric, ...] = ()
+    reported: tuple[Metric, ...] = ()
     is_diagnosis: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     gpus: int | None = None
@@ -65,13 +67,22 @@ MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
         Measure(TRAINING, "training", speed=SAMPLES_PER_S),
-        Measure(LANGUAGE_MODEL, "training of a language model", speed=TOKENS_PER_S, derived=_OF_LANGUAGE_MODELS),
+        Measure(
+            LANGUAGE_MODEL,
+            "training of a language model",
+            speed=TOKENS_PER_S,
+            derived=_OF_LANGUAGE_MODELS,
+            reported=(_PEAK_MEMORY,),
+        ),
         Measure("collectives", "collectives", fixed=_NO_SAMPLES),
         Measure("readings", "metrics of its own", fixed=_NO_SAMPLES),
         Measure("pairs", "links between pairs of nodes", is_diagnosis=True, fixed=_NO_SAMPLES, gpus=1, repeats_within=True),
     )
 }
 OWN_METRICS = frozenset(
-    metric.name for measure in MEASURES.values() for metric in (measure.speed, *measure.derived) if metric is not None
+    metric.name
+    for measure in MEASURES.values()
+    for metric in (measure.speed, *measure.derived, *measure.reported)
+    if metric is not None
 )
 """Names that no folder can give a metric of its own."""

@@ -17,7 +17,7 @@ from orchestrator.results.values import Value
 
 __all__ = ["device_of", "language_values", "peak_note"]
 
-METRICS = MEASURES[LANGUAGE_MODEL].derived
+METRICS = (*MEASURES[LANGUAGE_MODEL].derived, *MEASURES[LANGUAGE_MODEL].reported)
 
 
 def language_values(

@@ -129,6 +129,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     ]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
+    # What follows from a speed has its drift, and one note is enough.
     followers = {metric.name for cell in cells for metric in cell.measure.derived}
     followers |= {cell.metric.name for cell in cells if cell.metric.says}
     own_notes += [
