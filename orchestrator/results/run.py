@@ -40,7 +40,8 @@ class RunResult:
     ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
     ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
-    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed.
+    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
+    ``planned_units`` the units of its metrics before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
     results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
     with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
@@ -66,6 +67,7 @@ class RunResult:
     measure: Measure = MEASURES[TRAINING]
     metrics: tuple[Metric, ...] = (SAMPLES_PER_S,)
     metric_values: tuple[Value, ...] = ()
+    planned_units: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)
