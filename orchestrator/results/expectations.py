@@ -53,6 +53,8 @@ class Judgement:
 def judged(expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]) -> tuple[Judgement, ...]:
     """Return a judgement of each expectation in each configuration and key that it applies to; one that applies to none is not
     met. ``runs`` are those of the rows. A configuration without any number is concerned by the bounds on all of its metrics."""
+    if not expectations:
+        return ()
     by_id = {run.run_id: run for run in runs}
     candidates = [_Candidate(row, by_id[row.run_ids[0]]) for row in rows]
     judgements = []
