@@ -30,7 +30,7 @@ from orchestrator.results.summary import Row, summarize
 
 __all__ = ["History", "PastCell", "chosen", "history"]
 
-_SCHEMA = 5
+_SCHEMA = 6
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
@@ -40,8 +40,8 @@ class PastCell:
     """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n`` good repeats, None if there
     is none. ``primary``: the metric stands for the run.
 
-    ``spec`` is the whole spec as text, with metric and key: cells with equal ones are comparable. ``created`` is when the bench
-    was planned, in UTC, ``label`` is that of the bench.
+    ``spec`` is the whole spec as text, with metric, unit and key: cells with equal ones are comparable. ``created`` is when the
+    bench was planned, in UTC, ``label`` is that of the bench.
     """
 
     created: str
@@ -171,7 +171,7 @@ def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, A
         row.model,
         row.dtype,
         row.shape,
-        json.dumps({**spec, "metric": row.metric, "key": row.key}, sort_keys=True),
+        json.dumps({**spec, "metric": row.metric, "unit": row.unit, "better": row.better, "key": row.key}, sort_keys=True),
         row.metric,
         row.unit,
         row.primary,

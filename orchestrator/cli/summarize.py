@@ -116,8 +116,10 @@ def summarize(
             _print_reference(summary, bases, console)
         if from_logs and summary.speeds():
             _print_result(summary)
+    from orchestrator.results.expectations import errors_of
+
     is_export = form not in (*_FOR_PEOPLE, "json")
-    not_met = [] if is_export else [error for judgement in summary.expected if (error := judgement.error())]
+    not_met = [] if is_export else errors_of(summary.expected)
     if damaged or not_met:
         from orchestrator.errors import Faults
 

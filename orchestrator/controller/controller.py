@@ -223,11 +223,10 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
 
 def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> list[OrchError]:
     """Return an error for each expectation that the bench has not met, or not certainly."""
-    from orchestrator.results.expectations import judged
+    from orchestrator.results.expectations import errors_of, judged
     from orchestrator.results.summary import summarize
 
-    judgements = judged(expect, summarize(results).rows) if expect else ()
-    return [error for judgement in judgements if (error := judgement.error())]
+    return errors_of(judged(expect, summarize(results).rows, results)) if expect else []
 
 
 def _private(path: str, flags: int) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.plan import RunSpec, Schedule
 from orchestrator.plan.bench import Bench
@@ -40,10 +40,12 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """The half-width of an interval as a fraction of its value, and the name of the value (``of``)."""
+    """The half-width of an interval as a fraction of its value, and the name of the value (``of``). ``has_others``: there are
+    values of other metrics, whose intervals do not count."""
 
     of: str
     share: float
+    has_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def widest(results: Sequence[RunResult]) -> Width | None:
         widths.append(Width(f"{quantity} of {name}", _share(row.interval, row.value)))
         if row.speedup is not None and summary.baseline[row.series] is not row:
             widths.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
-    return max(widths, key=lambda width: width.share, default=None)
+    has_others = any(not (row.primary or row.is_derived) for row in summary.rows)
+    return max((replace(width, has_others=has_others) for width in widths), key=lambda width: width.share, default=None)
 
 
 def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
@@ -144,6 +147,7 @@ def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int)
         shown = f"the widest is ±{width.share:.2%}, {width.of}"
     else:
         shown = "some cells have too few good repeats for an interval"
+    shown += "; those of other metrics do not count" if width is not None and width.has_others else ""
     return {
         "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
         "most": f"after {blocks} repeats, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",

@@ -66,15 +66,16 @@ class Parsed:
 
 
 def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
-    """Parse ``data`` by ``grammar``. An unterminated last line is ignored, because a number in it may be cut.
+    """Parse ``data`` by ``grammar``. An unterminated last line is ignored, with a warning if it has results: it may be cut.
 
     ``check`` is called regularly and may raise; callers use it to limit the time for a file.
     Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for too many samples.
     """
     collector = _Collector(grammar)
     long_bytes = 0
-    newline = data.rfind(b"\n")
-    for start, stop, is_long in blocks(data, max(newline, data.rfind(b"\r", newline + 1), 0)):
+    last = max(newline := data.rfind(b"\n"), data.rfind(b"\r", newline + 1))
+    collector.unended(data[last + 1 : last + 1 + LONG_LINE])
+    for start, stop, is_long in blocks(data, max(last, 0)):
         check()
         if not is_long:
             collector.lines(data[start:stop])
@@ -113,6 +114,11 @@ class _Collector:
     def warn(self, text: str) -> None:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings[text] = None
+
+    def unended(self, raw: bytes) -> None:
+        text = cleaned(raw)
+        if any(reader.pattern.search(piece) for _, piece in self.tags.pieces(text) for reader in self.results):
+            self.warn(f"the last line has no line end, may be cut, and was not read: {text[:100]}")
 
     def lines(self, raw: bytes) -> None:
         """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""

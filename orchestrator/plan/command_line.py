@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.values import PLACED
@@ -18,6 +18,7 @@ from orchestrator.inventory.values import PLACED
 __all__ = ["TrainingCommand", "training_command"]
 
 _WHERE = "--from-command"
+_SCRIPT = "or put it into a script, and name the script; what the program gets as it is stands in single quotes"
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 _TORCHRUN_VALUES = {
     "nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
@@ -26,6 +27,13 @@ _TORCHRUN_VALUES = {
 }  # fmt: skip
 _TORCHRUN_FLAGS = {"standalone", "use_env", "run_path", "m", "module", "no_python"}
 _LAUNCHERS = ("mpirun", "mpiexec", "srun", "horovodrun", "deepspeed", "accelerate", "ssh", "sbatch")
+_PARTS = re.compile(
+    r"""\\.|'[^']*'|(?P<double>"(?:\\.|[^"\\])*")|(?P<operator>2>&1|&&|\|\||>>|\$\(|[|&;<>()`])|\$(?=[\w{?@#!$-])|\*""",
+    re.DOTALL,
+)
+_IN_DOUBLE = re.compile(r"\\.|(?P<operator>\$\(|`)|\$(?=[\w{?@*#!$-])", re.DOTALL)
+_MARKS = {"$": "\ue000", "*": "\ue001"}
+"""What stands for a character that a shell would replace, until it is known whether its word is kept."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -51,13 +59,14 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
 
     Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that cannot be translated.
     """
+    return _verify_kept(_taken_apart(_PARTS.sub(_marked, text), is_file))
+
+
+def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"expected a command, got {str(error).lower()}", where=_WHERE) from None
-    if special := [word for word in words if word in ("|", ">", ">>", "<", "&", "&&", "||", ";", "2>&1")]:
-        hint = "put it into a script, and name the script"
-        raise ConfigError(f"expected one command, got {special[0]!r}", where=_WHERE, hint=hint)
     env: list[tuple[str, str]] = []
     left_out: list[str] = []
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
@@ -112,6 +121,34 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
     if not here and not rest[0].startswith(("/", "~")):
         raise _no_file(rest[0])
     return TrainingCommand(launcher, script=rest[0], is_here=here, **common)  # type: ignore[arg-type]
+
+
+def _marked(part: re.Match[str]) -> str:
+    """Return a part of a command with `_MARKS` for a variable outside single quotes, and for a ``*`` outside all quotes. Raises
+    ConfigError for what only a shell can do."""
+    if part["operator"]:
+        raise ConfigError(f"expected one command, got {part['operator']!r}", where=_WHERE, hint=_SCRIPT.removeprefix("or "))
+    if part.re is _PARTS and part["double"]:
+        return _IN_DOUBLE.sub(_marked, part["double"])
+    if part.re is _IN_DOUBLE and part[0] in ("\\$", "\\`"):  # as a shell does, and shlex does not
+        return part[0][1]
+    return _MARKS.get(part[0], part[0])
+
+
+def _unmarked(word: str) -> str:
+    for character, mark in _MARKS.items():
+        word = word.replace(mark, character)
+    return word
+
+
+def _verify_kept(command: TrainingCommand) -> TrainingCommand:
+    """Return a command without marks. Raises ConfigError if one is in a word that the program gets."""
+    kept = (command.script, command.module, command.program, *command.flags, *command.arguments, *dict(command.env).values())
+    for word in kept:
+        if _unmarked(word) != word:
+            hint = f"write the value, {_SCRIPT}" if _MARKS["$"] in word else _SCRIPT.removeprefix("or ")
+            raise ConfigError(f"expected a word that needs no shell, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
+    return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
 
 
 def _no_file(name: str) -> ConfigError:

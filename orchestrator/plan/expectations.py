@@ -24,7 +24,8 @@ _MOST_CHARACTERS = 300
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """A metric is at least (``>=``) or at most (``<=``) a number, in its unit, where these values hold: fields of a spec such
-    as ``nodes`` or ``dtype``, options, variables, and keys of the metric (``at``)."""
+    as ``nodes`` or ``dtype``, options, variables, and keys of the metric (``at``). As text it has every digit of the number,
+    because a bench records it so."""
 
     metric: str
     bound: str
@@ -32,7 +33,8 @@ class Expectation:
     at: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return " ".join([self.metric, self.bound, f"{self.number:g}", *(f"{name}={value}" for name, value in self.at.items())])
+        number = repr(self.number).removesuffix(".0")
+        return " ".join([self.metric, self.bound, number, *(f"{name}={value}" for name, value in self.at.items())])
 
     def is_met_by(self, value: float) -> bool:
         """Whether a value is within the bound."""
@@ -49,5 +51,12 @@ def expectation_of(text: str, where: str = "") -> Expectation:
     if match is None or not math.isfinite(number):
         hint = "name values that only some configurations have after it, such as size_bytes=1073741824 or nodes=2"
         raise ConfigError(f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint)
-    at = dict(word.split("=", 1) for word in match[4].split())
-    return Expectation(match[1], match[2], number, at)
+    values = [(name, value) for name, _, value in (word.partition("=") for word in match[4].split())]
+    names = [name for name, _ in values]
+    if twice := [name for name in names if names.count(name) > 1]:
+        message = f"expected each name once, got {twice[0]} again in {text[:80]!r}"
+        raise ConfigError(message, where=where, hint="give a bound of its own for each value")
+    expected = Expectation(match[1], match[2], number, dict(values))
+    if len(str(expected)) > _MOST_CHARACTERS:  # a bench could not read it back
+        raise ConfigError(f"expected a bound of at most {_MOST_CHARACTERS} characters, got {text[:80]!r}", where=where)
+    return expected

@@ -40,10 +40,10 @@ class Measure:
     """A kind of measurement.
 
     ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
-    from it, ``reported``: what its program reports at its end. ``is_diagnosis``: its result is tables and verdicts and no metric,
-    so intervals, comparisons and history do not apply. ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
-    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
-    ``repeats_within``: each run contains its own repeats, so one run is enough.
+    from it, ``reported``: what its program reports at its end. ``is_diagnosis``: its result is tables and verdicts and no
+    metric, so intervals, comparisons and history do not apply. ``fixed``: choices without meaning for this kind, which users
+    cannot make, and the values that a spec has for them. ``noun`` names in words what is measured. ``gpus``: the default number
+    of ranks per node, None for one per GPU. ``repeats_within``: each run contains its own repeats, so one run is enough.
     """
 
     name: str

@@ -148,7 +148,8 @@ class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
     ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
-    grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words.
+    grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words;
+    ``planned_units`` are the units of the metrics in the planned one.
     ``facts`` are the results of preflight by host. ``transformer`` holds the sizes of a language model.
     """
 
@@ -168,6 +169,7 @@ class Manifest:
     start: StartRecord | None
     outcome: RecordedOutcome | None
     reread: str = ""
+    planned_units: Mapping[str, str] = field(default_factory=dict)
     transformer: Transformer | None = None
 
     @property
@@ -214,6 +216,7 @@ class Manifest:
                 start=StartRecord.of(content.get("start")),
                 outcome=RecordedOutcome.of(content.get("outcome"), run_id),
                 reread=_reread(content.get("reread"), _text(program, "digest")),
+                planned_units={metric["name"]: metric["unit"] for metric in program["log"].get("metrics", ())},
                 transformer=transformer_of(program["transformer"]) if program.get("transformer") else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
-from orchestrator.analysis.compare.cells import TOO_FEW, CellPair, Side, enough
+from orchestrator.analysis.compare.cells import OTHER_METRIC, TOO_FEW, CellPair, Side, enough
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
@@ -77,6 +77,10 @@ def _notes(comparison: Comparison) -> list[str]:
     notes = []
     if any(pair.verdict == TOO_FEW for pair in comparison.pairs):
         notes.append(f"a verdict needs {enough()} or more repeats of a configuration in both benches")
+    others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
+    for metric in others:
+        hint = "orch summarize --reread reads the logs of both with one folder"
+        notes.append(f"{metric} is declared differently in the two benches, so that its numbers cannot be compared; {hint}")
     only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
     return notes + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
 

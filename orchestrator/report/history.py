@@ -29,18 +29,22 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     """Print a table per series, as wide as the console; ``notes`` is the number of qualifications.
 
     Cells of equal specs are in one table: that of the newest one, because a series names only what differs within its bench.
+    Cells with other units have a table of their own.
     """
-    newest = {cell.spec: cell.series for cell in cells}
-    for series in sorted(set(newest.values()), key=_in_order):
-        rows = sorted((cell for cell in cells if newest[cell.spec] == series), key=lambda cell: (len(cell.shape), cell.shape))
-        unit = "" if rows[0].metric == SPEED else f", {rows[0].unit}"
-        console.print(Text(one_line(f"{series}{unit}"), style="bold"))
+    newest = {cell.spec: _title(cell) for cell in cells}
+    for title in sorted(set(newest.values()), key=_in_order):
+        rows = sorted((cell for cell in cells if newest[cell.spec] == title), key=lambda cell: (len(cell.shape), cell.shape))
+        console.print(Text(one_line(title), style="bold"))
         console.print(
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
         )
         console.print()
     if any(cell.qualifications for cell in cells):
         console.print(Text(_NOTES, style="dim"))
+
+
+def _title(cell: PastCell) -> str:
+    return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
 
 
 def _in_order(series: str) -> list[tuple[bool, int, str]]:

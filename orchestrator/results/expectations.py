@@ -1,11 +1,12 @@
 """Whether a bench has measured what was expected of it: each bound against the typical value and its interval.
 
 A value within the bound whose interval reaches beyond it is not certain: another bench could give a value on the other side.
+Nor is a value in another unit than the metric had when the bound was given, before the logs were read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import OrchError, Regression, Undecided
@@ -13,11 +14,13 @@ from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.spec import as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.rounding import written
+from orchestrator.results.run import RunResult
 
-__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "judged", "notes_on"]
+__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "errors_of", "judged", "notes_on"]
 
 _FIELDS = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size", "batch_size", "loader")
 _SHOWN = 100
+_IN_OTHER_UNIT = ", before the log was read again"
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
 
 
@@ -43,19 +46,30 @@ class Judgement:
         message = f"expected {self.expected}, got {self.got}"
         if self.verdict == NOT_MET:
             return Regression(message, kind="expectation_not_met", where=where)
-        return Undecided(message, kind="expectation_not_certain", where=where, hint="run more repeats")
+        hint = "" if self.got.endswith(_IN_OTHER_UNIT) else "run more repeats"
+        return Undecided(message, kind="expectation_not_certain", where=where, hint=hint)
 
 
-def judged(expectations: Sequence[Expectation], rows: Sequence[Row]) -> tuple[Judgement, ...]:
+def judged(expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]) -> tuple[Judgement, ...]:
     """Return a judgement of each expectation in each configuration and key that it applies to; one that applies to none is not
-    met."""
+    met. ``runs`` are those of the rows. A configuration without any number is concerned by the bounds on all of its metrics."""
+    if not expectations:
+        return ()
+    by_id = {run.run_id: run for run in runs}
+    candidates = [_Candidate(row, by_id[row.run_ids[0]]) for row in rows]
     judgements = []
     for expected in expectations:
-        concerned = [row for row in rows if row.metric == expected.metric and _has(row, expected)]
-        judgements += [_of_row(expected, row) for row in concerned]
+        concerned = [candidate for candidate in candidates if candidate.is_concerned_by(expected)]
+        judgements += [candidate.judgement(expected) for candidate in concerned]
         if not concerned:
-            judgements.append(Judgement(str(expected), "", "", _nothing(expected, rows), NOT_MET))
+            judgements.append(Judgement(str(expected), "", "", _nothing(expected, candidates), NOT_MET))
     return tuple(judgements)
+
+
+def errors_of(judgements: Sequence[Judgement]) -> list[OrchError]:
+    """Return the errors of all that are not met, then of those not certain: the first error gives the exit status."""
+    errors = [error for judgement in judgements if (error := judgement.error())]
+    return sorted(errors, key=lambda error: isinstance(error, Undecided))
 
 
 def notes_on(judgements: Sequence[Judgement]) -> list[str]:
@@ -69,11 +83,12 @@ def notes_on(judgements: Sequence[Judgement]) -> list[str]:
     return [*notes, f"{len(met)} bounds met: {shown}"]
 
 
-def _nothing(expected: Expectation, rows: Sequence[Row]) -> str:
+def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
     """Return why an expectation applies to no row: no such metric, or no row with one of its values."""
-    of_metric = [_values(row) for row in rows if row.metric == expected.metric]
+    of_metric = [candidate.values for candidate in candidates if candidate.row.metric == expected.metric]
     if not of_metric:
-        return f"no such metric; the metrics are {', '.join(dict.fromkeys(row.metric for row in rows)) or 'none'}"
+        names = dict.fromkeys(name for candidate in candidates for name in (candidate.row.metric, *candidate.metrics))
+        return f"no such metric; the metrics are {', '.join(names) or 'none'}"
     for name, value in expected.at.items():
         present = dict.fromkeys(values[name] for values in of_metric if name in values)
         if not present:
@@ -83,24 +98,39 @@ def _nothing(expected: Expectation, rows: Sequence[Row]) -> str:
     return "no such value; no configuration has all of these"
 
 
-def _has(row: Row, expected: Expectation) -> bool:
-    """Return True if a row has all values that an expectation names."""
-    values = _values(row)
-    return all(values.get(name) == value for name, value in expected.at.items())
+class _Candidate:
+    """A row that a bound may apply to, with the values by which it is named and the metrics that its runs should have."""
 
+    def __init__(self, row: Row, run: RunResult) -> None:
+        spec = run.spec.as_dict() if run.spec else {}
+        settings = {**spec.pop("options", {}), **spec.pop("env", {})}
+        fields = {name: value for name, value in spec.items() if not isinstance(value, Mapping)}
+        values = {**fields, **{name: getattr(row, name) for name in _FIELDS}, **settings, **row.key}
+        self.row = row
+        self.values = {name: as_written(value) for name, value in values.items() if value is not None}
+        self.metrics = tuple(metric.name for metric in run.metrics)
+        self.planned_unit = run.planned_units.get(row.metric, row.unit)
 
-def _values(row: Row) -> dict[str, str]:
-    values = {**row.options, **{name: getattr(row, name) for name in _FIELDS}, **row.key}
-    return {name: as_written(value) for name, value in values.items() if value is not None}
+    def is_concerned_by(self, expected: Expectation) -> bool:
+        """Return True if the row has the metric and all values that are named; without a number it has no keys of a metric."""
+        if self.row.n == 0:
+            of_metric = expected.metric in self.metrics
+            return of_metric and all(self.values.get(name, value) == value for name, value in expected.at.items())
+        of_metric = self.row.metric == expected.metric
+        return of_metric and all(self.values.get(name) == value for name, value in expected.at.items())
 
-
-def _of_row(expected: Expectation, row: Row) -> Judgement:
-    if row.value is None:
-        return Judgement(str(expected), row.series, row.shape, "no number", NOT_MET)
-    got = f"{written(row.value)} {row.unit}"
-    if row.interval:
-        got += f" ({written(row.interval.low)} to {written(row.interval.high)})"
-    if not expected.is_met_by(row.value):
-        return Judgement(str(expected), row.series, row.shape, got, NOT_MET)
-    is_certain = row.interval is not None and all(map(expected.is_met_by, (row.interval.low, row.interval.high)))
-    return Judgement(str(expected), row.series, row.shape, got, MET if is_certain else NOT_CERTAIN)
+    def judgement(self, expected: Expectation) -> Judgement:
+        """Return what an expectation that concerns the row means for it."""
+        row = self.row
+        if row.value is None:
+            return Judgement(str(expected), row.series, row.shape, "no number", NOT_MET)
+        got = f"{written(row.value)} {row.unit}"
+        if row.interval:
+            got += f" ({written(row.interval.low)} to {written(row.interval.high)})"
+        if row.unit != self.planned_unit:
+            got += f"; the bound was given in {self.planned_unit}{_IN_OTHER_UNIT}"
+            return Judgement(str(expected), row.series, row.shape, got, NOT_CERTAIN)
+        if not expected.is_met_by(row.value):
+            return Judgement(str(expected), row.series, row.shape, got, NOT_MET)
+        is_certain = row.interval is not None and all(map(expected.is_met_by, (row.interval.low, row.interval.high)))
+        return Judgement(str(expected), row.series, row.shape, got, MET if is_certain else NOT_CERTAIN)

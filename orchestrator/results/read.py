@@ -68,6 +68,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         facts=planned.facts,
         measure=planned.measure,
         metrics=metrics_of(planned.measure, planned.grammar),
+        planned_units=planned.planned_units,
     )
     outcome = planned.outcome or RecordedOutcome("")
     again = RETRY if outcome.counts else RESUME

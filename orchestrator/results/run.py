@@ -42,7 +42,7 @@ class RunResult:
     ``unsteady`` is the result of `steadiness.unsteady` for them.
     ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
-    ``said`` its program's own figures of some of them.
+    ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
     results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors. ``digests`` are SHA-256 of the logs
     with samples and of the step times in the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is
@@ -69,6 +69,7 @@ class RunResult:
     metrics: tuple[Metric, ...] = (SAMPLES_PER_S,)
     metric_values: tuple[Value, ...] = ()
     said: tuple[Figure, ...] = ()
+    planned_units: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[Any, ...] = ()
     slowed: Mapping[str, Mapping[str, Lowered]] = field(default_factory=dict)
     loaded: Mapping[str, float] = field(default_factory=dict)

@@ -87,7 +87,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing and
     what was expected."""
     missing = ([planned.note] if planned.note else []) + skipped_words(planned.skipped)
-    judgements = judged(planned.expect, summary.rows)
+    judgements = judged(planned.expect, summary.rows, planned.results)
     notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
     return replace(whole, skipped=planned.skipped, expected=judgements)

@@ -13,12 +13,14 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
+from orchestrator.analysis.compare import compare
 from orchestrator.analysis.history import PastCell, chosen, history
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import history as report
 from orchestrator.report.trend import svg
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
+from tests.results.test_measures import made_bench
 from tests.support import commands
 from tests.support.benches import bench
 from tests.support.run_folders import build
@@ -236,3 +238,23 @@ def test_equal_specs_are_in_one_table_whatever_their_benches_varied(project: Pat
     lines = [line.split() for line in console.file.getvalue().splitlines() if line.strip()]
     assert lines[0][-1] == "mb=25" and [line[2] for line in lines[2:4]] == ["b", "a"]
     assert lines[4][-1] == "mb=50" and lines[6][2] == "c"
+
+
+def test_numbers_of_one_metric_in_another_unit_are_in_a_table_of_their_own(tmp_path: Path) -> None:
+    in_seconds, in_ms = (made_bench(tmp_path, name, [["0.125", "20.5"]] * 3) for name in ("b1", "b2"))
+    for run in in_ms.runs():
+        log = json.loads((run.path / "manifest.json").read_text())["framework"]["log"]
+        metric = {**log["metrics"][0], "unit": "ms", "factor": 1000.0}
+        run.update_manifest(reread={"digest": "f" * 64, "at": "2026-01-01T00:00:00Z", "log": {**log, "metrics": [metric]}})
+    cells = history(tmp_path / "runs", tmp_path / "cache.json").cells
+    assert [(cell.bench_id, cell.unit) for cell in cells] == [("b1", "s")] * 2 + [("b2", "ms")] * 2
+    assert len({cell.spec for cell in cells}) == 4
+    console = Console(file=io.StringIO(), width=200)
+    report.render(cells, console)
+    titles = [line for line in console.file.getvalue().splitlines() if line.startswith("pinger")]
+    assert titles == [f"pinger ping fp16 time_s to={to}, {unit}" for to in (0, 1) for unit in ("ms", "s")]
+    (comparison, damaged) = compare(in_seconds, in_ms)
+    assert not damaged and {pair.verdict for pair in comparison.pairs} == {"other metric"}
+    (first,) = [each for each in comparison.distinctions if each.name == "metric.time_s"]
+    assert first.before == "s, lower is better, group time_s"
+    assert first.after == "ms, lower is better, group time_s, factor 1000"

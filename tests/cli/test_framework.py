@@ -73,6 +73,8 @@ def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project:
     assert made.returncode == 0 and "placeholder" not in made.stdout
     assert "bandwidth=7.25" in project.orch("framework", "check", "other").stdout
     assert "--log gone.log: expected a file" in project.refused("framework", "new", "third", *words, "--log", "gone.log")
+    twice = ("framework", "new", "third", *words, "--metric", "bandwidth:us:lower")
+    assert "--metric: expected each metric once, got bandwidth again" in project.refused(*twice)
     assert "--metric: expected --from-command too" in project.refused("framework", "new", "third", "--metric", "a:b")
     assert not (project.path / "templates" / "third").exists()
 

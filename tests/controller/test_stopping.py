@@ -112,7 +112,7 @@ def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values
     latency = next(row for row in summarize(results).rows if row.primary)
     assert latency.interval and latency.value
     share = (latency.interval.high - latency.interval.low) / 2 / latency.value
-    assert widest(results) == Width("latency of 1n2g", share) and share < 0.05
+    assert widest(results) == Width("latency of 1n2g", share, has_others=True) and share < 0.05
 
     for value in (0.0, 8.0, -8.0):
         found = widest(measured("1n2g", declared, *[{"latency": value}] * 3))
@@ -121,6 +121,15 @@ def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values
     assert negative and negative.share == pytest.approx(share, rel=0.01)
     around_zero = widest(measured("1n2g", declared, {"latency": -1.0}, {"latency": 1.0}))
     assert around_zero == Width("latency of 1n2g", math.inf)
+
+
+def test_what_ends_says_that_the_intervals_of_other_metrics_do_not_count() -> None:
+    declared = (Metric("rate", "GB/s", primary=True), Metric("latency", "us", "lower"))
+    steady = [{"rate": 5.0 + n / 10000, "latency": 1.0 + n} for n in range(3)]
+    schedule = Schedule(3, until_ci=0.01)
+    for metrics, ending in ((declared, "rate of 1n1g; those of other metrics do not count"), (declared[:1], "rate of 1n1g")):
+        width = widest(measured("1n1g", metrics, *steady))
+        assert stopping.end_words(schedule, "narrow", width, 3).endswith(ending)
 
 
 def test_one_repeat_is_never_narrow() -> None:

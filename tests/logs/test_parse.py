@@ -684,3 +684,16 @@ def test_lines_of_steps_may_have_metrics() -> None:
 def test_a_group_of_a_step_that_is_no_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected named groups from step, .*, mfu, got tps"):
         parse(b"", LogGrammar(("*",), (r"(?P<step>[0-9]+) (?P<tps>[0-9]+)",), metrics=(Metric("mfu", "%"),)))
+
+
+@pytest.mark.parametrize("end", [b"", b"\x1b[0m"])
+def test_an_unended_last_line_with_results_is_not_read_and_is_named(end: bytes) -> None:
+    grammar = LogGrammar(files=("node.out",), patterns=(), readings=(r"^size=(?P<size>\S+) rate=(?P<rate>[0-9.]+)",))
+    log = b"size=1 rate=100\nsize=2 rate=200\nsize=4 rate=90"
+    parsed = parse(log + end, grammar)
+    assert [line["size"] for line in parsed.readings] == ["1", "2"]
+    assert parsed.warnings == ("the last line has no line end, may be cut, and was not read: size=4 rate=90",)
+    assert parse(b"size=4 rate=90", grammar).warnings == parsed.warnings
+    for ended in (log + b"0\n", log + b"0\r", log + b"0\n 99%|done", b""):
+        assert parse(ended, grammar).warnings == ()
+    assert len(parse(log + b"0\n", grammar).readings) == 3

@@ -40,6 +40,39 @@ def test_no_text_brings_the_reader_down(text: str) -> None:
         assert expectation_of(str(expectation_of(text))) == expectation_of(text)
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_is_read_back_as_it_was(number: float) -> None:
+    assert expectation_of(str(Expectation("rate", "<=", number))).number == number
+
+
 def test_a_value_at_the_bound_is_within_it() -> None:
     assert expectation_of("a >= 2").is_met_by(2.0) and not expectation_of("a >= 2").is_met_by(1.999)
     assert expectation_of("a <= 2").is_met_by(2.0) and not expectation_of("a <= 2").is_met_by(2.001)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("rate >= 904.9907918031", "rate >= 904.9907918031"),
+        ("rate <= 12345678", "rate <= 12345678"),
+        ("rate >= 350.0", "rate >= 350"),
+        ("rate >= 1e+300", "rate >= 1e+300"),
+    ],
+)
+def test_a_bound_is_recorded_with_every_digit(text: str, shown: str) -> None:
+    assert str(expectation_of(text)) == shown
+    assert expectation_of(shown).number == float(text.split()[-1])
+
+
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--expect: expected each name once, got size again") as caught:
+        expectation_of("rate >= 1 size=1 nodes=2 size=64K", "--expect")
+    assert "a bound of its own" in caught.value.hint
+
+
+def test_a_bound_that_a_bench_could_not_read_back_is_refused() -> None:
+    text = f"rate>=1 {'a' * 144}={'b' * 144}"
+    assert len(text) < 300
+    assert len(str(expectation_of(text))) <= 300
+    with pytest.raises(ConfigError, match="at most 300 characters"):
+        expectation_of(f"rate>=1 {'a' * 145}={'b' * 145}")

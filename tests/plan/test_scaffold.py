@@ -51,7 +51,7 @@ def test_the_example_is_sound_and_its_program_prints_what_its_patterns_read(tmp_
 
 COMMANDS = [
     ("torchrun --nproc_per_node 8 train.py --epochs 1", "train.py --epochs 1"),
-    ("python train.py --lr '0.1 0.2' \"$HOME\" '{{ x }}' '{% y %}'", "train.py --lr '0.1 0.2' '$HOME' '{{ x }}' '{% y %}'"),
+    ("python train.py --lr '0.1 0.2' '$HOME' '{{ x }}' '{% y %}'", "train.py --lr '0.1 0.2' '$HOME' '{{ x }}' '{% y %}'"),
     ("python -O train.py --batch-size 64 --max_steps=200", "train.py --batch-size 64 --max_steps=200"),
     ("torchrun -m train", "-m train"),
     ("./train.py -x", "./program -x"),

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import Undecided
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.expectations import expectation_of
-from orchestrator.results.expectations import MET, NOT_CERTAIN, NOT_MET, Judgement, judged, notes_on
+from orchestrator.results.expectations import MET, NOT_CERTAIN, NOT_MET, Judgement, errors_of, judged, notes_on
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.results.test_measures import made_bench, orch
+from tests.support.summaries import measured
+
+
+def judgements(tmp_path: Path, times: list[list[str]], *texts: str) -> tuple[Judgement, ...]:
+    """Return what these bounds are worth for a bench with these times, one list per repeat."""
+    runs = [read_run(run) for run in made_bench(tmp_path, "b1", times).runs()]
+    return judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+
 
 TIMES = [["1.00", "20.1"], ["1.01", "20.2"], ["1.02", "20.3"], ["1.03", "20.0"]]
 
@@ -31,8 +42,7 @@ TIMES = [["1.00", "20.1"], ["1.01", "20.2"], ["1.02", "20.3"], ["1.03", "20.0"]]
     ],
 )
 def test_a_bound_holds_for_the_value_and_its_interval(tmp_path: Path, text: str, verdicts: list[str]) -> None:
-    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES).runs()]).rows
-    assert [judgement.verdict for judgement in judged([expectation_of(text)], rows)] == verdicts
+    assert [judgement.verdict for judgement in judgements(tmp_path, TIMES, text)] == verdicts
 
 
 @pytest.mark.parametrize(
@@ -44,22 +54,66 @@ def test_a_bound_holds_for_the_value_and_its_interval(tmp_path: Path, text: str,
     ],
 )
 def test_a_bound_that_applies_to_nothing_says_what_there_is(tmp_path: Path, text: str, got: str) -> None:
-    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES).runs()]).rows
-    (judgement,) = judged([expectation_of(text)], rows)
+    (judgement,) = judgements(tmp_path, TIMES, text)
     assert (judgement.verdict, judgement.got) == (NOT_MET, got)
 
 
 def test_what_nothing_was_measured_of_is_not_met_and_says_so(tmp_path: Path) -> None:
-    (unmeasured,) = judged([expectation_of("busbw >= 3")], ())
+    (unmeasured,) = judged([expectation_of("busbw >= 3")], (), ())
     assert str(unmeasured) == "expected busbw >= 3: not met, no such metric; the metrics are none"
-    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", [[]]).runs()]).rows
-    (failed,) = judged([expectation_of("time_s <= 3")], rows)
+    (failed,) = judgements(tmp_path, [[]], "time_s <= 3")
     assert (failed.verdict, failed.got) == (NOT_MET, "no number")
 
 
 def test_one_repeat_is_never_certain(tmp_path: Path) -> None:
-    rows = summarize([read_run(run) for run in made_bench(tmp_path, "b1", TIMES[:1]).runs()]).rows
-    assert [judgement.verdict for judgement in judged([expectation_of("time_s <= 25")], rows)] == [NOT_CERTAIN] * 2
+    assert [judgement.verdict for judgement in judgements(tmp_path, TIMES[:1], "time_s <= 25")] == [NOT_CERTAIN] * 2
+
+
+def test_a_bound_may_name_what_all_configurations_have_in_common() -> None:
+    declared = (Metric("rate", "GB/s"), Metric("latency", "us", "lower"))
+    spec = {"options": {"mode": "a", "direct": True}, "env": {"FOO": "b"}}
+    runs = measured("1n1g", declared, *[{"rate": 5.0 + n / 1000, "latency": 2.0} for n in range(4)], spec=spec)
+    texts = ("rate >= 4 mode=a", "rate >= 4 direct=true FOO=b", "latency <= 3 steps=120 dtype=fp16", "rate >= 4 mode=c")
+    of_all = judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+    assert [judgement.verdict for judgement in of_all] == [MET, MET, MET, NOT_MET]
+    assert of_all[3].got == "no such value; mode has a"
+
+
+def test_a_configuration_without_numbers_has_met_no_bound_on_any_of_its_metrics() -> None:
+    declared = (Metric("rate", "GB/s", keys=("size",)), Metric("latency", "us", "lower", keys=("size",)))
+    values = {"rate": {1: 5.0}, "latency": {1: 2.0}}
+    failed = [replace(run, state="failed") for run in measured("2n1g", declared, {}, {})]
+    runs = [*measured("1n1g", declared, values, values, values), *failed]
+    texts = ("latency <= 3 size=1", "latency <= 3 nodes=1", "power <= 3", "latency <= 3 nodes=2 size=1")
+    of_all = judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+    assert [(judgement.shape, judgement.verdict, judgement.got) for judgement in of_all] == [
+        ("2n1g", NOT_MET, "no number"),
+        ("1n1g", MET, "2.00 us (2.00 to 2.00)"),
+        ("1n1g", MET, "2.00 us (2.00 to 2.00)"),
+        ("", NOT_MET, "no such metric; the metrics are rate, latency"),
+        ("2n1g", NOT_MET, "no number"),
+    ]
+
+
+def test_a_bound_is_not_judged_in_another_unit_than_it_was_given_in(tmp_path: Path) -> None:
+    bench = made_bench(tmp_path, "b1", TIMES)
+    for run in bench.runs():
+        content = json.loads((run.path / "manifest.json").read_text())
+        metric = {**content["framework"]["log"]["metrics"][0], "unit": "ms", "factor": 1000.0}
+        log = {**content["framework"]["log"], "metrics": [metric]}
+        run.update_manifest(reread={"digest": "f" * 64, "at": "2026-01-01T00:00:00Z", "log": log})
+    runs = [read_run(run) for run in bench.runs()]
+    (judgement,) = judged([expectation_of("time_s >= 25 to=0")], summarize(runs).rows, runs)
+    assert judgement.verdict == NOT_CERTAIN
+    assert judgement.got == "1014.94 ms (994.60 to 1035.69); the bound was given in s, before the log was read again"
+    error = judgement.error()
+    assert isinstance(error, Undecided) and "repeats" not in str(error)
+
+
+def test_a_bound_that_is_not_met_gives_the_exit_status_wherever_it_stands(tmp_path: Path) -> None:
+    texts = ("time_s <= 1.02 to=0", "time_s <= 1.01 to=0", "time_s <= 25")
+    errors = errors_of(judgements(tmp_path, TIMES, *texts))
+    assert [error.exit_code for error in errors] == [5, 6]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from shlex import join
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, of_metric, spec_fields, unmatched
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.logs.metrics import Metric
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.manifest import Manifest, read_manifest
@@ -65,6 +66,8 @@ def compare(
     sides = [[pairs_of_cells[place][side] for place in places] for side in (0, 1)]
     samples = [_samples(*side) for side in zip(benches, sides, strict=True)]
     about = [_about(bench, runs) for bench, runs in zip(benches, samples, strict=True)]
+    for side, facts in enumerate(about):
+        facts |= {f"metric.{pair[side].metric.name}": _declared(pair[side].metric) for pair in pairs_of_cells}
     files = [_rendered(runs, cases) for runs in samples]
     names = [f"{_name(bench)}{suffix}" for bench, suffix in zip(benches, _suffixes(by), strict=True)]
     comparison = Comparison(
@@ -143,6 +146,14 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str
         for name, digest in manifest.payload.items():
             facts["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:_DIGITS]
     return facts
+
+
+def _declared(metric: Metric) -> str:
+    """Return what the numbers of a metric are: ``MB/s, higher is better, group rate, factor 0.001, sum across nodes``."""
+    over = [] if metric.over == "only" else [f"{metric.over} over lines"]
+    across = [f"{metric.across} across {metric.scope}s"] if metric.across else []
+    read = [f"group {metric.group}", *([f"factor {metric.factor:g}"] if metric.factor != 1 else [])]
+    return ", ".join([metric.unit, f"{metric.better} is better", *read, *over, *across])
 
 
 def _rendered(runs: Sequence[tuple[RunDir, Manifest]], cases: Sequence[str]) -> dict[tuple[str, int, str], str]:

@@ -25,8 +25,9 @@ from orchestrator.results.hardware import loaded_in
 __all__ = ["Distinction", "FileDifference", "distinctions", "file_differences", "neutral"]
 
 RANKING = (
-    # Different work: each of these changes what a step computes, moves or waits for.
-    "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader", "nodes", "gpus",
+    # Different work: what is measured, then what a step computes, moves or waits for.
+    "metric.*", "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader",
+    "nodes", "gpus",
     # Different code.
     "payload.*", "template.*", "program.output_dtype",
     # Different machines or networks: these change speeds by factors, versions by percents.

@@ -18,6 +18,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.spec import as_written
 from orchestrator.results import Cell, Interval, mean
 from orchestrator.results.numbers.intervals import chance, change_chance, change_interval, holm, least_chance
@@ -47,8 +48,8 @@ MARGIN = WORTH
 LIMIT = 0.05
 FASTER, SLOWER, SLIGHT, NONE = "faster", "slower", "slight", "no difference"
 TOO_FEW, SAME, UNLIKE, NOTHING = "too few repeats", "same runs", "simulated against real", "no number"
-NOT_POSITIVE = "values not above 0"
-UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE)
+NOT_POSITIVE, OTHER_METRIC = "values not above 0", "other metric"
+UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
 """Reasons, in place of a verdict, why there is none."""
 
 
@@ -70,7 +71,8 @@ class CellPair:
 
     ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
     ``p`` the larger one: both must be small. All are None if no values could lead to a verdict. ``better`` is ``higher`` or
-    ``lower``: a larger value of the second kind is slower.
+    ``lower``: a larger value of the second kind is slower. A metric of the same name that is declared as another quantity has
+    neither ratio nor interval; ``unit`` is that of the first bench.
     """
 
     case: str
@@ -159,6 +161,8 @@ def doubt(pair: CellPair) -> str:
         return f"{failed} of its runs failed"
     if pair.verdict == TOO_FEW:
         return f"too few repeats, {pair.before.n} and {pair.after.n}; {enough()} of each can end in one"
+    if pair.verdict == OTHER_METRIC:
+        return f"{pair.metric} is declared differently in the two benches; orch summarize --reread reads both with one folder"
     return pair.verdict if pair.verdict in UNDECIDED else ""
 
 
@@ -207,8 +211,9 @@ def _fields(cell: Cell) -> dict[str, Any]:
 def _pair(before: Cell, after: Cell, varying: Sequence[str]) -> CellPair:
     earlier, later = spec_fields(before), spec_fields(after)
     why_not = _undecidable(before, after)
-    sides = [cell.values if cell.is_positive else [] for cell in (before, after)]
-    typical = [value for cell in (before, after) if cell.is_positive and (value := _typical(cell))]
+    comparable = [cell for cell in (before, after) if cell.is_positive and why_not != OTHER_METRIC]
+    sides = [cell.values for cell in comparable] if len(comparable) == 2 else [[], []]
+    typical = [value for cell in comparable if (value := _typical(cell))]
     return CellPair(
         case=_case(before, varying),
         metric=before.metric.name,
@@ -232,12 +237,22 @@ def _undecidable(before: Cell, after: Cell) -> str:
         return SAME
     if before.simulated != after.simulated:
         return UNLIKE
+    if is_other_quantity(before.metric, after.metric):
+        return OTHER_METRIC
     if not (before.values and after.values):
         return NOTHING
     if not (before.is_positive and after.is_positive):
         return NOT_POSITIVE
     repeats = len(before.values), len(after.values)
     return TOO_FEW if min(repeats) < 2 or least_chance(*repeats) >= LIMIT else ""
+
+
+def is_other_quantity(before: Metric, after: Metric) -> bool:
+    """Return True if two metrics of one name differ in what their numbers mean: the unit, which are better, or what several
+    lines, nodes or ranks become."""
+    combined = ((before.over, after.over), (before.across, after.across))
+    differ = any(earlier != later for earlier, later in combined if "only" not in (earlier, later) and earlier and later)
+    return differ or (before.unit, before.better) != (after.unit, after.better)
 
 
 def _verdict(pair: CellPair, margin: float) -> str:

@@ -202,6 +202,29 @@ def test_of_a_metric_of_which_less_is_better_more_is_slower() -> None:
     assert allowed.verdict == "slight", "a tenth more may be less than an eighth less"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_other"),
+    [
+        ({"unit": "ms"}, {"unit": "us"}, True),
+        ({"better": "lower"}, {"better": "higher"}, True),
+        ({"across": "sum", "scope": "rank"}, {"across": "max", "scope": "rank"}, True),
+        ({"over": "mean"}, {"over": "last"}, True),
+        ({"over": "only"}, {"over": "last"}, False),
+        ({"help": "how long"}, {"primary": True}, False),
+        ({"group": "t", "factor": 1000.0}, {"group": "t_ms"}, False),
+    ],
+)
+def test_metrics_of_one_name_that_are_other_quantities_have_no_change_and_no_verdict(
+    before: dict[str, Any], after: dict[str, Any], is_other: bool
+) -> None:
+    declared = [replace(Metric("latency", "us", "lower"), **changes) for changes in (before, after)]
+    sides = [runs_of_metrics("1n2g", [metric], *({"latency": value} for value in STEADY)) for metric in declared]
+    later = [replace(run, run_id=f"b{run.run_id}") for run in sides[1]]
+    (pair,) = compared(matched(cells_of(sides[0]), cells_of(later)))
+    assert (pair.verdict == "other metric") == is_other == (pair.ratio is None) == (pair.interval is None)
+    assert ("orch summarize --reread" in doubt(pair)) == is_other
+
+
 def test_values_that_are_not_above_zero_have_no_ratio_and_no_verdict() -> None:
     for values in ([0.0] * 5, [-1.0, 1.0, 2.0, 3.0, 4.0]):
         (pair,) = compared(matched(others("a", values), others("b", STEADY)))

@@ -39,8 +39,9 @@ def metrics() -> Summary:
         Metric("change", "1", "lower"),
     )
     values = {"busbw": {(1024, "read"): 0.0, (4096, "read"): 2.0}, "latency": 8.0, "change": -0.5}
-    whole = summarize([*measured("1n1g", declared, values, values), *measured("1n2g", declared, values)])
-    expected = judged([expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows)
+    runs = [*measured("1n1g", declared, values, values), *measured("1n2g", declared, values)]
+    whole = summarize(runs)
+    expected = judged([expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows, runs)
     return replace(whole, expected=expected)
 
 
