@@ -103,7 +103,7 @@ def _columns_of(row: Row, compared: Collection[str]) -> list[str]:
 
 
 def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row], compared: Collection[str]) -> list[str]:
-    texts = []
+    texts: list[str] = []
     for name in metrics:
         row = by_metric.get(name)
         texts += (number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING)
