@@ -8,7 +8,7 @@ is never treated as zero or dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Any
@@ -134,6 +134,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
     own_notes += _drift_notes(cells, drifts, of_medians)
+    own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
     totals = {name: drift.total for name, drift in _by_name(drifts).items()}
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
 
@@ -280,6 +281,18 @@ def _row(
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
     )
+
+
+def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[str]:
+    """Return a note for each folder of good runs that declares metrics of which no run of it has a value."""
+    declared: dict[str, dict[str, None]] = {}
+    for run in results:
+        if run.spec and (run.throughput or run.metric_values):
+            of_kind = {metric.name for metric in run.measure.derived} | set(SPEEDS)
+            names = [metric.name for metric in run.metrics if metric.name not in of_kind]
+            declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
+    missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}
+    return [f"no run has a value of {', '.join(names)}, which {folder} declares" for folder, names in missing.items() if names]
 
 
 def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[str]:

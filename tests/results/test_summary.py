@@ -114,6 +114,13 @@ def test_metrics_of_one_name_and_different_units_have_drifts_of_their_own() -> N
     assert "t (s, lower is better) of all configurations changed by +114.4% during the bench" in summary.notes[0]
 
 
+def test_metrics_that_no_run_has_are_named_and_those_of_some_runs_are_not() -> None:
+    metrics = tuple(Metric(name, "s", "lower") for name in ("first", "second", "third"))
+    results = measured("1n1g", metrics, {"first": 1.0}, {"first": 1.1, "second": 2.0}, {"first": 1.2})
+    assert "no run has a value of third, which probe declares" in summarize(results).notes
+    assert not [note for note in summarize(measured("1n1g", metrics, {})).notes if "declares" in note]
+
+
 def test_what_follows_from_a_speed_has_a_note_on_drift_only_if_it_drifts_otherwise() -> None:
     metrics = tuple(metric for metric in MEASURES[LANGUAGE_MODEL].derived if metric.name in ("mfu", "peak_memory"))
     places = (0, 1, 2, 3, 4)
