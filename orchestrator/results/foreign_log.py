@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.errors import DataError
-from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec

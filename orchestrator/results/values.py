@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
-from orchestrator.logs.columns import last_attempt
+from orchestrator.logs import last_attempt
 from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.logs.numbers import PLAIN, NumberForm
 from orchestrator.results.numbers.resolution import resolution_of
