@@ -3,7 +3,8 @@
 May use `inventory`. Pure: nothing in this package opens a file.
 """
 
+from orchestrator.logs.columns import last_attempt
 from orchestrator.logs.grammar import UNITS, LogGrammar
 from orchestrator.logs.steps import RankAggregate, StepSample
 
-__all__ = ["UNITS", "LogGrammar", "RankAggregate", "StepSample"]
+__all__ = ["UNITS", "LogGrammar", "RankAggregate", "StepSample", "last_attempt"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-__all__ = ["RankColumns", "attempts_in"]
+__all__ = ["RankColumns", "attempts_in", "last_attempt"]
 
 
 class RankColumns:
@@ -56,3 +56,14 @@ def attempts_in(steps: list[int], slack: int) -> list[int]:
         elif step > highest:
             highest = step
     return starts
+
+
+def last_attempt(steps: list[int], slack: int) -> tuple[int, int]:
+    """Return where the last attempt that reaches the highest step begins, and where it ends.
+
+    >>> last_attempt([1, 2, 3, 1, 2, 3, 4, 1, 2], slack=0)
+    (3, 7)
+    """
+    starts = attempts_in(steps, slack)
+    attempts = zip(starts, [*starts[1:], len(steps)], strict=True)
+    return max(attempts, key=lambda attempt: (max(steps[slice(*attempt)]), attempt))

@@ -315,15 +315,8 @@ class _Collector:
             by_row = rows(steps, values)
             # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
             samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
-        return Parsed(
-            samples,
-            tuple(self.ranks),
-            self.closing,
-            tuple(self.warnings),
-            tuple(self.readings),
-            self.misread,
-            self.finest.by_name,
-        )
+        texts, readings = tuple(self.warnings), tuple(self.readings)
+        return Parsed(samples, tuple(self.ranks), self.closing, texts, readings, self.misread, self.finest.by_name)
 
     def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
         """Split where the step goes back, and return the last attempt that reaches the highest step.

@@ -98,19 +98,32 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     first = list(dict.fromkeys(_place(group, row) for row in rows))
     ordered = sorted(by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))]))
     notes = _Footnotes()
-    lines = [(*place, *_numbers(by_metric, metrics), notes.marks(by_metric.values())) for place, by_metric in ordered]
-    values = [one_line(name) for row in metrics.values() for name in (f"{row.title} {row.unit}", f"{row.title} 95%")]
+    compared = {row.metric for row in rows if row.speedup is not None}
+    lines = [(*place, *_numbers(by_metric, metrics, compared), notes.marks(by_metric.values())) for place, by_metric in ordered]
+    values = [one_line(name) for row in metrics.values() for name in _columns_of(row, compared)]
     taken = {*_TAKEN, *_places(group), *values}
     columns = (*_places(group), *(_distinct("key", name, taken) for name in keys), *values, "n", "notes")
-    dropped = tuple((one_line(f"{row.title} 95%"),) for row in reversed(metrics.values()) if not row.primary)
+    of_ratios = [one_line(f"{name} {part}") for name in metrics if name in compared for part in _COMPARED[1:]]
+    of_values = [(one_line(f"{row.title} 95%"),) for row in reversed(metrics.values()) if not row.primary]
+    dropped = (*((tuple(of_ratios),) if of_ratios else ()), *of_values)
     table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
     over = next((key for key in keys if all(key_number(row.key[key]) is not None for row in rows)), "")
     return MetricTable(replace(table, head=(*_best(group, rows), *table.head)), tuple(rows), over)
 
 
-def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row]) -> list[str]:
-    rows = [by_metric.get(name) for name in metrics]
-    texts = [text for row in rows for text in ((number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING))]
+def _columns_of(row: Row, compared: Collection[str]) -> list[str]:
+    """Return the columns of a metric: its value, its interval, and the comparison with the baseline if it is ``compared``."""
+    ratios = [f"{row.metric} {part}" for part in _COMPARED] if row.metric in compared else []
+    return [f"{row.title} {row.unit}", f"{row.title} 95%", *ratios]
+
+
+def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row], compared: Collection[str]) -> list[str]:
+    texts: list[str] = []
+    for name in metrics:
+        row = by_metric.get(name)
+        texts += (number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING)
+        if name in compared:
+            texts += comparison(row) if row else (NOTHING,) * len(_COMPARED)
     counts = dict.fromkeys(count(row) for row in by_metric.values())
     return [*texts, "; ".join(counts)]
 

@@ -67,6 +67,11 @@ class Cell:
         return self.runs[0].measure
 
     @property
+    def drifts_with(self) -> tuple[str, str, str, bool]:
+        """What cells with one drift have in common: their metric, not only its name, which folders use for different things."""
+        return self.metric.name, self.metric.unit, self.metric.better, bool(self.metric.key_columns)
+
+    @property
     def is_speed_of_training(self) -> bool:
         """Whether its numbers are speeds of a training, which has steps."""
         return self.metric.name in SPEEDS

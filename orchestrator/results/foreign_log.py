@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.errors import DataError
+from orchestrator.logs import LogGrammar
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import cleaned
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import default_step
 from orchestrator.results.language_model import language_values
-from orchestrator.results.measured import metrics_of
+from orchestrator.results.measured import expected_of, metrics_of
 from orchestrator.results.numbers.resolution import resolution_of_speed
 from orchestrator.results.numbers.throughput import Terms, throughput
 from orchestrator.results.run import RunResult
@@ -55,13 +56,23 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     resolution = resolution_of_speed(parsed.samples, Terms.of(spec, grammar), measured, parsed.resolution)
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(result, spec=spec, state="finished", throughput=measured, resolution=resolution)
-    read = replace(read, measure=framework.measure, metrics=metrics)
+    read = replace(read, measure=framework.measure, metrics=metrics, qualifications=parsed.warnings)
+    read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
         step = f"{spec.step.tokens} tokens and {spec.step.micro_batches} micro-batches are the defaults of {framework.name}"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
-        return replace(read, metric_values=values, qualifications=(*parsed.warnings, step))
-    return replace(read, qualifications=parsed.warnings)
+        return replace(read, metric_values=(*values, *read.metric_values), qualifications=(*read.qualifications, step))
+    return read
+
+
+def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: Parsed) -> RunResult:
+    """Return a run with the values of the metrics that its folder declares, or with a note that says why one log has none."""
+    try:
+        values = values_of(grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar))
+    except DataError as error:
+        return replace(read, qualifications=(*read.qualifications, f"metrics of the folder are left out: {error.message}"))
+    return replace(read, metric_values=values)
 
 
 def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:

@@ -14,7 +14,7 @@ from orchestrator.results.links import collectives
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.values import Expected, Value, values_of
 
-__all__ = ["measured_values", "metrics_of", "readings_of"]
+__all__ = ["expected_of", "measured_values", "metrics_of", "readings_of"]
 
 _READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
     "collectives": collectives.points,
@@ -37,15 +37,19 @@ def measured_values(
     spec, grammar = planned.spec, planned.grammar
     if planned.measure.name == "collectives":
         return collectives.values(spec, readings)
-    window = (spec.warmup_steps + 1, spec.steps)
-    shift = 1 - grammar.counts_from + (spec.warmup_steps if grammar.after_warmup else 0)
-    values = values_of(grammar.metrics, by_log, Expected(spec.nodes, spec.world_size, window, shift, grammar.numbers))
+    values = values_of(grammar.metrics, by_log, expected_of(spec, grammar))
     primary = primary_of(grammar.metrics)
     if planned.measure.name == "readings" and (primary is None or primary.name not in {value.metric for value in values}):
         name = primary.name if primary else "log.metrics"
         hint = f"correct log: in the framework.yaml of {planned.framework}, then: orch summarize --reread"
         raise DataError(f"expected lines with {name}, found 0", kind="log_unmatched", hint=hint, phase="summarize")
     return values
+
+
+def expected_of(spec: RunSpec, grammar: LogGrammar) -> Expected:
+    """Return how many nodes and ranks of a run have values, and which steps of its log are in the measured window."""
+    shift = 1 - grammar.counts_from + (spec.warmup_steps if grammar.after_warmup else 0)
+    return Expected(spec.nodes, spec.world_size, (spec.warmup_steps + 1, spec.steps), shift, grammar.numbers)
 
 
 def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:

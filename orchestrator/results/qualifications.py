@@ -102,7 +102,7 @@ def _measured(cell: Cell, typical: float | None) -> Measured:
     return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
 
 
-def doubts_of(cells: Sequence[Cell], drifts: Mapping[str, Drift] | None) -> dict[int, list[str]]:
+def doubts_of(cells: Sequence[Cell], drifts: Mapping[tuple[str, str, str, bool], Drift] | None) -> dict[int, list[str]]:
     """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell."""
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -110,7 +110,7 @@ def doubts_of(cells: Sequence[Cell], drifts: Mapping[str, Drift] | None) -> dict
     return {
         id(cell): [*texts, *slower_than_wider(cell, cells)]
         for alike in programs.values()
-        for cell, texts in _doubts(alike, drifts[alike[0].metric.name] if drifts else None)
+        for cell, texts in _doubts(alike, drifts[alike[0].drifts_with] if drifts else None)
     }
 
 

@@ -8,8 +8,9 @@ is never treated as zero or dropped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Any
 
 from orchestrator.errors import DataError
@@ -33,6 +34,9 @@ from orchestrator.results.sheets import content_of, doubts_at
 from orchestrator.results.values import Key
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
+
+_Metric = tuple[str, str, str, bool]
+"""`Cell.drifts_with`: name, unit, which values are better, and whether it has keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     place = _places(cells, differing)
     rows, baseline = [], {}
     for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
-        base, drift = bases[id(cell)], drifts[cell.metric.name]
+        base, drift = bases[id(cell)], drifts[cell.drifts_with]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base, drift)
         value = typical_of(cell, drift)
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value)]
@@ -129,13 +133,9 @@ def summarize(results: Sequence[RunResult], notes: Sequence[str] = (), *, of_med
     ]
     own_notes = [_no_baseline(series[id(cell)], families[id(cell)]) for cell in without_baseline]
     own_notes += [f"run {run.run_id} is in no row: {_cause(run)}" for run in results if run.run_id in unknown]
-    # What follows from a speed has its drift, and one note is enough.
-    followers = {metric.name for cell in cells for metric in cell.measure.derived}
-    followers |= {cell.metric.name for cell in cells if cell.metric.says}
-    own_notes += [
-        note for name, drift in drifts.items() if name not in followers for note in _drift_note(drift, of_medians, name)
-    ]
-    totals = {cell.metric.name: drifts[cell.metric.name].total for cell in cells if not cell.metric.key_columns}
+    own_notes += _drift_notes(cells, drifts, of_medians)
+    own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
+    totals = {name: drift.total for name, drift in _by_name(drifts).items()}
     return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians)
 
 
@@ -153,15 +153,39 @@ def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[
     return places
 
 
-def _drifts(cells: Sequence[Cell]) -> dict[str, Drift]:
+def _drifts(cells: Sequence[Cell]) -> dict[_Metric, Drift]:
     """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not independent of each other."""
-    by_metric: dict[str, list[Cell]] = {}
+    by_metric: dict[_Metric, list[Cell]] = {}
     for cell in cells:
-        by_metric.setdefault(cell.metric.name, []).append(cell)
+        by_metric.setdefault(cell.drifts_with, []).append(cell)
     return {
-        name: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
-        for name, alike in by_metric.items()
+        metric: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
+        for metric, alike in by_metric.items()
     }
+
+
+def _by_name(drifts: Mapping[_Metric, Drift]) -> dict[str, Drift]:
+    """Return the drifts of metrics without keys by their names; with what tells them apart where programs share a name."""
+    without_keys = {metric: drift for metric, drift in drifts.items() if not metric[-1]}
+    shared = Counter(name for name, *_ in without_keys)
+    return {
+        f"{name} ({unit}, {better} is better)" if shared[name] > 1 else name: drift
+        for (name, unit, better, _), drift in without_keys.items()
+    }
+
+
+def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medians: bool) -> list[str]:
+    """Return the notes on drifts; what follows from a speed alone has the drift of that speed, which is said once."""
+    followers = {metric.name for cell in cells for metric in cell.measure.derived}
+    said = {cell.metric.name for cell in cells if cell.metric.says}
+    of_speeds = [drift.total for (name, *_), drift in drifts.items() if name in SPEEDS]
+    return [
+        note
+        for name, drift in _by_name(drifts).items()
+        if name not in said
+        and (name not in followers or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds))
+        for note in _drift_note(drift, of_medians, name)
+    ]
 
 
 def _families(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
@@ -260,6 +284,18 @@ def _row(
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
     )
+
+
+def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[str]:
+    """Return a note for each folder of good runs that declares metrics of which no run of it has a value."""
+    declared: dict[str, dict[str, None]] = {}
+    for run in results:
+        if run.spec and (run.throughput or run.metric_values):
+            of_kind = {metric.name for metric in (*run.measure.derived, *run.measure.reported)} | set(SPEEDS)
+            names = [metric.name for metric in run.metrics if metric.name not in of_kind]
+            declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
+    missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}
+    return [f"no run has a value of {', '.join(names)}, which {folder} declares" for folder, names in missing.items() if names]
 
 
 def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[str]:

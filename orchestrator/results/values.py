@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import DataError
 from orchestrator.inventory import fold
+from orchestrator.logs import last_attempt
 from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.logs.numbers import PLAIN, NumberForm
 from orchestrator.results.numbers.resolution import resolution_of
@@ -87,32 +88,60 @@ def values_of(
     Raises DataError: log_unmatched for a value that is no number, result_invalid for a second line where a metric expects a
     single one, and for a rank or node that has no value.
     """
-    measured = {log: [line for line in lines if _is_measured(line, log, expected)] for log, lines in by_log.items()}
-    return tuple(value for metric in metrics for value in _values(metric, measured, expected))
+    return tuple(value for metric in metrics for value in _values(metric, by_log, expected))
 
 
-def _is_measured(line: Mapping[str, str], log: Log, expected: Expected) -> bool:
+def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
+    """Return the step of a line, counted from 1; None if it has none, or lines have no steps."""
     if expected.window is None or (text := line.get("step")) is None:
-        return True
+        return None
     if (step := expected.form.whole(text)) is None:
         raise _unread("step", text, log)
-    return expected.window[0] <= step + expected.shift <= expected.window[1]
+    return step + expected.shift
+
+
+def _measured(lines: Sequence[tuple[int | None, str]], expected: Expected, slack: int) -> list[str]:
+    """Return what lines with equal keys print within the window. Of several attempts, the last one that reaches the highest
+    step counts, as it does for the steps themselves (`orchestrator.logs.parse`)."""
+    steps = [step for step, _ in lines if step is not None]
+    if expected.window is None or not steps:
+        return [text for _, text in lines]
+    if len(steps) == len(lines):
+        lines = lines[slice(*last_attempt(steps, slack))]
+    first, last = expected.window
+    return [text for step, text in lines if step is None or first <= step <= last]
+
+
+def _sources(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> dict[str, _Source]:
+    """Return the measured numbers of each rank, node or log."""
+    printed: dict[str, tuple[Log, dict[Key, list[tuple[int | None, str]]]]] = {}
+    for log, lines in by_log.items():
+        for line in lines:
+            if metric.group in line:
+                _, by_key = printed.setdefault(_source(metric, log, line), (log, {}))
+                key = tuple(_part(line.get(name, "")) for name in metric.keys)
+                by_key.setdefault(key, []).append((_step(line, log, expected), line[metric.group]))
+    sources = {}
+    for name, (log, by_key) in printed.items():
+        source = _Source(log)
+        for key, lines_of_key in by_key.items():
+            # Ranks that print into one log are at most one step apart.
+            texts = _measured(lines_of_key, expected, slack=int(metric.scope != "rank"))
+            if len(texts) > 1 and metric.over == "only":
+                hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
+                message = f"expected one line with {metric.name}{_at(metric, key)}, got another"
+                raise _invalid(message, log, hint, "log_unmatched")
+            if texts:
+                source.numbers[key] = [_number(metric, text, log, expected.form) for text in texts]
+            for number, text in zip(source.numbers.get(key, ()), texts, strict=True):
+                source.see(number, expected.form.resolution(text) * abs(metric.factor))
+        if source.numbers:
+            sources[name] = source
+    return sources
 
 
 def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> list[Value]:
-    sources: dict[str, _Source] = {}
-    for log, lines in by_log.items():
-        for line in lines:
-            if metric.group not in line:
-                continue
-            source = sources.setdefault(_source(metric, log, line), _Source(log))
-            numbers = source.numbers.setdefault(tuple(_part(line.get(name, "")) for name in metric.keys), [])
-            if numbers and metric.over == "only":
-                at = _at(metric, tuple(_part(line.get(name, "")) for name in metric.keys))
-                hint = f"say over: under log.metrics.{metric.name}, such as mean or last: what several lines become"
-                raise _invalid(f"expected one line with {metric.name}{at}, got another", log, hint, "log_unmatched")
-            numbers.append(_number(metric, line[metric.group], log, expected.form))
-            source.see(numbers[-1], expected.form.resolution(line[metric.group]) * abs(metric.factor))
+    sources = _sources(metric, by_log, expected)
     if metric.scope == "global":
         sources = _of_run(metric, sources)
     combined: dict[Key, dict[str, float]] = {}

@@ -93,6 +93,23 @@ def test_values_that_are_not_above_zero_have_their_mean_and_its_interval() -> No
     assert row[4:9] == ("1.00", "-3.30 to 5.30", "0.00", "0.00", "3.00")
 
 
+def test_a_metric_with_keys_has_its_speedup_beside_its_value() -> None:
+    time = replace(TIME, keys=("op",), speedup=True)
+    rate = replace(BUSBW, keys=("op",))
+    one = [{"time": {("read",): 8.0, ("write",): 6.0}, "busbw": {("read",): 1.0, ("write",): 1.0}}] * 3
+    two = [{"time": {("read",): 4.0, ("write",): 5.0}, "busbw": {("read",): 2.0, ("write",): 2.0}}] * 3
+    summary = summarize([*measured("1n1g", (time, rate), *one), *measured("1n2g", (time, rate), *two)])
+    table = one_table(summary).table
+    ratios = ("time speedup", "time speedup 95%", "time efficiency")
+    assert table.columns[2:] == ("time us", "time 95%", *ratios, "busbw GB/s", "busbw 95%", "n", "notes")
+    assert [(*row[:2], *row[4:7]) for row in table.rows] == [
+        ("1n1g", "read", "1.00", "–", "100.0%"), ("1n1g", "write", "1.00", "–", "100.0%"),
+        ("1n2g", "read", "2.00", "2.00 to 2.00", "100.0%"), ("1n2g", "write", "1.20", "1.20 to 1.20", "60.0%"),
+    ]  # fmt: skip
+    narrow = shown(summary, 80)
+    assert "time speedup" in narrow and "time efficiency" in narrow.split("hidden at 80 columns: ")[1]
+
+
 def test_without_a_speedup_there_is_no_column_for_it() -> None:
     columns = one_table(summarize(measured("1n2g", (FAULTS,), {"faults": 1.0}))).table.columns
     assert columns == ("case", "metric", "unit", "n", "value", "95%", "median", "min", "max", "notes")

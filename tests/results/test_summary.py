@@ -12,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError, RunError
+from orchestrator.logs.metrics import Metric
+from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, TOKENS_PER_S
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.tables import tables
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Row, Summary, summarize
+from orchestrator.results.values import Value
 from tests.support.cells import SPEC, cell, failed
+from tests.support.summaries import measured
 
 # Published runs: DALI, 8 workers; the last cell was measured ten times.
 PYTORCH = {
@@ -87,6 +91,54 @@ def drifting(larger: float = 190.0) -> list[RunResult]:
         for shape, truth in (("1n1g", 100.0), ("1n2g", larger))
         for run, place in zip(cell(shape, [truth * 0.98**place for place in orders[shape]]), orders[shape], strict=True)
     ]
+
+
+def test_metrics_of_one_name_and_different_units_have_drifts_of_their_own() -> None:
+    orders = {"probe": (0, 3, 4, 7, 8), "other": (1, 2, 5, 6, 9)}
+    numbers = {"probe": [10.0 * 1.1**place for place in orders["probe"]], "other": [100.0, 100.1, 100.2, 100.1, 100.0]}
+    metrics = {"probe": Metric("t", "s", "lower"), "other": Metric("t", "MB/s")}
+    results = [
+        replace(run, run_id=f"{name}-{place}", place=place)
+        for name, places in orders.items()
+        for run, place in zip(
+            measured("1n1g", (metrics[name],), *[{"t": number} for number in numbers[name]], spec={"framework": name}),
+            places,
+            strict=True,
+        )
+    ]
+    summary = summarize(results)
+    values = {row.framework: row.value for row in summary.rows}
+    # The middle of the runs of probe is its run at place 4; what other prints does not change with time.
+    assert values == {"probe": pytest.approx(10 * 1.1**4), "other": pytest.approx(100.08, abs=0.001)}
+    assert set(summary.drifts) == {"t (s, lower is better)", "t (MB/s, higher is better)"}
+    assert "t (s, lower is better) of all configurations changed by +114.4% during the bench" in summary.notes[0]
+
+
+def test_metrics_that_no_run_has_are_named_and_those_of_some_runs_are_not() -> None:
+    metrics = tuple(Metric(name, "s", "lower") for name in ("first", "second", "third"))
+    results = measured("1n1g", metrics, {"first": 1.0}, {"first": 1.1, "second": 2.0}, {"first": 1.2})
+    assert "no run has a value of third, which probe declares" in summarize(results).notes
+    assert not [note for note in summarize(measured("1n1g", metrics, {})).notes if "declares" in note]
+
+
+def test_what_follows_from_a_speed_has_a_note_on_drift_only_if_it_drifts_otherwise() -> None:
+    metrics = tuple(metric for metric in MEASURES[LANGUAGE_MODEL].derived if metric.name in ("mfu", "peak_memory"))
+    places = (0, 1, 2, 3, 4)
+    repeats = [{"mfu": 50 * 0.98**place, "peak_memory": 10 * 1.1**place} for place in places]
+    speeds = [Value("tokens_per_s", (), 100 * 0.98**place) for place in places]
+    results = [
+        replace(
+            run,
+            place=place,
+            measure=MEASURES[LANGUAGE_MODEL],
+            metrics=(TOKENS_PER_S, *metrics),
+            metric_values=(speed, *run.metric_values),
+        )
+        for run, place, speed in zip(measured("1n1g", metrics, *repeats), places, speeds, strict=True)
+    ]
+    slower, memory = summarize(results).notes
+    assert slower.startswith("all configurations became 7.8% slower")
+    assert memory == "peak_memory of all configurations changed by +46.4% during the bench; values are of its middle"
 
 
 @pytest.mark.parametrize("of_medians", [False, True])

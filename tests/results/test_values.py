@@ -104,6 +104,24 @@ def test_lines_of_steps_count_within_the_window_only() -> None:
         values_of([metric], {("node1", "rank-0.out"): [{"step": "x", "rate": "1"}]}, window)
 
 
+@pytest.mark.parametrize(("over", "expected"), [("sum", 60.0), ("mean", 20.0), ("min", 10.0), ("last", 30.0)])
+def test_lines_of_an_attempt_before_the_last_complete_one_do_not_count(over: str, expected: float) -> None:
+    metric = Metric("rate", "GB/s", keys=("layer",), over=over)
+    first = [{"step": str(step), "layer": layer, "rate": "1"} for step in (4, 5, 6) for layer in ("a", "b")]
+    last = [{"step": str(step), "layer": layer, "rate": str(10 * (step - 4))} for step in range(1, 8) for layer in ("a", "b")]
+    expect = Expected(nodes=1, ranks=1, window=(5, 7))
+    assert numbers(values_of([metric], {("node1", "rank-0.out"): [*first, *last]}, expect)) == {
+        ("a",): expected,
+        ("b",): expected,
+    }
+
+
+def test_ranks_that_print_a_step_into_one_log_in_any_order_are_no_attempts() -> None:
+    metric = Metric("rate", "GB/s", over="sum")
+    lines = [{"step": step, "rate": "1"} for step in ("1", "2", "1", "2", "3", "3")]
+    assert numbers(values_of([metric], {("node1", "node.out"): lines}, Expected(1, 2, (1, 3)))) == {(): 6.0}
+
+
 @pytest.mark.parametrize(
     ("text", "message"), [("7,512", "rate '7,512' is not a number"), ("nan", "expected a finite rate"), ("1e999", "finite")]
 )

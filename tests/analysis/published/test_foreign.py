@@ -22,6 +22,7 @@ from orchestrator.analysis.published.rules import Case, rule_of, rules_of
 from orchestrator.analysis.published.tables import PublishedTable
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.logs.metrics import Metric
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Framework
 from orchestrator.record.rundir import BenchDir
@@ -624,6 +625,44 @@ def test_a_folder_without_a_rule_reads_a_tree_with_its_own_patterns(tmp_path: Pa
 
     assert [(row.shape, row.n, row.median) for row in summary.rows] == [("1n1g", 2, 128.0), ("2n1g", 2, 512.0)]
     assert f"the window begins after {warmup_steps} steps and ends with the last line of a log" in " ".join(summary.notes)
+
+
+def with_rates(scope: str = "global") -> Framework:
+    """Return a framework whose logs have a rate of each step besides, of a layer."""
+    framework = open_framework("simulated").framework
+    rate = Metric(
+        "rate", "tokens/s", keys=("layer",), over="harmonic_mean", scope=scope, across="sum" if scope == "rank" else ""
+    )
+    reading = r"^rate (?P<step>[0-9]+) (?P<layer>[a-z]+) (?P<rate>[0-9.]+)$"
+    return replace(framework, log=replace(framework.log, readings=(reading,), metrics=(rate,)))
+
+
+def plant_rates(root: Path, case: str) -> None:
+    """Write two logs with rates of 7 during the warm-up, then by turns 20 and 30 of one layer, and 5 of another."""
+    for number in (1, 2):
+        path = root / case / f"resnet50_b64_fp32_{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        lines = [f"rate {step} top {7 if step <= 5 else 20 + step % 2 * 10}\nrate {step} end 5.0\n" for step in range(1, 26)]
+        path.write_text(f"noise {number}\n{log_of(range(26), 0.5)}{''.join(lines)}")
+
+
+def test_a_tree_of_a_training_has_the_metrics_of_its_folder_within_the_window(tmp_path: Path) -> None:
+    plant_rates(tmp_path, "1n1g")
+    rows_of = {(row.metric, *row.key.values()): row for row in summary_of_tree(tmp_path, with_rates()).rows}
+    # The harmonic mean of 20 and 30 is 24.
+    assert {name: (row.n, row.value) for name, row in rows_of.items()} == {
+        ("samples_per_s",): (2, pytest.approx(128.0)),
+        ("rate", "top"): (2, pytest.approx(24.0)),
+        ("rate", "end"): (2, pytest.approx(5.0)),
+    }
+
+
+def test_a_metric_of_ranks_that_one_log_cannot_hold_is_said_to_be_left_out(tmp_path: Path) -> None:
+    plant_rates(tmp_path, "2n1g")
+    (row,) = summary_of_tree(tmp_path, with_rates("rank")).rows
+    assert (row.metric, row.n, row.value) == ("samples_per_s", 2, pytest.approx(128.0))
+    text = "metrics of the folder are left out: expected rate at layer=top of 2 ranks, got it of 1"
+    assert text in row.qualifications
 
 
 def test_a_tree_that_the_patterns_do_not_match_is_said_to_be_so(tmp_path: Path) -> None:
