@@ -6,7 +6,7 @@ All of them follow from one speed, so they are as certain as it is. What counts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.plan import MEASURES, RunSpec
@@ -15,7 +15,7 @@ from orchestrator.plan.transformer import Transformer
 from orchestrator.results.numbers.peaks import Device, devices_in
 from orchestrator.results.values import Value
 
-__all__ = ["device_of", "language_values", "peak_note"]
+__all__ = ["device_of", "language_values", "peak_note", "with_devices"]
 
 METRICS = (*MEASURES[LANGUAGE_MODEL].derived, *MEASURES[LANGUAGE_MODEL].reported)
 
@@ -62,6 +62,11 @@ def device_of(observed: Mapping[str, Any]) -> Device | None:
     devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
     known = [name for name in _names(observed) if devices_in(name)]
     return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
+
+
+def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[str, Any]:
+    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not name its devices."""
+    return observed if "devices" in observed else {**observed, "devices": [{"name": name} for name in gpus]}
 
 
 def _names(observed: Mapping[str, Any]) -> list[str]:

@@ -24,8 +24,8 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
-from orchestrator.results.hardware import infiniband_gbit, loaded, quiet, slowed
-from orchestrator.results.language_model import language_values, peak_note
+from orchestrator.results.hardware import infiniband_gbit, loaded, of_gpus, quiet, slowed
+from orchestrator.results.language_model import language_values, peak_note, with_devices
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock
@@ -142,9 +142,10 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
     resolution = resolution_of_speed(samples, terms, measured, printed)
     derived: tuple[Value, ...] = ()
+    known = with_devices(observed, (name for host in planned.hosts for name in of_gpus(planned.facts.get(host), "name")))
     if planned.measure.name == LANGUAGE_MODEL:
-        derived = language_values(spec, planned.transformer, measured.samples_per_s, observed, resolution)
-        notes += peak_note(spec, observed)
+        derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
+        notes += peak_note(spec, known)
     values = (*derived, *measured_values(planned, (), by_log))
     speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
     times = [line.seconds / line.steps for line in window]
@@ -153,7 +154,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         throughput=measured,
         resolution=resolution,
         metric_values=values,
-        said=figures(grammar.metrics, values, speed, times, Setting.of(spec, planned.transformer, observed)),
+        said=figures(grammar.metrics, values, speed, times, Setting.of(spec, planned.transformer, known)),
         slowed=slowed(records, measured.seconds),
         qualifications=tuple(dict.fromkeys(notes)),
         step_times=StepTimes.of(times),

@@ -148,6 +148,21 @@ def test_people_see_one_table_of_speeds_and_one_of_what_follows(summary: Summary
     assert len(derived.rows) == 1 and derived.footnotes == ()
 
 
+@pytest.mark.parametrize(("name", "mfu"), [("NVIDIA H200", True), ("NVIDIA H20", False)])
+def test_a_program_that_does_not_name_its_devices_ran_on_those_of_its_nodes(bench: BenchDir, name: str, mfu: bool) -> None:
+    def silent(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _language_model(planned, logs)
+        for node in planned["facts"].values():
+            node["gpus"] = [{"name": name}] * GPUS
+        text, _, facts = logs[0]["rank-0.out"].rpartition("orch done ")
+        without = {key: value for key, value in json.loads(facts).items() if key != "devices"}
+        logs[0]["rank-0.out"] = f"{text}orch done {json.dumps(without)}\n"
+
+    run = read_run(build(bench, "r1", silent))
+    assert ("mfu" in {value.metric for value in run.metric_values}) is mfu
+    assert any(name.removeprefix("NVIDIA ") in note for note in run.qualifications if "MFU" in note)
+
+
 def test_a_closing_line_of_another_global_batch_is_refused(bench: BenchDir) -> None:
     def other(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         _language_model(planned, logs)
