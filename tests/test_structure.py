@@ -67,7 +67,7 @@ DOORS = {
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
-        "account bench entries expectations foreign_log grids hardware keys links/collectives measured numbers/intervals "
+        "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
 }

@@ -36,12 +36,8 @@ from orchestrator.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from orchestrator.plan import RunSpec
     from orchestrator.plan.bench import Bench
-    from orchestrator.plan.expectations import Expectation
-    from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import RunDir
 
 
@@ -147,6 +143,7 @@ def bench(
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
+    from orchestrator.results.expectations import check_planned
 
     request = request_of(
         model,
@@ -176,9 +173,9 @@ def bench(
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
-    _check_expected(request.expect, folders)
     selection = select(hosts, exclude)
     plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
+    check_planned(plan)
     _note_variables(plan, selection)
     if as_json or not dry_run:
         for text in skipped_words(plan.skipped):
@@ -224,22 +221,6 @@ def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[Run
         if runs:
             borrowed.append((spec, runs))
     return borrowed
-
-
-def _check_expected(expect: Sequence[Expectation], folders: Sequence[FrameworkFolder]) -> None:
-    """Raise ConfigError if a bound is on a metric that no framework of the bench measures."""
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import nearest
-    from orchestrator.results.measured import metrics_of
-
-    frameworks = [folder.framework for folder in folders]
-    names = dict.fromkeys(metric.name for one in frameworks for metric in metrics_of(one.measure, one.log))
-    for expected in expect:
-        if expected.metric not in names:
-            hint = f"the metrics are {', '.join(names) or 'none'}{nearest(expected.metric, names)}"
-            raise ConfigError(
-                f"expected a bound on a metric of this bench, got {expected.metric!r}", where="--expect", hint=hint
-            )
 
 
 def _note_variables(plan: Bench, selection: Selection) -> None:

@@ -19,6 +19,7 @@ __all__ = ["Expectation", "expectation_of"]
 
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(>=|<=)\s*(\S+)((?:\s+[A-Za-z_][A-Za-z0-9_.]*=\S+)*)\s*", re.ASCII)
 _MOST_CHARACTERS = 300
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class Expectation:
         return " ".join([self.metric, self.bound, number, *(f"{name}={value}" for name, value in self.at.items())])
 
     def is_met_by(self, value: float) -> bool:
-        """Whether a value is within the bound."""
+        """Whether a value is within the bound, or as close to it as the rounding of a mean of logarithms."""
+        if math.isclose(value, self.number, rel_tol=_ROUNDING):
+            return True
         return value >= self.number if self.bound == ">=" else value <= self.number
 
 

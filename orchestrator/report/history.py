@@ -15,6 +15,8 @@ from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import SPEED
+from orchestrator.results.keys import in_order
+from orchestrator.results.values import Key
 
 __all__ = ["document", "render"]
 
@@ -31,9 +33,10 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
     Cells of equal specs are in one table: that of the newest one, because a series names only what differs within its bench.
     Cells with other units have a table of their own.
     """
-    newest = {cell.spec: _title(cell) for cell in cells}
-    for title in sorted(set(newest.values()), key=_in_order):
-        rows = sorted((cell for cell in cells if newest[cell.spec] == title), key=lambda cell: (len(cell.shape), cell.shape))
+    newest = {cell.spec: cell for cell in cells}
+    titles = {spec: _title(cell) for spec, cell in newest.items()}
+    for title in _ordered(tuple(newest.values())):
+        rows = sorted((cell for cell in cells if titles[cell.spec] == title), key=lambda cell: (len(cell.shape), cell.shape))
         console.print(Text(one_line(title), style="bold"))
         console.print(
             fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
@@ -47,9 +50,21 @@ def _title(cell: PastCell) -> str:
     return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
 
 
-def _in_order(series: str) -> list[tuple[bool, int, str]]:
-    """Return a key that sorts series with the numbers in them by size."""
-    words = re.split("([0-9]+)", series)
+def _ordered(cells: Sequence[PastCell]) -> list[str]:
+    """Return the titles of cells, each once: programs and metrics by name, with the numbers in it by size, then keys of a
+    metric as in the table of a bench."""
+    titles: dict[tuple[str, tuple[str, ...]], dict[Key, set[str]]] = {}
+    for cell in cells:
+        key = json.loads(cell.spec).get("key", {})
+        program = cell.series.removesuffix("".join(f" {name}={part}" for name, part in key.items()))
+        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(_title(cell))
+    groups = [titles[group] for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))]
+    return list(dict.fromkeys(title for group in groups for key in in_order(list(group)) for title in sorted(group[key])))
+
+
+def _by_numbers(text: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts texts with the numbers in them by size."""
+    words = re.split("([0-9]+)", text)
     return [(word.isdecimal(), int(word) if word.isdecimal() else 0, word) for word in words]
 
 

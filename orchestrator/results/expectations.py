@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.errors import OrchError, Regression, Undecided
+from orchestrator.errors import ConfigError, OrchError, Regression, Undecided
+from orchestrator.inventory import nearest
+from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.spec import RunSpec, Skipped, as_written
 from orchestrator.results.entries import Row
+from orchestrator.results.measured import metrics_of
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.run import RunResult
 
-__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "errors_of", "judged", "notes_on"]
+__all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_planned", "errors_of", "judged", "notes_on"]
 
-_FIELDS = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size", "batch_size", "loader")
 _SHOWN = 100
 _IN_OTHER_UNIT = ", before the log was read again"
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
@@ -48,6 +50,65 @@ class Judgement:
             return Regression(message, kind="expectation_not_met", where=where)
         hint = "" if self.got.endswith(_IN_OTHER_UNIT) else "run more repeats"
         return Undecided(message, kind="expectation_not_certain", where=where, hint=hint)
+
+
+def check_planned(plan: Bench) -> None:
+    """Raise ConfigError if a bound of a bench can apply to no run of it: no framework has the metric, no configuration has the
+    field, option or variable and the metric no such key, or no configuration has the value. Values of keys are known only
+    after a run, and a bench that skips configurations may have skipped those with the value: these are judged at the end."""
+    frameworks = {name: folder.framework for name, folder in plan.folders.items()}
+    metrics = {
+        name: {metric.name: metric.key_columns for metric in metrics_of(framework.measure, framework.log)}
+        for name, framework in frameworks.items()
+    }
+    names = dict.fromkeys(metric for of_framework in metrics.values() for metric in of_framework)
+    for expected in plan.expect:
+        if expected.metric not in names:
+            hint = f"the metrics are {', '.join(names) or 'none'}{nearest(expected.metric, names)}"
+            message = f"expected a bound on a metric of this bench, got {expected.metric!r}"
+            raise ConfigError(message, where="--expect", hint=hint)
+        candidates = [
+            (_spec_values(spec), metrics[spec.framework][expected.metric])
+            for spec in plan.cells
+            if expected.metric in metrics[spec.framework]
+        ]
+        for name, value in expected.at.items():
+            if candidates:
+                _check_value(expected, name, value, candidates, plan.skipped)
+
+
+def _check_value(
+    expected: Expectation,
+    name: str,
+    value: str,
+    candidates: Sequence[tuple[Mapping[str, str], Sequence[str]]],
+    skipped: Sequence[Skipped],
+) -> None:
+    """Raise ConfigError if no configuration that has the metric can have this value. Each of ``candidates`` has the values of a
+    planned configuration and the names of the metric's keys."""
+    keys = dict.fromkeys(key for _, keys in candidates for key in keys)
+    known = dict.fromkeys((*keys, *(known for values, _ in candidates for known in values)))
+    not_planned = {choice.rpartition(".")[2] for left_out in skipped for choice in left_out.choices}
+    bound = repr(str(expected))
+    if name not in known and name not in not_planned:
+        hint = f"the keys of {expected.metric} are {', '.join(keys) or 'none'}{nearest(name, known)}"
+        message = f"expected a field, an option, a variable or a key of {expected.metric} in {bound}, got {name!r}"
+        raise ConfigError(message, where="--expect", hint=hint)
+    present = dict.fromkeys(values[name] for values, _ in candidates if name in values)
+    if value not in present and name not in keys and not skipped:
+        message = f"expected a value of {name} that this bench has in {bound}, got {value!r}"
+        raise ConfigError(message, where="--expect", hint=f"{name} has {', '.join(present)}")
+
+
+def _spec_values(spec: RunSpec | None) -> dict[str, str]:
+    """Return the fields, options and variables of a configuration by name, as they are written."""
+    if spec is None:
+        return {}
+    content = spec.as_dict()
+    settings = {**content.pop("options", {}), **content.pop("env", {})}
+    fields = {name: value for name, value in content.items() if not isinstance(value, Mapping)}
+    values = {**fields, "shape": spec.shape, "world_size": spec.world_size, **settings}
+    return {name: as_written(value) for name, value in values.items() if value is not None}
 
 
 def judged(expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]) -> tuple[Judgement, ...]:
@@ -102,12 +163,8 @@ class _Candidate:
     """A row that a bound may apply to, with the values by which it is named and the metrics that its runs should have."""
 
     def __init__(self, row: Row, run: RunResult) -> None:
-        spec = run.spec.as_dict() if run.spec else {}
-        settings = {**spec.pop("options", {}), **spec.pop("env", {})}
-        fields = {name: value for name, value in spec.items() if not isinstance(value, Mapping)}
-        values = {**fields, **{name: getattr(row, name) for name in _FIELDS}, **settings, **row.key}
         self.row = row
-        self.values = {name: as_written(value) for name, value in values.items() if value is not None}
+        self.values = {**_spec_values(run.spec), **{name: as_written(part) for name, part in row.key.items()}}
         self.metrics = tuple(metric.name for metric in run.metrics)
         self.planned_unit = run.planned_units.get(row.metric, row.unit)
 

@@ -163,7 +163,7 @@ def test_speeds_of_different_scales_have_axes_of_their_own(project: Path) -> Non
 
 def test_metrics_of_other_units_have_axes_of_their_own_and_a_table_with_their_unit(project: Path) -> None:
     speed = read(project)[0]
-    power = replace(speed, spec="p", series=f"{speed.series} power", metric="power", unit="W", primary=False, value=600.0)
+    power = replace(speed, spec="{}", series=f"{speed.series} power", metric="power", unit="W", primary=False, value=600.0)
     drawn = Xml.fromstring(svg([speed, replace(power, interval=None)]))
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"samples/s, with 95 % interval", "W, with 95 % interval"} <= set(texts)
@@ -258,3 +258,24 @@ def test_numbers_of_one_metric_in_another_unit_are_in_a_table_of_their_own(tmp_p
     (first,) = [each for each in comparison.distinctions if each.name == "metric.time_s"]
     assert first.before == "s, lower is better, group time_s"
     assert first.after == "ms, lower is better, group time_s, factor 1000"
+
+
+def test_keys_of_a_metric_are_in_the_order_of_their_values_as_in_the_table_of_a_bench(project: Path) -> None:
+    cell, _ = read(project)
+    cells = [
+        replace(
+            cell,
+            series=f"sizes {mode} rate size={size}",
+            metric="rate",
+            unit="GB/s",
+            spec=json.dumps({**json.loads(cell.spec), "mode": mode, "key": {"size": size}}),
+        )
+        for mode in ("n=10", "n=9")
+        for size in ("1 MiB", "64K", "900", "1")
+    ]
+    console = Console(file=io.StringIO(), width=150)
+    report.render(cells, console)
+    assert isinstance(console.file, io.StringIO)
+    titles = [line for line in console.file.getvalue().splitlines() if line.startswith("sizes")]
+    sizes = ("1", "900", "64K", "1 MiB")
+    assert titles == [f"sizes {mode} rate size={size}, GB/s" for mode in ("n=9", "n=10") for size in sizes]

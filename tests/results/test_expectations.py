@@ -45,6 +45,12 @@ def test_a_bound_holds_for_the_value_and_its_interval(tmp_path: Path, text: str,
     assert [judgement.verdict for judgement in judgements(tmp_path, TIMES, text)] == verdicts
 
 
+@pytest.mark.parametrize("bound", ["time_s >= 200", "time_s <= 200"])
+def test_a_bound_that_all_repeats_print_is_met_although_their_mean_of_logarithms_is_rounded(tmp_path: Path, bound: str) -> None:
+    (judgement,) = judgements(tmp_path, [["200"], ["200"], ["200"]], bound)
+    assert (judgement.verdict, judgement.got) == (MET, "200.00 s (200.00 to 200.00)")
+
+
 @pytest.mark.parametrize(
     ("text", "got"),
     [

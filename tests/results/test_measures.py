@@ -231,6 +231,31 @@ def test_a_bound_on_a_metric_that_nothing_measures_is_refused_before_a_run(templ
     )
 
 
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        ("time_s <= 3 colour=3", "got 'colour'. the keys of time_s are to"),
+        ("time_s <= 3 node=1", "got 'node'. the keys of time_s are to; did you mean 'nodes'?"),
+        ("time_s <= 3 nodes=2", "expected a value of nodes that this bench has in 'time_s <= 3 nodes=2', got '2'. nodes has 1"),
+        ("time_s <= 3 to=7 shape=1n1g world_size=1 device=cpu", ""),  # which keys come is known after a run only
+    ],
+)
+def test_a_bound_that_can_apply_to_no_run_is_refused_before_the_first(
+    templates: Path, tmp_path: Path, bound: str, message: str
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n")
+    words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", str(templates), "--shape", "1n1g", "--dry-run", "--json")
+    done = orch(tmp_path, *words, "--expect", bound)
+    assert done.returncode == (2 if message else 0), done.stderr
+    assert message in done.stderr
+
+
+def test_a_bound_on_what_is_skipped_as_impossible_is_judged_at_the_end(templates: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n")
+    words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", str(templates), "--nodes", "1,2", "--dry-run", "--json")
+    assert orch(tmp_path, *words, "--expect", "time_s <= 3 nodes=2").returncode == 0
+
+
 def test_logs_of_another_tool_are_read_by_the_metrics_of_a_folder(templates: Path, tmp_path: Path) -> None:
     logs = tmp_path / "logs" / "1n1g"
     logs.mkdir(parents=True)
