@@ -70,6 +70,8 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
         if len(host.python) > 1 and host.python[0].startswith(("/", "~")):
             hint += "; a path with a space needs quotes of its own"
+        if str(versions["error"]).startswith("setup:"):
+            hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
         return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
     found = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
     return ok(host.name, framework.name, found if facts.get("imported", True) else f"{found}, not started")

@@ -102,6 +102,9 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     if launcher == "program":
         if not words:
             raise ConfigError("expected a program, got none", where=_WHERE)
+        if name in ("bash", "sh") and rest and is_file(rest[0]):
+            hint = f"write {_here(rest[0])}, with a first line such as #!/bin/{name}: it is then sent to the nodes"
+            raise ConfigError(f"expected the script itself, got {name} {rest[0]}", where=_WHERE, hint=hint)
         here = is_file(words[0])
         if not here and "/" in words[0] and not words[0].startswith(("/", "~")):
             raise _no_file(words[0])
@@ -149,6 +152,11 @@ def _verify_kept(command: TrainingCommand) -> TrainingCommand:
             hint = f"write the value, {_SCRIPT}" if _MARKS["$"] in word else _SCRIPT.removeprefix("or ")
             raise ConfigError(f"expected a word that needs no shell, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
     return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
+
+
+def _here(name: str) -> str:
+    """Return how a shell starts a file here."""
+    return name if "/" in name else f"./{name}"
 
 
 def _no_file(name: str) -> ConfigError:

@@ -18,6 +18,7 @@ from orchestrator.checks.load import load_checks
 from orchestrator.errors import RunError
 from orchestrator.inventory import versions
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.folders import open_framework
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"interface": "ib0", "data_dir": "/data"})
@@ -500,3 +501,20 @@ def test_a_variable_whose_name_is_almost_one_that_orch_reads_is_named() -> None:
     assert warned.found == "inteface, pyhton, slot, which orch does not read"
     assert "did you mean interface instead of inteface?" in warned.hint
     assert "vars" not in judged(healthy(), replace(HOST, vars={"models_dir": "/m", "interface": "eth0", "data_dir": "/d"}))
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (
+            "setup: line 1 exited with 127: module: command not found",
+            "correct setup: of the folder, or vars.setup of this host",
+        ),
+        ("python3: No module named 'torch'", "install it for /opt/python3, or set vars.python of this host"),
+    ],
+)
+def test_a_probe_that_fails_is_blamed_on_what_failed(error: str, hint: str) -> None:
+    framework = open_framework("pytorch").framework
+    host = replace(HOST, vars={**HOST.vars, "python": "/opt/python3"})
+    by_name = {check.name: check for check in judge(host, healthy(framework={"error": error}), framework, None)}
+    assert by_name["pytorch"].hint.startswith(hint)

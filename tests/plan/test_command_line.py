@@ -74,6 +74,14 @@ def test_what_orch_sets_is_left_out_and_the_rest_is_kept(typed: str, taken: dict
         ),
         ('A="b ${C}" python train.py', "expected a word that needs no shell, got 'b ${C}'"),
         ("python train.py --files *.txt", "expected a word that needs no shell, got '*.txt'. put it into a script"),
+        (
+            "bash bin/bench --size 4",
+            "expected the script itself, got bash bin/bench. write bin/bench, with a first line such as #!",
+        ),
+        (
+            "FOO=1 sh train.py",
+            "expected the script itself, got sh train.py. write ./train.py, with a first line such as #!/bin/sh",
+        ),
         ("mpirun -np 8 python train.py", "expected a command without a launcher of its own, got mpirun. give the command"),
     ],
 )
