@@ -43,9 +43,10 @@ def test_bytes_are_counted_as_stream_does(tmp_path: Path, dtype: str) -> None:
 
 def test_larger_arrays_take_longer(tmp_path: Path) -> None:
     needs("torch")
-    out = ranks(PROGRAM, [*BRIEF, "--sizes", "65536,4194304"], tmp_path, 1)
+    # 256 times the bytes, and the fastest of several calls: far from what other processes do to either.
+    out = ranks(PROGRAM, [*BRIEF, "--sizes", "65536,16777216"], tmp_path, 1)
     fastest = {(kernel, int(size)): float(time_s) for kernel, size, _, time_s, _, _ in LINE.findall(out[0])}
-    assert all(fastest[kernel, 4194304] > 10 * fastest[kernel, 65536] for kernel in ARRAYS)
+    assert all(fastest[kernel, 16777216] > 4 * fastest[kernel, 65536] for kernel in ARRAYS)
 
 
 def test_arrays_that_a_cache_holds_are_remarked(tmp_path: Path) -> None:
