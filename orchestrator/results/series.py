@@ -93,7 +93,8 @@ def _group(rows: list[Row]) -> Group:
     samples: dict[str, Any] = {name: common.pop(name) for name in ("batch_size", "loader") if name in common}
     settings = {name: value for name, value in common.items() if value is not None}
     title = _described((first.framework, first.model, first.dtype), samples, first.device, settings, first.simulated)
-    ordered = sorted(rows, key=lambda row: [_rank(_value(row, name)) for name in columns])
+    # With strong scaling, one of the columns follows from the shape: rows come by program and then by size.
+    ordered = rows if first.scaling == "strong" else sorted(rows, key=lambda row: [_rank(_value(row, n)) for n in columns])
     return Group(title, tuple(columns), tuple(ordered))
 
 

@@ -220,6 +220,8 @@ def test_efficiency_is_per_rank_over_the_requested_shape(bench: BenchDir, follow
     assert (one.speedup, one.efficiency) == (1.0, 1.0)
     assert (two.speedup, two.efficiency) == (pytest.approx(1 / 0.6), pytest.approx(1 / 1.2))
     assert one.series == two.series
+    shown = tables(summarize([read_run(run) for run in bench.runs()]))[0]
+    assert [line[0] for line in shown.rows] == ["1n2g", "2n2g"]
 
 
 def test_weak_and_strong_scaling_are_never_in_one_table(bench: BenchDir) -> None:
