@@ -19,7 +19,8 @@ from orchestrator.results.numbers.physics import Finding
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["check_document", "overview", "reference_tables", "result_document", "table", "totals"]
+__all__ = ["check_document", "overview", "reference_tables", "remarks", "reproduced",
+           "result_document", "table", "totals"]  # fmt: skip
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
@@ -29,7 +30,7 @@ _DROPPED = (("runs", "cases"), ("average",), ("speed",))
 _REFERENCE = ("case", "ours", "published", "ours/published", "speedup", "published speedup")
 
 Doubts = Mapping[str, tuple[Finding, ...]]
-"""The findings of one table by case."""
+"""The findings of one table by case, or by row of a language model."""
 
 
 def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
@@ -43,10 +44,15 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
     runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor, published_table.baseline)
     console.print(Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"), soft_wrap=True)
     console.print(_cells(check, console))
-    for case, findings in doubts.items():
+    remarks(check, doubts, console)
+
+
+def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console) -> None:
+    """Print what is below a published table: findings, its notes, and numbers that do not follow."""
+    for place, findings in doubts.items():
         for finding in findings:
-            console.print(Text(f"  ! {case}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
-    for text in published_table.notes:
+            console.print(Text(f"  ! {one_line(place)}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
+    for text in check.table.notes:
         console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
     for text in check.odd:
         console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
@@ -63,7 +69,7 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
         if checks:
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
-            counts = [_reproduced(check, what) for what in _NUMBERS]
+            counts = [reproduced(check, what) for what in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
             known = str(len(check.odd) or NOTHING)
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
@@ -173,7 +179,8 @@ def _with_recomputed(check: TableCheck, cell: PublishedCell, what: str) -> str:
     return f"{_number(printed)} {'=' if number.agrees else '≠'} {_number(number.recomputed)}"
 
 
-def _reproduced(check: TableCheck, what: str) -> str:
+def reproduced(check: TableCheck | LanguageCheck, what: str) -> str:
+    """Return how many printed numbers of a kind follow from others, of how many."""
     agreements = [number.agrees for number in check.checks if number.what == what]
     return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
 

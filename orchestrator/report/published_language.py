@@ -11,13 +11,12 @@ from rich.text import Text
 
 from orchestrator.analysis.published.language import FIGURES, FigureCheck, LanguageCheck, LanguageRecord
 from orchestrator.analysis.published.nearest import NearestRecord
+from orchestrator.report.published import NOTHING, Doubts, remarks, reproduced
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
-from orchestrator.results.numbers.physics import Finding
 
 __all__ = ["language_document", "language_overview", "language_table", "nearest_table", "nearest_text"]
 
-NOTHING = "–"
 _TITLES = {
     "parameters": "N",
     "global_batch": "batch",
@@ -34,9 +33,6 @@ _DROPPED = (("N",), ("samples/s",), ("tokens/step",), ("tokens/s",), ("batch",))
 """Columns that a narrow table drops, in this order."""
 
 _NEAREST = ("case", "ours", "published", "MFU %", "published MFU %", "ours/published")
-
-Doubts = Mapping[str, tuple[Finding, ...]]
-"""The findings of one table by row."""
 
 
 def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> None:
@@ -56,16 +52,7 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
         for record in table.records
     ]
     console.print(fitting(titles, rows, _DROPPED, console, "orch published NAME --json", keys=1))
-    for row, findings in doubts.items():
-        for finding in findings:
-            console.print(Text(f"  ! {one_line(row)}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
-    for text in table.notes:
-        console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
-    for text in check.odd:
-        console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
-    for text in (*check.undeclared, *(f"known, but not found: {text}" for text in check.unseen)):
-        console.print(Text(f"  ≠ {one_line(text)}", style="bold red"), soft_wrap=True)
-    console.print()
+    remarks(check, doubts, console)
 
 
 def language_overview(files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping[str, Doubts]]], console: Console) -> None:
@@ -78,7 +65,7 @@ def language_overview(files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
-            counts = [_reproduced(check, what) for what in kinds]
+            counts = [reproduced(check, what) for what in kinds]
             known = str(len(check.odd) or NOTHING)
             rows.append((f" {check.table.name}", str(len(check.table.records)), *counts, known, doubted))
     if rows:
@@ -150,8 +137,3 @@ def _figure(record: LanguageRecord, what: str, check: FigureCheck | None) -> str
     if check is None or (check.agrees and what not in ("tflops_per_device", "mfu", "hfu")):
         return f"{printed}"  # whole numbers, whose repetition is not worth the width
     return f"{printed} {'=' if check.agrees else '≠'} {(check.low + check.high) / 2:.3f}"
-
-
-def _reproduced(check: LanguageCheck, what: str) -> str:
-    agreements = [number.agrees for number in check.checks if number.what == what]
-    return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.logs.metrics import Metric, primary_of
@@ -119,10 +119,9 @@ class Cell:
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     values = {name: value for name, value in spec.as_dict().items() if name not in without}
     if spec.follows and SHAPE[0] in without:  # with strong scaling, another shape has another value, and the same global batch
-        option = spec.follows.removeprefix("options.")
-        values["options"] = {name: value for name, value in spec.options.items() if name != option}
-        values["step"] = {**values.get("step", {}), "micro_batches": spec.global_batch}
-        values.pop("batch_size" if spec.follows == "batch_size" else "", None)
+        of_options = {f"options.{name}": value for name, value in spec.options.items()}
+        values = {**values, **of_options, "options": None, "step": asdict(spec.step) | {"micro_batches": spec.global_batch}}
+        values.pop(spec.follows)
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 
