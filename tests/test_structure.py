@@ -70,6 +70,7 @@ DOORS = {
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
+    "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")

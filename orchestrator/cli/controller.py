@@ -32,7 +32,7 @@ from orchestrator.record.benchfile import bench_record
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
-from orchestrator.transport.ssh import Trust
+from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.record import RunDir

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
 # Timers on a node overflow above this, and accept no infinity.
 _MOST_S = 1e9
@@ -132,7 +132,7 @@ class Selection:
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
-        from orchestrator.transport.ssh import Trust
+        from orchestrator.transport import Trust
 
         return Trust(store=self.project.known_hosts, accept_new=accept_new)
 

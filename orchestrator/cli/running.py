@@ -137,7 +137,7 @@ def logs(
     from orchestrator.record.evidence import log_bytes
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
     def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
         if raw:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.strictjson import strict_json
-from orchestrator.transport.ssh import Channel
+from orchestrator.transport import Channel
 
 __all__ = ["Call", "SupervisorLine", "Reader", "owner_words", "refusal"]
 

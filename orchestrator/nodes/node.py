@@ -22,7 +22,7 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
-from orchestrator.transport.ssh import Transport
+from orchestrator.transport import Transport
 
 __all__ = ["Node", "Upload", "Wanted"]
 

@@ -68,8 +68,8 @@ class PlannedWith:
         """Return the record of these hosts and frameworks as they are now."""
 
         def public(host: Host) -> dict[str, Any]:
-            # Expectations of a host are checked before a run; no file of a plan depends on them.
-            return {name: value for name, value in asdict(host).items() if name != "expect"}
+            # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
+            return {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.ssh import Transport, Trust, connect
+from orchestrator.transport import Trust
+from orchestrator.transport.ssh import Transport, connect
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]

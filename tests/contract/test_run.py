@@ -21,9 +21,8 @@ from orchestrator.controller.stage import Stage
 from orchestrator.controller.watch import Watch
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.plan.limits import Limits
+from orchestrator.transport import Taker, streams
 from orchestrator.transport.ssh import Transport
-from orchestrator.transport.ssh import channel as channel_module
-from orchestrator.transport.ssh.streams import Taker
 from orchestrator.transport.ssh.wire import Wire
 from tests.contract.rig import Rig
 from tests.support import judge
@@ -351,7 +350,7 @@ def test_a_run_over_a_line_that_breaks_is_node_lost(rig: Rig) -> None:
 
 
 def test_sending_to_a_frozen_node_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "STALL_S", 1.0)
+    monkeypatch.setattr(streams, "STALL_S", 1.0)
     server = rig.serve()
     channel = rig.connect(server).popen(["cat"], timeout_s=10)
     frozen = server.connections()

@@ -24,7 +24,7 @@ from orchestrator.inventory import NO_SECRETS, Redaction
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.node import Sink, Upload, Wanted
 from orchestrator.plan.framework import run_path
-from orchestrator.transport.ssh import Result
+from orchestrator.transport import Result
 from tests.support.fake_supervisor import FakeLine, FakeSupervisor, Program, digest, idle
 
 __all__ = ["FakeCluster", "FakeNode"]
