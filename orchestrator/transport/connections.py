@@ -51,4 +51,8 @@ def _connector(transport: str, trust: Trust) -> Connector:
         from orchestrator.transport.ssh import SshConnector
 
         return SshConnector(trust)
+    if transport == "openssh":
+        from orchestrator.transport.openssh import OpensshConnector
+
+        return OpensshConnector(trust)
     raise AssertionError(f"the inventory accepts a transport that is not made here: {transport}")
