@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Trust
@@ -28,6 +28,9 @@ threading.Thread(target=up, daemon=True).start()
 while data := line.recv(65536):
     os.write(1, data)
 """
+
+
+Server = TypeVar("Server", bound=Sshd)
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class Rig:
         script.write_text(_PUMP)
         return f"ProxyCommand {sys.executable} {script} %h %p"
 
-    def serve(self, *options: str, known: bool = True, **settings: Any) -> Sshd:
+    def serve(self, *options: str, known: bool = True, kind: type[Server] = Sshd, **settings: Any) -> Server:  # type: ignore[assignment]
         """Start a server that lets the client key in; ``known`` puts its key into the known-hosts file."""
         number = next(self._numbers)
         settings = {"host_keys": [self.keys.server], "authorized": [self.keys.client], **settings}
-        server = Sshd(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
+        server = kind(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
         self._open.enter_context(server)
         if known:
             with self.known_hosts.open("a") as stream:

@@ -36,7 +36,7 @@ class Login:
         self.user = user
         self.may_ask = may_ask
         self.unanswered = ""
-        """A question that had no answer."""
+        """The first question that had no answer: the log-in is then given up."""
         self.has_asked = False
         self.has_waited = False
         self.over = False
@@ -159,7 +159,7 @@ class Answers:
     def _ask(self, login: Login, prompt: str, key: tuple[str, ...]) -> str | None:
         question = " ".join(prompt.split())
         if not login.may_ask:
-            login.unanswered = question
+            login.unanswered = login.unanswered or question
             return None
         try:
             answer = terminal.ask(f"orch: {login.where}: {_printable(question)} ")
@@ -167,7 +167,7 @@ class Answers:
             answer = None
         login.has_asked = answer is not None
         if answer is None:
-            login.unanswered = question
+            login.unanswered = login.unanswered or question
         elif key:
             login.given[key] = answer
         return answer

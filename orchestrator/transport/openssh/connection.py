@@ -92,16 +92,16 @@ class OpensshConnector:
                 via = self._master(host, endpoint.via, trust) if endpoint.via else None
                 if via:
                     via.is_gateway = True
-                through = forward_command(via.socket, via.name) if via else ""
-                master = self._log_in(host, endpoint, trust, through, is_first=known is None)
+                master = self._log_in(host, endpoint, trust, via, is_first=known is None)
             if known:
                 known.close()
             self._masters[server] = master
             return master
 
-    def _log_in(self, host: Host, endpoint: Endpoint, trust: Trust, through: str, *, is_first: bool) -> Master:
+    def _log_in(self, host: Host, endpoint: Endpoint, trust: Trust, via: Master | None, *, is_first: bool) -> Master:
         """Log in, and again while the server drops connections because it has too many, or dropped one that waited its turn."""
         folder, answers = self._shared()
+        through = forward_command(via.socket, via.name) if via else ""
         where = f"{host.name} ({endpoint.label})" if endpoint.label else host.name
         trust.store.parent.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + endpoint.connect_timeout_s
@@ -110,7 +110,7 @@ class OpensshConnector:
             command = login_command(host, endpoint, trust, socket, through=through)
             try:
                 with answers.login(where, endpoint.user, may_ask=is_first) as login:
-                    master = OwnMaster(endpoint, socket, command, login, answers.environment(login))
+                    master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via)
                     try:
                         master.wait()
                     except BaseException:

@@ -14,8 +14,9 @@ MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenal
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
-    "a terminal to type on is needed: run orch in one, or log in first with ssh -M -o ControlPersist=8h and a ControlPath"
+    "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
 )
+_NOT_FORWARDED = "Stdio forwarding request failed"
 _OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
 
 
@@ -33,21 +34,23 @@ def fingerprint(log: str) -> str:
     return offered[-1][1] if offered else ""
 
 
-def failure(endpoint: Endpoint, log: str, unanswered: str = "") -> TransportError:
-    """Return the error that a log says, with what to do. ``unanswered`` is a question of the server that had no answer."""
-    words = "\n".join(own_words(log))
+def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: str = "") -> TransportError:
+    """Return the error that a log says, with what to do.
+
+    ``unanswered`` is a question of the server that had no answer. ``gateway_log`` is the log of the jump host's master.
+    """
+    if unanswered:
+        text = f"the host asks for {unanswered.rstrip(': ')!r}, and there is no answer"
+        return endpoint.error("auth_failed", text, _NO_TERMINAL)
+    lines = own_words(log)
+    words = "\n".join(lines)
+    if _NOT_FORWARDED in words:
+        return endpoint.error("host_unreachable", *_not_forwarded(endpoint, gateway_log))
     for pattern, make in _FAILURES:
-        if match := re.search(pattern, words if "debug1" not in pattern else log, re.MULTILINE | re.IGNORECASE):
+        if match := re.search(pattern, words, re.MULTILINE | re.IGNORECASE):
             kind, message, hint = make(match, log)
-            break
-    else:
-        last = (own_words(log) or ["ssh ended without a message"])[-1]
-        kind, message, hint = "host_unreachable", last, ""
-    if unanswered and kind == "auth_failed":
-        message, hint = f"the host asks for {unanswered.rstrip(': ')!r}, which has no answer", _NO_TERMINAL
-    if kind == "auth_failed" and not unanswered:
-        message = message.replace("{user}", endpoint.user)
-    return endpoint.error(kind, message, hint)
+            return endpoint.error(kind, message.replace("{user}", endpoint.user), hint)
+    return endpoint.error("host_unreachable", lines[-1] if lines else "ssh ended without a message")
 
 
 _Words = tuple[str, str, str]
@@ -94,10 +97,6 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     (
         r"no matching ([a-z ]+) found\. Their offer: (.*)",
         _said("algorithm_refused", r"no \1 in common: the host offers \2", "update or reconfigure the host's sshd"),
-    ),
-    (
-        r"channel \d+: open failed: administratively prohibited|stdio forwarding failed",
-        lambda match, log: _not_forwarded(log),
     ),
     (r"Permission denied \(([^)]*)\)", _refused),
     (
@@ -152,13 +151,13 @@ def _closed(match: re.Match[str], log: str) -> str:
     return f"the host closed the connection before the log-in ({match[1] or match[0]})"
 
 
-def _not_forwarded(log: str) -> _Words:
-    why = re.search(r"open failed: (.*)", log)
-    reason = why[1].strip() if why else "stdio forwarding failed"
-    if "prohibited" in reason:
-        return (
-            "host_unreachable",
-            f"the jump host refuses to forward connections ({reason})",
-            "see AllowTcpForwarding in its sshd_config",
-        )
-    return "host_unreachable", f"the jump host cannot reach it ({reason})", ""
+def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
+    """Return why a jump host did not forward a connection, as its master says, and what to do."""
+    via = endpoint.via.label if endpoint.via else "the jump host"
+    target = re.escape(f"for {endpoint.address} port {endpoint.port},")
+    said = re.findall(rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}", log)
+    if not said:
+        return f"{via} did not forward a connection to port {endpoint.port}", ""
+    if "prohibited" in said[-1][1]:
+        return f"{via} refuses to forward connections to port {endpoint.port}", "see AllowTcpForwarding in its sshd_config"
+    return f"{via} cannot reach it on port {endpoint.port} ({said[-1][1].strip()})", ""

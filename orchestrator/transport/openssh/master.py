@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ AUTH_TIMEOUT_S = 30.0
 """Limit for the key exchange and the authentication, without the time in which somebody types."""
 
 _READY = b"\ndebug1: Entering interactive session."
-_LOG_BYTES = 256 * 1024
+_LOG_BYTES = 64 * 1024
 _HELLO_BYTES = 4
 _CHECK_S = 2.0
 _LEAVE_S = 2.0
@@ -59,13 +59,21 @@ class OwnMaster(Master):
     """A master that this process starts and ends. Its standard error is read as long as it runs."""
 
     def __init__(
-        self, endpoint: Endpoint, socket: Path, command: Sequence[str], login: Login, environment: dict[str, str]
+        self,
+        endpoint: Endpoint,
+        socket: Path,
+        command: Sequence[str],
+        login: Login,
+        environment: Mapping[str, str],
+        gateway: Master | None,
     ) -> None:
         super().__init__(socket, endpoint.name)
         self._endpoint = endpoint
+        self._gateway = gateway
         self._login = login
         self._ready = threading.Event()
         self._log = bytearray()
+        self._later = bytearray()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -85,8 +93,8 @@ class OwnMaster(Master):
 
     @property
     def log(self) -> str:
-        """What ssh has printed, from its start on, at most 256 KiB."""
-        return self._log.decode("utf-8", "backslashreplace")
+        """What ssh has printed during the log-in, and last, each at most 64 KiB."""
+        return (self._log + self._later).decode("utf-8", "backslashreplace")
 
     @property
     def host_key(self) -> str:
@@ -97,7 +105,10 @@ class OwnMaster(Master):
         """Wait for the end of the log-in. Raises TransportError; the program has then ended."""
         started = time.monotonic()
         limit_s = self._endpoint.connect_timeout_s + AUTH_TIMEOUT_S
-        while not self._ready.wait(0.5):
+        while not self._ready.wait(0.1):
+            if self._login.unanswered:
+                self.close()
+                raise self.failure()
             if time.monotonic() - started - self._login.asked_s > limit_s:
                 self.close()
                 stage = "log in" if "debug1: Authenticating to" in self.log else "connect"
@@ -109,7 +120,8 @@ class OwnMaster(Master):
 
     def failure(self) -> TransportError:
         """Return the error that its words mean."""
-        return failure(self._endpoint, self.log, self._login.unanswered)
+        gateway_log = self._gateway.log if isinstance(self._gateway, OwnMaster) else ""
+        return failure(self._endpoint, self.log, unanswered=self._login.unanswered, gateway_log=gateway_log)
 
     def close(self) -> None:
         """End it, and with it every command that it carries."""
@@ -129,8 +141,12 @@ class OwnMaster(Master):
         assert self._process.stderr
         with self._process.stderr as stderr:
             while data := stderr.read(65536):
-                if len(self._log) < _LOG_BYTES:
-                    self._log += data
+                if self._ready.is_set():
+                    self._later += data
+                    del self._later[:-_LOG_BYTES]
+                    continue
+                self._log += data
+                del self._log[:-_LOG_BYTES]
                 if _READY in self._log:
                     self._ready.set()
             self._process.wait()
