@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -136,6 +137,7 @@ def bench(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the files of every node; contact no host.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, print_json, select
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def make(
     ] = "",
     limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Most seconds for a node.")] = 600.0,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
     """Write JPEG files in one folder per class, and the same images as TFRecords, with the same bytes on every node.
