@@ -26,7 +26,7 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
-GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "strictjson", "yamlfile"}
+GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "slurm", "strictjson", "yamlfile"}
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",
@@ -54,7 +54,7 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "json_schema secrets values versions",
+    "inventory": "allocation json_schema secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (

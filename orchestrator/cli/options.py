@@ -33,7 +33,7 @@ def bounded(param: typer.CallbackParam, value: float | None) -> float | None:
 
 
 Hosts = Annotated[
-    str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, or hosts such as gpu[01-04],@group.")
+    str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, hosts such as gpu[01-04],@group, or slurm.")
 ]
 Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
@@ -122,12 +122,13 @@ def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[Framewo
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and the inventory that they came from."""
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
 
     project: Project
     inventory: Inventory
     hosts: tuple[Host, ...]
     source: str
+    remembered: str
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
@@ -145,22 +146,30 @@ class Selection:
 def select(hosts: str, exclude: str = "") -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
-    ``hosts`` is a file, an expression over the project's inventory, or a list of addresses that are not in an inventory.
+    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
+    ``slurm`` or ``srun`` for the hosts of a job.
     """
+    from orchestrator.cli.allocation import allocated
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
+    from orchestrator.inventory.allocation import job_in
     from orchestrator.record import Project
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
-    expression = ""
-    if hosts and not _is_file(hosts):
-        default, default_why = project.inventory_source("", os.environ)
+    remembered, expression = source, ""
+    if job_in(source):
+        source, expression = allocated(project, source)
+    elif hosts and not _is_file(hosts):
+        default, default_why = named, _ = project.inventory_source("", os.environ)
+        if job_in(default):
+            default, _ = allocated(project, default)
         if Path(default).exists():
             inventory = open_inventory(default)
             try:
                 inventory.select(hosts)
                 source, why, expression = default, default_why, hosts
+                remembered = named
             except ConfigError:
                 # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
@@ -174,7 +183,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown)
-    return Selection(project, inventory, chosen, source)
+    return Selection(project, inventory, chosen, source, remembered)
 
 
 def note_references(where: str, variables: Iterable[tuple[str, str]]) -> None:

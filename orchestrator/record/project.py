@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
+from orchestrator.slurm import here
 
 __all__ = ["Project", "keep", "owner"]
 
@@ -91,7 +92,8 @@ class Project:
         return tuple(dict.fromkeys([*given, *listed, *own]))
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
-        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file.
+        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, the job of Slurm that this process runs
+        in, or the default file.
 
         In a lab, the default file's name means the lab's inventory: the commands of a tutorial then work on a lab as they are,
         and never contact the machines of a real inventory of this name.
@@ -105,6 +107,8 @@ class Project:
         remembered = self._remembered()
         if remembered:
             return remembered, "the last deploy"
+        if here(environment):
+            return "slurm", "SLURM_JOB_ID"
         return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"
 
     def _is_default(self, given: str) -> bool:
