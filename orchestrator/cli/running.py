@@ -131,10 +131,11 @@ def logs(
 
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import NO_SECRETS, open_inventory
+    from orchestrator.logs import SETUP_LOG
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
-    from orchestrator.record.evidence import log_bytes
+    from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
     from orchestrator.transport import Trust
@@ -164,7 +165,8 @@ def logs(
         names = [path.name for path in chosen.logs(slot.host)]
         if name not in names:
             # Third-party programs, and launchers that fail early, write to the node's own streams.
-            missing, name = name, "node.err" if err else "node.out"
+            setup = SETUP_LOG if setup_failed(chosen, slot.host) else ""
+            missing, name = name, setup or ("node.err" if err else "node.out")
             typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
         try:
             redaction = open_inventory(directory.record().inventory).redaction()

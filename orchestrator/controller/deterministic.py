@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from orchestrator.errors import DataError, OrchError
+from orchestrator.logs import is_named
 from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
@@ -95,6 +95,6 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         codes = codes or {record.code}
         if not codes & _USAGE_CODES and error.cause.partition("; ")[0] not in _AT_START:
             return False
-        names = [name for name in record.files if any(fnmatchcase(name, glob) for glob in planned.grammar.files)]
+        names = [name for name in record.files if is_named(name, planned.grammar.files)]
         return not any(parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples for name in names)
     return False

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import SETUP_LOG, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS, VALUES
@@ -67,6 +67,9 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             if glob.startswith("logs/"):
                 hint = f"write {glob.removeprefix('logs/')}"
                 yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
+            elif glob == SETUP_LOG:
+                hint = "it has the output of setup lines, which no result is read from: let launch.sh start what prints results"
+                yield ("log", key, index), f"expected another file, got {glob!r}", hint
     if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
         yield from _metrics(file)
 

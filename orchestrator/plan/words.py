@@ -15,12 +15,15 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "single", "words"]
+__all__ = ["QUOTED", "assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "single", "unquoted", "words"]
+
+QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
+"""The regular expression of a value in quotes, in which a doubled quote of the same kind stands for one."""
 
 _LONGEST_LABEL = 80
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
-_VALUE = re.compile(r"""[ ]*(?:"((?:[^"]|"")*)"|'((?:[^']|'')*)')[ ]*(?=,|$)|([^,]*)""", re.DOTALL)
-"""A value in quotes, in which a doubled quote stands for one, or the text up to the next comma."""
+_VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
+"""A value in quotes, or the text up to the next comma."""
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -96,14 +99,24 @@ def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]
     return {key: several[0] for key, several in values.items()}
 
 
-def quoted(value: str) -> str:
-    """Return a value as it is written in a list of `assignments`: in quotes if it would otherwise be read differently.
+def quoted(value: str, separators: str = ",") -> str:
+    """Return a value as it is written among others that one of ``separators`` ends: in quotes if it would otherwise be read
+    differently. By default, as in a list of `assignments`.
 
     >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
     ('1024', '"1024,4096"', '"say ""hi"", twice"')
     """
-    is_plain = value and "," not in value and value.strip(" ") == value and value[0] not in "\"'"
+    is_plain = value and not set(separators) & set(value) and value.strip(" ") == value and value[0] not in "\"'"
     return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+
+def unquoted(text: str) -> str:
+    """Return the value of a text that `QUOTED` matches; any other text is returned as it is.
+
+    >>> unquoted('"say ""hi"", twice"'), unquoted("'1024,4096'"), unquoted("1024")
+    ('say "hi", twice', '1024,4096', '1024')
+    """
+    return text[1:-1].replace(text[0] * 2, text[0]) if text[:1] in ('"', "'") else text
 
 
 def _values(key: str, text: str, option: str) -> tuple[str, ...]:
@@ -113,7 +126,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
     while at <= len(text):
         match = _VALUE.match(text, at)
         assert match  # its last alternative matches any text
-        double, apostrophe, plain = match.groups()
+        in_quotes, plain = match.groups()
         if plain is not None and not plain.strip(" "):
             hint = 'write "" for an empty value'
             raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=f"{option} {key}", hint=hint)
@@ -122,13 +135,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"expected a closing quote and then a comma or the end, got {text!r}", where=f"{option} {key}", hint=hint
             )
-        values.append(
-            double.replace('""', '"')
-            if double is not None
-            else apostrophe.replace("''", "'")
-            if apostrophe is not None
-            else plain.strip(" ")
-        )
+        values.append(unquoted(in_quotes) if plain is None else plain.strip(" "))
         at = match.end() + 1
     return tuple(dict.fromkeys(values))
 

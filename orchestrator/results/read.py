@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.inventory import fold
-from orchestrator.logs import nccl
+from orchestrator.logs import is_named, nccl
 from orchestrator.logs.parse import Parsed
 from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
@@ -184,7 +183,7 @@ def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]
         log_bytes(run, node.host, name)
         for node in planned.slots
         for name in records[node.host].files
-        if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
+        if is_named(name, planned.grammar.nccl_files)
     )
     return nccl.transport(logs)
 
@@ -279,7 +278,7 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
     seen: dict[int, str] = {}
     for node in planned.slots:
         for name, log in parsed[node.host].items():
-            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            if not is_named(name, patterns):
                 continue
             for rank, world_size in log.ranks:
                 if world_size not in (None, world):
