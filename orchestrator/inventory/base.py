@@ -23,7 +23,7 @@ from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, f
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 
-_KEYS = ("env", "gpus", "slots", "vars")
+_KEYS = ("env", "gpus", "slots", "transport", "vars")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,4 +51,8 @@ def _connector(transport: str, trust: Trust) -> Connector:
         from orchestrator.transport.ssh import SshConnector
 
         return SshConnector(trust)
+    if transport == "srun":
+        from orchestrator.transport.slurm import SrunConnector
+
+        return SrunConnector()
     raise AssertionError(f"the inventory accepts a transport that is not made here: {transport}")

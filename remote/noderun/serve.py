@@ -8,7 +8,9 @@ import sys
 from noderun.channel import reply
 from noderun.facts import op_facts
 from noderun.files import Refused, why
+from noderun.processes import in_step
 from noderun.requests import op_drop, op_left, op_line, op_program, op_status, op_stop, op_tail
+from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 
 STAY_S = 15
@@ -20,6 +22,7 @@ OPERATIONS = {
     "line": op_line,
     "program": op_program,
     "put": op_put,
+    "spawn": op_spawn,
     "status": op_status,
     "stop": op_stop,
     "tail": op_tail,
@@ -29,6 +32,8 @@ OPERATIONS = {
 def serve_main():
     """Answer requests from standard input: one, or more while each says that another may follow within STAY_S."""
     home = os.getcwd()
+    if in_step():  # Slurm gives a job that ends some time until SIGKILL, in which records and logs can be fetched
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         line = sys.stdin.buffer.readline()
         signal.alarm(0)  # set while this program was being received, or below
