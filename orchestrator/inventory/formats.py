@@ -17,19 +17,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.ansible import VariableFiles, parse_ini, parse_yaml
+from orchestrator.inventory import ansible
+from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import is_ipv6, split_words
 from orchestrator.inventory.schema import HostEntry, InventoryDocument, build, parse, refuse
 
-__all__ = ["LoadYaml", "from_expression", "no_yaml", "parse_text", "recognise"]
+__all__ = ["LoadYaml", "from_expression", "add_ansible", "no_yaml", "parse_text", "recognise"]
 
-LoadYaml = Callable[[str, str], InventoryDocument]
+
+class LoadYaml(Protocol):
+    """A reader of YAML; ``foreign``: of another tool's file, with its tags and merged keys."""
+
+    def __call__(self, text: str, source: str, *, foreign: bool = False) -> InventoryDocument:
+        """Return the document. Raises ConfigError."""
+
 
 _SECTION = re.compile(r"\[[^\[\]\s]+\]")
 _YAML_KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s#:=\[\],]+)\s*:(\s|$)""")
@@ -46,20 +53,30 @@ def parse_text(text: str, source: str, load_yaml: LoadYaml, files: VariableFiles
     if not text.strip():
         raise ConfigError("expected an inventory, got an empty text", where=source)
     if text.startswith("#!"):
-        hint = f"run it and use what it prints: {source} --list > hosts.json"
-        raise ConfigError("expected an inventory, got a program", where=source, hint=hint)
-    kind = recognise(text)
+        hint = f"chmod +x {source}; or run it and use what it prints: {source} --list > hosts.json"
+        raise ConfigError("expected an inventory, got a program that may not be executed", where=source, hint=hint)
+    kind = "ansible-ini" if text.startswith("$ANSIBLE_VAULT") else recognise(text)
     if kind == "list" and files and (files.groups or files.hosts):
         kind = "ansible-ini"
     if kind == "orch":
         document = load_yaml(text, source)
         return parse(document.value, document.line, source)
-    if kind == "ansible-yaml":
-        _refuse_vault(text, source)
-        return parse_yaml(load_yaml(text, source), source, files)
-    if kind == "ansible-ini":
-        return parse_ini(text, source, files)
+    if kind.startswith("ansible"):
+        tree = Tree(source, files or VariableFiles())
+        add_ansible(tree, text, source, load_yaml)
+        return inventory_of(tree)
     return _parse_hostfile(text, source)
+
+
+def add_ansible(tree: Tree, text: str, source: str, load_yaml: LoadYaml) -> None:
+    """Add an Ansible inventory in YAML or INI to a tree. Raises ConfigError for one that Ansible Vault has encrypted."""
+    if text.startswith("$ANSIBLE_VAULT"):
+        hint = "decrypt it, or write an inventory without secrets: orch logs in by key and needs only connection settings"
+        raise ConfigError("expected an inventory, got one encrypted by Ansible Vault", where=source, hint=hint)
+    if recognise(text) in ("ansible-yaml", "orch"):
+        ansible.add_yaml(tree, load_yaml(text, source, foreign=True), source)
+    else:
+        ansible.add_ini(tree, text, source)
 
 
 def recognise(text: str) -> str:
@@ -93,7 +110,7 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
     return build(expression, entries, faults=faults) if entries else refuse(faults)
 
 
-def no_yaml(text: str, source: str) -> NoReturn:
+def no_yaml(text: str, source: str, *, foreign: bool = False) -> NoReturn:
     """Raise ConfigError: the YAML loader for sources in which YAML is not allowed."""
     raise ConfigError("expected a list of hosts, got YAML", where=source)
 
@@ -103,15 +120,6 @@ def _is_ours(lines: list[str], text: str) -> bool:
     top = [line for line in lines if not line[0].isspace()]
     flowing = any(line.startswith("{") for line in top) and re.search(r"""["']?\bschema["']?\s*:""", text)
     return bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(_OUR_KEY.match(line) for line in top)
-
-
-def _refuse_vault(text: str, source: str) -> None:
-    for number, line in enumerate(text.splitlines(), 1):
-        if "!vault" in line or line.startswith("$ANSIBLE_VAULT"):
-            hint = "keep secrets out of the inventory; orch logs in by key and needs only connection settings"
-            raise ConfigError(
-                "expected plain values, got one encrypted by Ansible Vault", where=f"{source}:{number}", hint=hint
-            )
 
 
 def _uncommented(line: str) -> str:
