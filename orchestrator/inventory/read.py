@@ -27,12 +27,12 @@ def open_inventory(source: str) -> Inventory:
 
 
 def _opened(source: str) -> Inventory:
-    from orchestrator.inventory import formats
+    from orchestrator.inventory import machine_files
 
     path = Path(source).expanduser()
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
         return _read_inventory(path, str(source), ())
-    return formats.from_expression(source)
+    return machine_files.from_expression(source)
 
 
 def _refuse_unhideable(inventory: Inventory) -> None:

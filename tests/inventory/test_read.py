@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
 from orchestrator.inventory import formats as inventory_formats
-from orchestrator.inventory import ssh_args
-from orchestrator.inventory.formats import from_expression, parse_text, recognise
+from orchestrator.inventory import machine_files, ssh_args
+from orchestrator.inventory.formats import parse_text, recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
 from orchestrator.inventory.hostset import expand
+from orchestrator.inventory.machine_files import from_expression
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.schema import parse
 from tests.support.examples import examples
@@ -63,6 +64,7 @@ def plain(inventory: Inventory) -> dict[str, Any]:
 def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(inventory_formats).failed == 0
     assert doctest.testmod(ssh_args).failed == 0
+    assert doctest.testmod(machine_files).failed == 0
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -448,6 +450,43 @@ def test_a_machine_file_with_a_line_for_each_slot_names_each_host_once() -> None
     assert [(host.name, host.slots, host.gpus) for host in hosts] == [("node1", 2, None), ("node2", 2, None)]
 
 
+def test_a_number_after_the_colon_is_a_port_where_it_cannot_be_slots() -> None:
+    text = "me@gpu[01-02]:2222, root@[fd00::1]:22, c:4022, d:8, ann@e"
+    for hosts in (from_expression(text).hosts, read(text.replace(", ", "\n") + "\n").hosts):
+        assert [(host.name, host.address, host.ssh.user, host.ssh.port, host.gpus) for host in hosts] == [
+            ("gpu01", "gpu01", "me", 2222, None), ("gpu02", "gpu02", "me", 2222, None),
+            ("fd00--1", "fd00::1", "root", 22, None), ("c", "c", None, 4022, None), ("d", "d", None, None, 8),
+            ("e", "e", "ann", None, None),
+        ]  # fmt: skip
+
+
+def test_ports_of_one_address_are_machines_with_names_of_their_own() -> None:
+    hosts = from_expression("root@10.0.0.1:2201,root@10.0.0.1:2202,root@10.0.0.2:2201").hosts
+    assert [(host.name, host.address, host.ssh.port) for host in hosts] == [
+        ("10.0.0.1-2201", "10.0.0.1", 2201), ("10.0.0.1-2202", "10.0.0.1", 2202), ("10.0.0.2", "10.0.0.2", 2201),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1\nn1\nn2\n",  # $PBS_NODEFILE and $LSB_DJOB_HOSTFILE
+        "n1 2 n2 1\n",  # $LSB_MCPU_HOSTS
+        "n1 n1 n2",  # $LSB_HOSTS
+    ],
+)
+def test_machine_files_of_schedulers_count_slots_and_leave_gpus_to_be_asked(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "1234.server"
+    path.write_text(text)
+    inventories = [open_inventory(str(path))] if "\n" in text else []
+    for inventory in [*inventories, *([open_inventory(text.strip())] if " " in text else [])]:
+        assert [(host.name, host.slots, host.gpus) for host in inventory.hosts] == [("n1", 2, None), ("n2", 1, None)]
+
+
+def test_spaces_around_the_equals_sign_of_slots_are_read() -> None:
+    assert [(host.name, host.gpus) for host in read("n1 slots = 4 max_slots=8\nn2 slots= 2\n").hosts] == [("n1", 4), ("n2", 2)]
+
+
 def test_what_a_dynamic_inventory_prints_is_read() -> None:
     text = """{
       "_meta": {"hostvars": {"n1": {"ansible_host": "10.0.0.1", "ansible_port": 2222}, "n2": {"ansible_user": "bob"}}},
@@ -544,7 +583,9 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
         ("node1:0", "slots as a whole number from 1 to 1024"),
         ("[fd00::1]", "without brackets"),
         ("node[1-", "paired brackets"),
-        ("a b", "without spaces"),
+        ("a b,c", "without spaces"),
+        ("me@a:0", "expected a port from 1 to 65535, got 0"),
+        ("me@a:70000", "expected a port from 1 to 65535, got 70000"),
         ("-oProxyCommand=x", "letters, digits"),
         ("../x", "letters, digits"),
         ("", "empty text"),
