@@ -154,6 +154,7 @@ def select(hosts: str, exclude: str = "") -> Selection:
     from orchestrator.inventory import expand, open_inventory
     from orchestrator.inventory.allocation import job_in
     from orchestrator.record import Project
+    from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
@@ -181,6 +182,8 @@ def select(hosts: str, exclude: str = "") -> Selection:
         raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
+    for note in inventory.notes:
+        typer.echo(f"inventory: {one_line(note)}", err=True)
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown)
     return Selection(project, inventory, chosen, source, remembered)
