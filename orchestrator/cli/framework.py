@@ -198,8 +198,10 @@ def check(
     if faults := [fault for result in results for fault in result.faults]:
         raise Faults(faults)
     if silent := [result for result in results if result.log and not result.log.has_number]:
+        message = "expected lines that give a number, found none"
+        hint = "correct the patterns, or name another log of the program with --log FILE"
         raise Faults([
-            DataError("expected lines that give a number, found none", kind="result_invalid", where=result.log_path)
+            DataError(message, kind="result_invalid", where=result.log_path, hint=hint)
             for result in silent
         ])  # fmt: skip
 
