@@ -127,7 +127,7 @@ def new(
         files = for_command(name, from_command, command, entries, metrics, sample)
     else:
         files = example(name)
-    payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
+    payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)
     if faults:
         raise Faults(faults)
     for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
