@@ -89,7 +89,7 @@ def _defaults(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Faul
         if loader is not None and file.loaders and loader not in file.loaders and (own or device is None):
             yield (
                 (*at, "loader"),
-                f"expected one of {', '.join(file.loaders)}, got {loader!r}",
+                f"expected one of {', '.join(file.loaders)} of loaders, got {loader!r}",
                 nearest(loader, file.loaders).lstrip("; "),
             )
     for device, types in file.dtypes.items():
