@@ -23,7 +23,7 @@ __all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
-TRANSPORTS = ("ssh", "srun")
+TRANSPORTS = ("ssh", "openssh", "srun")
 """The ways to reach a host, the first by default; `orchestrator.transport.connections` has a connector for each."""
 # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)

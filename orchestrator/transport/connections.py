@@ -51,6 +51,10 @@ def _connector(transport: str, trust: Trust) -> Connector:
         from orchestrator.transport.ssh import SshConnector
 
         return SshConnector(trust)
+    if transport == "openssh":
+        from orchestrator.transport.openssh import OpensshConnector
+
+        return OpensshConnector(trust)
     if transport == "srun":
         from orchestrator.transport.slurm import SrunConnector
 

@@ -71,7 +71,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
 
     ``outcome`` is called with the program's exit code (negative: a signal ended it) and the end of its standard error, once,
     in the receiving thread, which may wait for it; see `Outcome`. With ``take_all`` both streams are received as they arrive,
-    for a caller that reads them when the command has ended.
+    for a caller that reads them when the command has ended. ``stderr`` may be an inbox that knows the program's own words.
     """
 
     def __init__(
@@ -81,11 +81,14 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         outcome: Callable[[int, bytes], Outcome] = exit_code,
         *,
         take_all: bool = False,
+        stderr: Inbox | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start ``argv``. Raises ConfigError if the program cannot be started."""
         stdout = _LimitedInbox(OUTPUT_LIMIT_BYTES if take_all else None, self._wake_up)
-        super().__init__(stdout, Inbox(OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES))
+        if stderr is None:
+            stderr = Inbox(OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
+        super().__init__(stdout, stderr)
         self._host = host
         self._outcome_of = outcome
         self._outcome: Outcome = (None, None)
@@ -165,8 +168,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._wake_up()
 
     def kill(self) -> None:
-        """Close the channel, kill the program, and wait for its end."""
-        self.close()
+        """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees a connection that broke."""
         self._process.kill()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LEAVE_S)

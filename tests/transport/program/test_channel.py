@@ -134,6 +134,7 @@ def test_a_program_that_accepts_nothing_is_lost(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(TransportError, match="it accepted no data for 0 s") as caught:
         channel.send(bytes(1 << 20))
     assert caught.value.kind == "node_lost"
+    channel.close()
     channel.kill()
 
 
