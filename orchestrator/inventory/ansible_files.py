@@ -44,7 +44,11 @@ def in_directory(folder: Path, source: str) -> Inventory:
         if is_program(path):
             ansible.add_yaml(tree, _printed(path), str(path))
         elif path.stat().st_size:
-            formats.add_ansible(tree, yamlfile.read_text(path), str(path), yamlfile.loads)
+            text = yamlfile.read_text(path)
+            if formats.recognise(text) == "orch" and "schema:" in text:
+                message, hint = f"expected a file, got a directory with {path.name}", "name a file in it"
+                raise ConfigError(message, where=source, hint=hint)
+            formats.add_ansible(tree, text, str(path), yamlfile.loads)
     return inventory_of(tree)
 
 
