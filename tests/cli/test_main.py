@@ -106,7 +106,8 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
          "gradient_mb=0.0, seed=0, peer_timeout_s=60.0, fail_at_step=0, fail_rank=0, fail_mode=exit3; "
          "did you mean 'compute_ms'?"),
         ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, there is none. check the path"),
-        ("resnet50 --hosts inventory/", "orch: inventory/: expected a file, got a directory with cluster.yaml. name a file in it"),
+        ("resnet50 --hosts inventory/", "orch: inventory/: expected a file, got a directory with cluster.yaml. "
+                                        "name a file in it"),
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),
