@@ -59,11 +59,11 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
-        "render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
+        "render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
-        "sealed state_file"
+        "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
+        "reread rundir sealed state_file"
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (

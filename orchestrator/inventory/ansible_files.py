@@ -29,7 +29,6 @@ _IGNORED = re.compile(r"\..*|(group|host)_vars|vars_plugins|.*(~|\.(pyc|pyo|swp|
 """Names in an inventory directory that are no inventories (Ansible's INVENTORY_IGNORE_EXTS)."""
 _USED_LINE = re.compile(rf"""(?m)^[\s{{,]*["']?(?:{USED.pattern})["']?\s*:""")
 _VAULT = "$ANSIBLE_VAULT"
-_SCHEMA_LINE = re.compile(r"(?m)^schema\s*:")
 _MOST_FILES = 1000
 _PROGRAM_S = 60.0
 _MOST_OUTPUT = 16 << 20
@@ -46,9 +45,9 @@ def in_directory(folder: Path, source: str) -> Inventory:
             ansible.add_yaml(tree, _printed(path), str(path))
         elif path.stat().st_size:
             text = yamlfile.read_text(path)
-            if formats.recognise(text) == "orch" and _SCHEMA_LINE.search(text):
-                hint = f"in a directory only inventories of Ansible are read together. name the file: --hosts {path}"
-                raise ConfigError("expected an inventory of Ansible, got one of orch", where=str(path), hint=hint)
+            if formats.recognise(text) == "orch" and "schema:" in text:
+                message, hint = f"expected a file, got a directory with {path.name}", "name a file in it"
+                raise ConfigError(message, where=source, hint=hint)
             formats.add_ansible(tree, text, str(path), yamlfile.loads)
     return inventory_of(tree)
 
