@@ -147,8 +147,10 @@ def program(name: str) -> str:
     raise ConfigError(f"expected Slurm's program {name}, which is not on the PATH", where="Slurm", hint=hint)
 
 
-def call(argv: Sequence[str], *, environment: Mapping[str, str] = os.environ, timeout_s: float = _ANSWER_S) -> str:
-    """Run one of Slurm's programs and return what it prints.
+def call(
+    argv: Sequence[str], *, environment: Mapping[str, str] = os.environ, timeout_s: float = _ANSWER_S, text: str = ""
+) -> str:
+    """Run one of Slurm's programs, with ``text`` as its standard input, and return what it prints.
 
     Raises ConfigError if it is not installed, RunError with its words if it fails or does not answer.
     """
@@ -156,7 +158,7 @@ def call(argv: Sequence[str], *, environment: Mapping[str, str] = os.environ, ti
     where = f"Slurm: {argv[0]}"
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=dict(environment), timeout=timeout_s, check=False,
+            command, input=text.encode(), capture_output=True, env=dict(environment), timeout=timeout_s, check=False,
             start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

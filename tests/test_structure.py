@@ -58,12 +58,12 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
-        "render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
+        "baselines bench command_line environment expectations folders framework job measures payload placement "
+        "published_schema render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
-        "reread rundir sealed state_file"
+        "reread rundir sealed state_file submission"
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (

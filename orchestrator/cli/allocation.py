@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["allocated"]
 
 
-def allocated(project: Project, source: str) -> tuple[str, str]:
+def allocated(project: Project, source: str, bench_id: str = "") -> tuple[str, str]:
     """Return the inventory file of a job's hosts, which is written into ``.orch/``, and the hosts as an expression.
+
+    The file is named after the job, or after the bench that has submitted it: that one may get another job later.
 
     Raises ConfigError outside of a job, unless the source names one as in ``slurm:4711``.
     """
@@ -41,7 +43,7 @@ def allocated(project: Project, source: str) -> tuple[str, str]:
     transport = SOURCES[word]
     devices = slurm.visible_devices(job) if job.devices and transport == "srun" else {}
     project.prepare()
-    path = project.root / ".orch" / f"{word}-{job.id}.yaml"
+    path = project.root / ".orch" / f"{word}-{bench_id or job.id}.yaml"
     text = inventory_text(job, transport, str(Path(base).absolute()) if base else "", devices)
     write_atomic(path, text.encode(), hint=PROJECT_HINT)
     until = f", until {job.end}" if job.end else ""

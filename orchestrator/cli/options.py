@@ -169,24 +169,25 @@ class Selection:
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
-def select(hosts: str, exclude: str = "") -> Selection:
+def select(hosts: str, exclude: str = "", bench_id: str = "") -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
     ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
-    ``slurm`` or ``srun`` for the hosts of a job.
+    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted.
     """
     from orchestrator.cli.allocation import allocated
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
     from orchestrator.inventory.allocation import job_in
     from orchestrator.record import Project
+    from orchestrator.record.submission import submission
     from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
     remembered, expression = source, ""
     if job_in(source):
-        source, expression = allocated(project, source)
+        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "")
     elif hosts and not _is_file(hosts):
         default, default_why = named, _ = project.inventory_source("", os.environ)
         if job_in(default):

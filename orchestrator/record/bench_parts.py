@@ -69,7 +69,9 @@ class PlannedWith:
 
         def public(host: Host) -> dict[str, Any]:
             # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
-            return {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
+            fields = {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
+            # A bench may go on in another job of Slurm that has the same hosts.
+            return {**fields, "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"}}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {

@@ -29,22 +29,31 @@ def spawner_address(job):
 
 
 def op_spawn(request):
-    """Start supervisors for the runners of a job, until standard input ends and the last supervisor has.
+    """Start supervisors for the runners of a job, until the controller is gone and the last supervisor has ended.
 
+    The controller is gone when standard input ends, or brings nothing for the time of the lease: the network may be down.
     A spawner of the same job that an earlier controller started gives its address to this one, and keeps its supervisors.
     """
     name_process(b"orch-spawner")
-    # Slurm repeats SIGTERM to a whole step when a job ends; the supervisors need the time until SIGKILL, and ignore it too.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     address = spawner_address(request["job"])
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     take_address(door, address)
     reply(event="spawner", pid=os.getpid())
-    children, has_controller = set(), True
+    children, has_controller, heard = set(), True, time.monotonic()
+
+    def hand_on(number, _):
+        """Tell the supervisors that the job ends: of a step's processes Slurm signals only the first, until SIGKILL."""
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, hand_on)
     while has_controller or children:
         sources = ([door] if door else []) + ([0] if has_controller else [])
         ready = select.select(sources, [], [], SPAWN_S)[0]
-        if 0 in ready and not os.read(0, 4096):
+        if 0 in ready:
+            has_controller, heard = bool(os.read(0, 4096)), time.monotonic()
+        elif time.monotonic() - heard > request["lease_s"]:
             has_controller = False
         if door and door in ready:
             door = answer(door, children)

@@ -67,7 +67,7 @@ class Supervisor:
         self.listener.close()
 
     def hear_slurm(self, *_):
-        """Note SIGTERM: Slurm sends it to every process of a job that is cancelled, preempted or at its time limit."""
+        """Note SIGTERM, which the spawner hands on: the job is cancelled, preempted or at its time limit."""
         self.is_job_ending = True
 
     # -- connections

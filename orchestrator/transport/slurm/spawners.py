@@ -1,7 +1,7 @@
 """The step of spawners of a controller (`remote/noderun/spawner.py`): one on each host of a job, as long as this process.
 
 Its srun has a session of its own and gets the end of standard input when this process ends, however that happens. The spawners
-then stay until their last run has ended.
+then stay until their last run has ended. Where the end cannot reach a node, what is sent to them all the time does not either.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ __all__ = ["Spawners"]
 
 _READY_S = 60.0
 _LEAVE_S = 5.0
+_LEASE_S = 60.0
+_BEAT_S = 5.0
 _READY = b'"event": "spawner"'
 
 
@@ -41,6 +43,7 @@ class Spawners:
         self._arguments = tuple(arguments)
         self._source = source
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._steps: dict[tuple[str, tuple[str, ...]], _Step] = {}
 
     def ensure(self, hosts: Sequence[Host]) -> None:
@@ -53,10 +56,20 @@ class Spawners:
             if job := step.job_of(host):
                 groups.setdefault((job, host.runner_python), []).append(host)
         with self._lock:
+            if groups and not self._steps:
+                threading.Thread(target=self._beat, daemon=True, name="spawners").start()
             for (job, python), members in groups.items():
                 running = self._steps.get((job, python))
                 if running is None or running.process.poll() is not None:
                     self._steps[job, python] = self._started(job, python, [host.name for host in members])
+
+    def _beat(self) -> None:
+        """Show the spawners that this process lives."""
+        while not self._closed.wait(_BEAT_S):
+            for started in list(self._steps.values()):
+                with suppress(OSError, ValueError):  # it has ended, or does not read
+                    assert started.process.stdin
+                    os.write(started.process.stdin.fileno(), b"\n")
 
     def _started(self, job: str, python: Sequence[str], names: Sequence[str]) -> _Step:
         argv = step.spawners(job, fold(names), len(names), [*python, *self._arguments])
@@ -66,10 +79,11 @@ class Spawners:
             env=step.environment(),
         )  # fmt: skip
         started = _Step(process, errors)
-        request = json.dumps({"op": "spawn", "nonce": "spawners", "job": job}).encode() + b"\n"
+        request = json.dumps({"op": "spawn", "nonce": "spawners", "job": job, "lease_s": _LEASE_S}).encode() + b"\n"
         try:
             assert process.stdin
             process.stdin.write(self._source + request)
+            os.set_blocking(process.stdin.fileno(), False)
             self._wait(started, job, names)
         except BrokenPipeError:
             process.wait(_LEAVE_S)
@@ -99,6 +113,7 @@ class Spawners:
 
     def close(self) -> None:
         """Let the spawners go: they end when their last run has. Waits for those without a run."""
+        self._closed.set()
         with self._lock:
             steps, self._steps = list(self._steps.values()), {}
         for started in steps:

@@ -17,7 +17,7 @@ __all__ = ["SPAWNERS", "environment", "job_of", "outcome", "relay", "said", "spa
 SPAWNERS = "orch-spawners"
 """The name of the step of spawners in ``squeue --steps``."""
 
-_EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
+_EXPORTED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 # A step is one task on a node, beside all other steps; what it starts may use all processors that the job has there.
 _BESIDE = ("--overlap", "--cpu-bind=none", "--mpi=none", "--chdir=/")
 _OF_SLURM = re.compile(r"^(srun|slurmstepd[\w.-]*): (?:error: )?(.*)$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ def name_of(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
-def spawner(machine: Machine, job: str = "7") -> tuple[Line, int]:
-    line = machine.call("spawn", job=job)
+def spawner(machine: Machine, job: str = "7", lease_s: float = 60.0) -> tuple[Line, int]:
+    line = machine.call("spawn", job=job, lease_s=lease_s)
     pid = line.read_line()["pid"]
     assert name_of(pid) == "orch-spawner"
     return line, pid
@@ -68,6 +69,15 @@ def test_a_spawner_without_a_run_ends_with_its_controller(machine: Machine) -> N
     judge.wait_for(lambda: ended(step), 5, "the spawner stays without a controller")
 
 
+def test_a_spawner_that_hears_nothing_for_its_lease_ends(machine: Machine) -> None:
+    step, _ = spawner(machine, lease_s=0.6)
+    for _ in range(4):
+        step.send(b"\n")
+        time.sleep(0.3)
+    assert not ended(step)
+    judge.wait_for(lambda: ended(step), 5, "the spawner stays although nobody renews its lease")
+
+
 def test_the_next_controller_gets_a_spawner_of_its_own_and_the_first_keeps_its_run(machine: Machine) -> None:
     first, _ = spawner(machine)
     relay, supervisor = started_by(machine, "7")
@@ -98,11 +108,11 @@ def test_a_job_without_a_spawner_refuses_a_run_and_starts_nothing(machine: Machi
 def test_in_a_step_the_end_of_the_job_cancels_the_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "environment", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"})
     step, _ = spawner(machine)
-    relay, supervisor = started_by(machine, "7")
+    relay, _ = started_by(machine, "7")
     (rank,) = bearing(RUN)
     variables = Path(f"/proc/{rank}/environ").read_bytes()
     assert b"SLURM_JOB_ID=7" in variables and b"SLURM_PROCID" not in variables
-    for pid in (step.process.pid, relay.process.pid, supervisor):
-        os.kill(pid, signal.SIGTERM)
+    for process in (step.process, relay.process):  # Slurm signals no other process of a step, until SIGKILL
+        os.kill(process.pid, signal.SIGTERM)
     record = relay.wait_for("ended")["record"]
     assert (record["state"], record["reason"]) == ("stopped", "cancelled by Slurm, which ends the job")
