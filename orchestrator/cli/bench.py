@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
@@ -137,6 +138,7 @@ def bench(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the files of every node; contact no host.")

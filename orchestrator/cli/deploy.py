@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Exclude,
@@ -44,6 +45,7 @@ def deploy(
     exclude: Exclude = "",
     framework: Framework = "pytorch",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -98,6 +100,7 @@ def check(
         ),
     ] = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:

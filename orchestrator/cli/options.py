@@ -158,9 +158,9 @@ class Selection:
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
-        from orchestrator.transport import Trust
+        from orchestrator.cli.connecting import trust_of
 
-        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+        return trust_of(self.project, self.inventory.redaction(), accept_new)
 
     def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
         """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import (
     AcceptNew,
     Exclude,
@@ -39,7 +40,9 @@ def add_to(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
-def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
+def status(
+    hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, debug: Debug = False, as_json: Json = False
+) -> None:
     """Show which runs are active on which nodes, and the benches of this project."""
     from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
@@ -135,6 +138,7 @@ def logs(
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes unchanged, with secrets and control characters.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
 
@@ -151,7 +155,6 @@ def logs(
     from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport import Trust
 
     def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
         if raw:
@@ -194,7 +197,7 @@ def logs(
     inventory = open_inventory(directory.record().inventory)
     if not raw:
         known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
-    trust = Trust(store=Project.here(os.environ).known_hosts)
+    trust = trust_of(Project.here(os.environ), inventory.redaction())
     with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
         show(
             cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow),
@@ -260,6 +263,7 @@ def cancel(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     bench: Annotated[
         str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
     ] = "",

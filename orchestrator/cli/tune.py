@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.answer import options_path
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -70,6 +71,7 @@ def tune(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
     as_json: Json = False,
