@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, known_secrets, print_json, select
 
 _CONTROLLER_STOPS_S = 60.0
@@ -117,7 +118,12 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+        ),
+    ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
@@ -219,7 +225,12 @@ def cancel(
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: all runs of the login user.",
+        ),
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
