@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
@@ -53,7 +54,11 @@ def add_to(app: typer.Typer) -> None:
 
 def bench(
     model: Annotated[
-        str, typer.Argument(help="Model to train, such as resnet50, or collective to measure, such as allreduce.")
+        str,
+        typer.Argument(
+            autocompletion=complete.models,
+            help="Model to train, such as resnet50, or collective to measure, such as allreduce.",
+        ),
     ],
     nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes. Default: all.")] = "",
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
@@ -66,7 +71,14 @@ def bench(
         typer.Option("--global-batch", min=1, help="Samples per step over all ranks: strong scaling. Default: weak scaling."),
     ] = None,
     framework: Annotated[
-        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Frameworks. Default: chosen by the model.")
+        str,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME,…",
+            autocompletion=complete.frameworks,
+            help="Frameworks. Default: chosen by the model.",
+        ),
     ] = "",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Sources of samples.")] = "",
     repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each configuration.")] = None,
@@ -87,7 +99,10 @@ def bench(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=V,…", help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'."
+            "--set",
+            metavar="KEY=V,…",
+            autocompletion=complete.settings,
+            help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'.",
         ),
     ] = None,
     env: Annotated[

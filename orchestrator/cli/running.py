@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import (
     AcceptNew,
@@ -133,7 +134,12 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+        ),
+    ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
@@ -265,7 +271,12 @@ def cancel(
     accept_new: AcceptNew = False,
     debug: Debug = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: all runs of the login user.",
+        ),
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
