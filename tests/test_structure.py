@@ -59,7 +59,7 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
         "baselines bench command_line environment expectations folders framework job measures payload placement "
-        "published_schema render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
+        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
