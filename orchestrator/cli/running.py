@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import (
     AcceptNew,
@@ -133,7 +134,12 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+        ),
+    ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
@@ -148,10 +154,11 @@ def logs(
 
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import NO_SECRETS, open_inventory
+    from orchestrator.logs import SETUP_LOG
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
-    from orchestrator.record.evidence import log_bytes
+    from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
 
@@ -180,7 +187,8 @@ def logs(
         names = [path.name for path in chosen.logs(slot.host)]
         if name not in names:
             # Third-party programs, and launchers that fail early, write to the node's own streams.
-            missing, name = name, "node.err" if err else "node.out"
+            setup = SETUP_LOG if setup_failed(chosen, slot.host) else ""
+            missing, name = name, setup or ("node.err" if err else "node.out")
             typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
         try:
             redaction = open_inventory(directory.record().inventory).redaction()
@@ -263,7 +271,12 @@ def cancel(
     accept_new: AcceptNew = False,
     debug: Debug = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: all runs of the login user.",
+        ),
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""

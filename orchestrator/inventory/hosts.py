@@ -108,13 +108,15 @@ class Host:
 class Inventory:
     """Hosts in written order, and named groups of them. ``source`` is the file or expression that declares them.
 
-    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown.
+    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown. ``notes`` say what the source
+    holds and was not read.
     """
 
     source: str
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
+from orchestrator.inventory.reserved import PLACED, RESERVED
+from orchestrator.inventory.values import KeyPath, found
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
@@ -89,7 +90,7 @@ def _defaults(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Faul
         if loader is not None and file.loaders and loader not in file.loaders and (own or device is None):
             yield (
                 (*at, "loader"),
-                f"expected one of {', '.join(file.loaders)}, got {loader!r}",
+                f"expected one of {', '.join(file.loaders)} of loaders, got {loader!r}",
                 nearest(loader, file.loaders).lstrip("; "),
             )
     for device, types in file.dtypes.items():

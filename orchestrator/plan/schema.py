@@ -65,7 +65,12 @@ Above0 = Annotated[
     int | float, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
 ]
 Separator = Annotated[
-    str, takes("a comma, a space, _ or an apostrophe", lambda value: value in THOUSANDS, "put quotes around it: ','")
+    str,
+    takes(
+        "a comma, a space, _ or an apostrophe",
+        lambda value: value in THOUSANDS,
+        "such as thousands: ','; a point is the one before decimals",
+    ),
 ]
 Suffix = Annotated[str, takes("one to three letters", _matches(re.compile("[A-Za-z]{1,3}")), "such as K, Mi or GB")]
 Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
@@ -131,6 +136,9 @@ class StepEntry(_Strict):
         [], description="options whose product is the number of ranks that compute one copy of the model; without it, one"
     )
     recomputation: Text = Field("", description="the option that says what is recomputed: none, selective or full")
+    batch_size_up_to: Text = Field(
+        "", description="the option that, above 0, has a run train with the largest batch size up to it that fits"
+    )
 
 
 class ModelEntry(_Strict):
@@ -155,7 +163,8 @@ class Defaults(_Strict):
     steps: Annotated[int, _whole(1)] = Field(1, description="steps of a run, the warm-up included")
     warmup_steps: Annotated[int, _whole(0)] = Field(0, description="steps at the beginning that are not measured")
     timeout_s: Annotated[
-        int | float, takes("seconds above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
+        int | float,
+        takes("seconds above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"), "without a unit: 300"),
     ] = Field(1, description="seconds after which a run is stopped")
     repeats: Annotated[int, _whole(1)] = Field(1, description="runs of each configuration")
 
