@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -38,6 +41,7 @@ from orchestrator.cli.options import (
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
     from orchestrator.plan.bench import Bench
+    from orchestrator.plan.request import Request
     from orchestrator.record import RunDir
 
 
@@ -122,6 +126,14 @@ def bench(
     wait_limit: WaitLimit = "",
     keep_going: KeepGoing = False,
     detach: Detach = False,
+    slurm: Annotated[
+        str,
+        typer.Option(
+            "--slurm",
+            metavar="partition=P,time=1h,…",
+            help="Submit a job with these options of sbatch, wait for it, run the bench in it, end it.",
+        ),
+    ] = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
@@ -169,24 +181,13 @@ def bench(
         strict=strict,
         label=label,
         expect=expect or [],
+        defaults=choices(),
     )
+    say_choices(request.origins)
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
-    selection = select(hosts, exclude)
-    plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
-    check_planned(plan)
-    _note_variables(plan, selection)
-    if as_json or not dry_run:
-        for text in skipped_words(plan.skipped):
-            typer.echo(one_line(text), err=True)
-    borrowed = _borrowed(plan, selection)
-    plan = without(plan, [spec for spec, _ in borrowed])
-    if dry_run:
-        _show_everything(plan, selection, as_json)
-        return
-    from orchestrator.cli.controller import conduct
-
+    bench_id = new_bench_id()
     limits = Limits(
         lease_s=lease,
         grace_s=grace,
@@ -195,18 +196,67 @@ def bench(
         output_bytes=output_limit << 20,
         wait_s=waiting_s(wait, wait_limit),
     )
-    earlier = [run for _, runs in borrowed for run in runs]
-    conduct(
-        plan,
-        earlier,
-        selection,
-        limits,
-        bases,
-        accept_new=accept_new,
-        as_json=as_json,
-        detach=detach,
-        keep_going=keep_going,
-    )
+    with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
+        selection = select(chosen, exclude, bench_id)
+        plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
+        check_planned(plan)
+        _note_variables(plan, selection)
+        if as_json or not dry_run:
+            for text in skipped_words(plan.skipped):
+                typer.echo(one_line(text), err=True)
+        borrowed = _borrowed(plan, selection)
+        plan = without(plan, [spec for spec, _ in borrowed])
+        if dry_run:
+            _show_everything(plan, selection, as_json)
+            return
+        from orchestrator.cli.controller import conduct
+
+        earlier = [run for _, runs in borrowed for run in runs]
+        conduct(
+            plan,
+            earlier,
+            selection,
+            limits,
+            bases,
+            accept_new=accept_new,
+            as_json=as_json,
+            detach=detach,
+            keep_going=keep_going,
+        )
+
+
+@contextmanager
+def _hosts(slurm: str, request: Request, bench_id: str, hosts: str, exclude: str, *, dry_run: bool) -> Iterator[str]:
+    """Yield the source of the hosts: ``--hosts`` as it is given, or with ``--slurm`` the job that is submitted and has begun.
+
+    An error before the bench takes over ends the job.
+    """
+    if not slurm:
+        yield hosts
+        return
+    import os
+
+    from orchestrator.cli.job import allocated_for, give_up, note_unattended
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.job import job_wanted
+    from orchestrator.record import Project
+
+    if hosts or exclude:
+        hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
+        raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
+    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0))
+    if dry_run:
+        typer.echo(" ".join(wanted.argv(bench_id)) + "\n" + wanted.script, nl=False)
+        raise typer.Exit
+    project = Project.here(os.environ)
+    project.prepare()
+    note_unattended(project)
+    number = allocated_for(project, bench_id, wanted)
+    try:
+        yield f"srun:{number}"
+    except BaseException:
+        give_up(project, bench_id)
+        raise
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:

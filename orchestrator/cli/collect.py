@@ -41,7 +41,7 @@ def collect(
     from orchestrator.plan import Limits
     from orchestrator.record import Project
     from orchestrator.record.journal import Event
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
     directory = find_bench(bench)
     record = directory.record()

@@ -64,7 +64,7 @@ def deploy(
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
-        selection.project.remember(selection.source)
+        selection.project.remember(selection.remembered)
     last = facts[folders[-1].framework.name]
     if as_json:
         print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 
 __all__ = ["main", "program"]
@@ -56,6 +57,9 @@ def program(word: str = "") -> typer.Typer:
     names = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
     for name in names:
         import_module(f"orchestrator.cli.{name}").add_to(app)
+    groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+    for command in [each for one in (app, *groups) for each in one.registered_commands]:
+        command.cls = Command
     return app
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, known_secrets, print_json, select
+from orchestrator.cli.options import (
+    AcceptNew,
+    Exclude,
+    Hosts,
+    Json,
+    bench_path,
+    find_bench,
+    known_secrets,
+    print_json,
+    select,
+)
 
 _CONTROLLER_STOPS_S = 60.0
 
@@ -30,6 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
     """Show which runs are active on which nodes, and the benches of this project."""
+    from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
@@ -85,6 +97,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
             rest = f"; to continue: orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
+    note_unattended(selection.project)
     if refused:
         newest, reason = next(iter(refused.items()))
         count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
@@ -138,7 +151,7 @@ def logs(
     from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
     def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
         if raw:
@@ -202,7 +215,6 @@ def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
 def _stop_controller(bench: BenchDir) -> None:
     """Send SIGTERM to the controller of a bench if it runs on this machine, and wait for its end."""
     import signal
-    import time
 
     from orchestrator.record import holder
     from orchestrator.report.text import one_line
@@ -214,6 +226,34 @@ def _stop_controller(bench: BenchDir) -> None:
     deadline = time.monotonic() + _CONTROLLER_STOPS_S
     while holder(bench) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def _cancelled_job(bench: str) -> bool:
+    """End a bench that has submitted a job, by the end of its job, and return True; also one that still waits for it.
+
+    All processes of a bench are in the steps of its job. Raises RunError if the job cannot be ended.
+    """
+    import signal
+
+    from orchestrator.cli.job import give_up
+    from orchestrator.errors import RunError
+    from orchestrator.record import Project
+    from orchestrator.record.submission import submission
+
+    project = Project.here(os.environ)
+    known = submission(project, bench) or submission(project, bench_path(bench).name)
+    if known is None:
+        return False
+    if known.is_attended:
+        typer.echo(f"stopping its controller: process {known.process}")
+        os.kill(known.process, signal.SIGTERM)
+        deadline = time.monotonic() + _CONTROLLER_STOPS_S
+        while known.is_attended and time.monotonic() < deadline:
+            time.sleep(0.05)
+    give_up(project, known.bench_id, of_anyone=True)
+    if left := submission(project, known.bench_id):
+        raise RunError(f"job {left.job} of bench {left.bench_id} is not proven to have ended", kind="not_verified")
+    return True
 
 
 def cancel(
@@ -231,6 +271,8 @@ def cancel(
     from orchestrator.nodes.remains import Remains
     from orchestrator.report.text import one_line
 
+    if bench and _cancelled_job(bench):
+        return
     directory = find_bench(bench) if bench else None
     if directory:
         _stop_controller(directory)

@@ -68,7 +68,7 @@ def deterministic_failure(
         return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either", is_crash)
     if _fails_at_start(directory, result.error):
         return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either", is_crash)
-    alike = [other for other in made if other.spec == run.spec]
+    alike = [other for other in made if other.spec and other.spec.is_run_of(run.spec)]
     endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
     if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
         reason = f"the last {_REPEATED} of this configuration ended in the same way"

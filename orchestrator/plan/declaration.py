@@ -142,7 +142,7 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
 
 
 def _step_options(entry: StepEntry) -> StepOptions:
-    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation)
+    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation, entry.batch_size_up_to)
 
 
 def _log_grammar(log: LogEntry) -> LogGrammar:

@@ -99,6 +99,7 @@ class StepOptions:
     micro_batches: str = ""
     shared_by: tuple[str, ...] = ()
     recomputation: str = ""
+    batch_size_up_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,9 @@ class StepEntry(_Strict):
         [], description="options whose product is the number of ranks that compute one copy of the model; without it, one"
     )
     recomputation: Text = Field("", description="the option that says what is recomputed: none, selective or full")
+    batch_size_up_to: Text = Field(
+        "", description="the option that, above 0, has a run train with the largest batch size up to it that fits"
+    )
 
 
 class ModelEntry(_Strict):

@@ -8,7 +8,7 @@ varies: these are part of the spec and take precedence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -59,6 +59,10 @@ class RunSpec:
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
         return self.batch_size * self.step.micro_batches * (self.world_size // self.step.model_ranks)
+
+    def is_run_of(self, planned: RunSpec) -> bool:
+        """Whether it is what a run of ``planned`` trained: equal to it, but for a batch size that the run found itself."""
+        return (replace(self, batch_size=planned.batch_size) if planned.step.batch_size_up_to else self) == planned
 
     @property
     def items(self) -> int:

@@ -68,8 +68,10 @@ class PlannedWith:
         """Return the record of these hosts and frameworks as they are now."""
 
         def public(host: Host) -> dict[str, Any]:
-            # Expectations of a host are checked before a run; no file of a plan depends on them.
-            return {name: value for name, value in asdict(host).items() if name != "expect"}
+            # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
+            fields = {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
+            # A bench may go on in another job of Slurm that has the same hosts.
+            return {**fields, "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"}}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import DataError, OrchError, TransportError
-from orchestrator.transport.ssh import Trust, connect
+from orchestrator.transport import Trust
+from orchestrator.transport.ssh import connect
 from orchestrator.transport.ssh.config import Endpoint, resolve
-from orchestrator.transport.ssh.hostkeys import HostKey, judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, known_keys
+from orchestrator.transport.trust import HostKey
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import Sshd, make_key
 
@@ -208,8 +210,9 @@ import sys, threading
 from pathlib import Path
 from dataclasses import replace
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.ssh.hostkeys import Trust, HostKey, judge
+from orchestrator.transport.ssh.hostkeys import judge
 from orchestrator.transport.ssh.config import resolve
+from orchestrator.transport.trust import HostKey, Trust
 store, known, config, rounds = sys.argv[1:]
 endpoint = resolve(Host("lab1", "127.0.0.9", ssh=SshSettings(config=config)))
 blob = bytes([0, 0, 0, 11]) + b"ssh-ed25519" + bytes([0, 0, 0, 32])

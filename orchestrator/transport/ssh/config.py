@@ -47,11 +47,14 @@ class Endpoint:
 
     ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the agent's keys are offered, and
     those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not be used; with ``keys`` it
-    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files.
+    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is
+    what the inventory or a ProxyJump calls it, which the ssh configuration may turn into another ``address``.
+    ``control_path`` is where a shared connection of the user may listen, empty if none is configured.
     """
 
     host: str
     label: str
+    name: str
     address: str
     port: int
     user: str
@@ -62,6 +65,7 @@ class Endpoint:
     known_hosts: tuple[Path, ...]
     proxy_command: str
     connect_timeout_s: float
+    control_path: str
     via: Endpoint | None
 
     def error(self, kind: str, message: str, hint: str = "") -> TransportError:
@@ -89,6 +93,7 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
     return Endpoint(
         host=host.name,
         label=label,
+        name=name,
         address=address,
         port=port_number,
         user=login,
@@ -99,6 +104,7 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
         known_hosts=_known_hosts(host.ssh, settings, tokens),
         proxy_command="" if via else _expand(_one(settings, "proxycommand", "none"), tokens),
         connect_timeout_s=_connect_timeout(host.ssh, settings),
+        control_path=_control_path(settings),
         via=via,
     )
 
@@ -240,6 +246,11 @@ def _connect_timeout(ssh: SshSettings, settings: Settings) -> float:
     """Return the shorter of the inventory's limit (which has a default) and the ssh configuration's."""
     named = _one(settings, "connecttimeout", "none")
     return min(ssh.connect_timeout_s, float(named)) if named.isdigit() and int(named) else ssh.connect_timeout_s
+
+
+def _control_path(settings: Settings) -> str:
+    path = _one(settings, "controlpath", "none")
+    return "" if path == "none" else str(_path(path))
 
 
 def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[str, str]:

@@ -11,9 +11,10 @@ import paramiko
 
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.dial import dial
-from orchestrator.transport.ssh.hostkeys import HostKey, Trust, judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, known_keys
 from orchestrator.transport.ssh.identity import Identity, authenticate, identities
 from orchestrator.transport.ssh.wire import Dropped, Wire
+from orchestrator.transport.trust import HostKey, Trust
 
 __all__ = ["Client", "Line"]
 

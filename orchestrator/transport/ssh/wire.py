@@ -20,7 +20,8 @@ from paramiko.message import Message
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
-from orchestrator.transport.ssh.streams import Inbox, Outbox
+from orchestrator.transport.ssh.streams import Outbox
+from orchestrator.transport.streams import Inbox
 
 __all__ = ["Dropped", "Wire"]
 
