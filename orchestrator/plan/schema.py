@@ -298,7 +298,10 @@ class FrameworkFile(_Strict):
     device_defaults: dict[Device, Defaults] = Field({}, description="other defaults on one device")
     options: dict[Word, OptionEntry] = Field({}, description="the options of --set, by name")
     env: dict[Variable, Text] = Field({}, description="environment variables of every run; those of the inventory win")
-    setup: list[Text] = Field([], description="lines of bash that run first on every node, after vars.setup of the host")
+    setup: list[Text] = Field(
+        [],
+        description="lines of bash that run first on every node, after vars.setup of the host; what they print is in setup.out",
+    )
     files: Annotated[list[FileEntry], Field(min_length=1)] = Field(
         description="a list of templates, one of which has the path launch.sh"
     )
