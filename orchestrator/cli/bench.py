@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
@@ -32,7 +34,6 @@ from orchestrator.cli.options import (
     new_seed,
     note_references,
     open_frameworks,
-    print_json,
     select,
     template_bases,
     waiting_s,
@@ -52,7 +53,11 @@ def add_to(app: typer.Typer) -> None:
 
 def bench(
     model: Annotated[
-        str, typer.Argument(help="Model to train, such as resnet50, or collective to measure, such as allreduce.")
+        str,
+        typer.Argument(
+            autocompletion=complete.models,
+            help="Model to train, such as resnet50, or collective to measure, such as allreduce.",
+        ),
     ],
     nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes. Default: all.")] = "",
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
@@ -65,7 +70,14 @@ def bench(
         typer.Option("--global-batch", min=1, help="Samples per step over all ranks: strong scaling. Default: weak scaling."),
     ] = None,
     framework: Annotated[
-        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Frameworks. Default: chosen by the model.")
+        str,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME,…",
+            autocompletion=complete.frameworks,
+            help="Frameworks. Default: chosen by the model.",
+        ),
     ] = "",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Sources of samples.")] = "",
     repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each configuration.")] = None,
@@ -86,7 +98,10 @@ def bench(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=V,…", help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'."
+            "--set",
+            metavar="KEY=V,…",
+            autocompletion=complete.settings,
+            help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'.",
         ),
     ] = None,
     env: Annotated[
@@ -137,6 +152,7 @@ def bench(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the files of every node; contact no host.")
@@ -207,7 +223,9 @@ def bench(
         borrowed = _borrowed(plan, selection)
         plan = without(plan, [spec for spec, _ in borrowed])
         if dry_run:
-            _show_everything(plan, selection, as_json)
+            from orchestrator.cli.dry_run import show_plan
+
+            show_plan(plan, selection, as_json)
             return
         from orchestrator.cli.controller import conduct
 
@@ -284,56 +302,3 @@ def _note_variables(plan: Bench, selection: Selection) -> None:
         hint = "its values would be in the table and in the files of the bench: set it in the inventory"
         raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
     note_references("--env", variables)
-
-
-def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
-    """Print the plan, the origin of every value, and every file of every node. Contacts no host."""
-    from dataclasses import asdict
-
-    from orchestrator.controller.earlier import earlier_times
-    from orchestrator.controller.stopping import plan_words
-    from orchestrator.inventory import fold
-    from orchestrator.plan.bench import PORTS, plan_run
-    from orchestrator.plan.render import folded, without_secrets
-    from orchestrator.record.manifest import manifest_of
-    from orchestrator.report.text import one_line, visible
-
-    hosts, redaction = selection.hosts, selection.inventory.redaction()
-    plans = [
-        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
-        for run in plan.planned()
-    ]
-    plans = [(run, without_secrets(decided, redaction)) for run, decided in plans]
-    if as_json:
-        print_json(
-            [
-                {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
-                for run, decided in plans
-            ]
-        )
-        return
-    if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
-        typer.echo(f"plan: {words}")
-    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
-    for run, _ in plans:
-        typer.echo(f"  {run.run_id}")
-    if plan.skipped:
-        typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
-    for skipped in plan.skipped:
-        typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
-    shown = set()
-    for run, decided in plans:
-        if repr(run.spec.as_dict()) in shown:
-            continue
-        shown.add(repr(run.spec.as_dict()))
-        typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
-        for key, value in run.spec.as_dict().items():
-            for name, setting in value.items() if key in ("options", "env") else ((None, value),):
-                label = f"{key}.{name}" if name else key
-                typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
-        for slot in decided.placement.slots:
-            ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
-            typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
-        for names, file in folded(decided.nodes):
-            typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
-            typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

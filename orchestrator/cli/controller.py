@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from orchestrator.cli.answer import table
+from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
@@ -33,7 +34,6 @@ from orchestrator.record.benchfile import bench_record
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
-from orchestrator.transport import Trust
 
 if TYPE_CHECKING:
     from orchestrator.record import RunDir
@@ -71,14 +71,13 @@ def conduct(
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
     project = Project.here(os.environ)
-    trust = Trust(store=project.known_hosts, accept_new=accept_new)
     planned_with = bench.record().planned_with
     if planned_with and holder(bench) is None:
         regain(project, bench.path.name, list(planned_with.hosts))
     controller = Controller.go_on(
         bench,
         project.runs,
-        lambda hosts, redaction: Cluster(hosts, trust, redaction),
+        lambda hosts, redaction: Cluster(hosts, trust_of(project, redaction, accept_new), redaction),
         retry_failed=retry_failed,
         argv=sys.argv,
         keep_going=keep_going,

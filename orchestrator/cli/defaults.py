@@ -30,7 +30,7 @@ class Command(typer.core.TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the command, in which the defaults are known. Raises ConfigError for a file with a fault."""
-        if not {"-h", "--help"} & set(args):
+        if not {"-h", "--help"} & set(args) and not extra.get("resilient_parsing"):
             extra["default_map"] = self._values(_here())
         return super().make_context(info_name, args, parent, **extra)
 

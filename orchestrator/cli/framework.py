@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ def add_to(program: typer.Typer) -> None:
     program.add_typer(app, name="framework")
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a framework.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.frameworks, help="Name of a framework.")]
 
 
 @app.command("list")
@@ -166,7 +167,12 @@ def _module(dotted: str) -> list[str]:
 @app.command()
 def check(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME|DIR]", help="A framework, or its folder. Default: all in templates/ of the project.")
+        str,
+        typer.Argument(
+            metavar="[NAME|DIR]",
+            autocompletion=complete.frameworks,
+            help="A framework, or its folder. Default: all in templates/ of the project.",
+        ),
     ] = "",
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")

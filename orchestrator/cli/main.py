@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli.complete import word_in
 from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 
@@ -78,7 +79,7 @@ def _root(
 def main() -> None:
     """Run the command line; turn every error into one message and one exit status."""
     try:
-        program(sys.argv[1] if len(sys.argv) > 1 else "")(standalone_mode=True)
+        program(sys.argv[1] if len(sys.argv) > 1 else word_in(dict(os.environ)))(standalone_mode=True)
     except OrchError as error:
         with suppress(OSError):  # the terminal may have just gone
             report(error)

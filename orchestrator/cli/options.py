@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -35,11 +37,25 @@ def duration(option: str, least: float | None = None, most: float | None = None)
 
 
 Hosts = Annotated[
-    str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, hosts such as gpu[01-04],@group, or slurm.")
+    str,
+    typer.Option(
+        "--hosts",
+        "-H",
+        metavar="FILE|HOSTS",
+        autocompletion=complete.hosts,
+        help="Inventory file, hosts such as gpu[01-04],@group, or slurm.",
+    ),
 ]
-Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
+Exclude = Annotated[
+    str, typer.Option("--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out.")
+]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
-Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: the latest.")]
+Bench = Annotated[
+    str,
+    typer.Argument(
+        metavar="[BENCH]", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Templates = Annotated[
     list[Path] | None,
@@ -158,9 +174,9 @@ class Selection:
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
-        from orchestrator.transport import Trust
+        from orchestrator.cli.connecting import trust_of
 
-        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+        return trust_of(self.project, self.inventory.redaction(), accept_new)
 
     def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
         """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import (
     AcceptNew,
     Exclude,
@@ -39,7 +41,9 @@ def add_to(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
-def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
+def status(
+    hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, debug: Debug = False, as_json: Json = False
+) -> None:
     """Show which runs are active on which nodes, and the benches of this project."""
     from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
@@ -130,11 +134,17 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+        ),
+    ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes unchanged, with secrets and control characters.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
 
@@ -151,7 +161,6 @@ def logs(
     from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport import Trust
 
     def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
         if raw:
@@ -194,7 +203,7 @@ def logs(
     inventory = open_inventory(directory.record().inventory)
     if not raw:
         known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
-    trust = Trust(store=Project.here(os.environ).known_hosts)
+    trust = trust_of(Project.here(os.environ), inventory.redaction())
     with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
         show(
             cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow),
@@ -260,8 +269,14 @@ def cancel(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: all runs of the login user.",
+        ),
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.answer import options_path
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -42,17 +44,22 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="Model to train, such as resnet50 or vgg16.")],
+    model: Annotated[str, typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16.")],
     shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node. Default: all.")] = "",
     budget: Budget = "20m",
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16.")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Samples per device and step.")] = None,
-    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME", help="Framework.")] = "pytorch",
+    framework: Annotated[
+        str, typer.Option("--framework", "-f", metavar="NAME", autocompletion=complete.frameworks, help="Framework.")
+    ] = "pytorch",
     loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Source of samples.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a full run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a parameter at this value.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", autocompletion=complete.settings, help="Fix a parameter at this value."),
+    ] = None,
     allow: Annotated[
         str, typer.Option("--allow", metavar="numerics", help="Also try settings that change the computed numbers.")
     ] = "",
@@ -70,6 +77,7 @@ def tune(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
     as_json: Json = False,

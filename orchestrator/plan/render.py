@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
-from orchestrator.inventory.values import RESERVED
+from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path

@@ -10,10 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.errors import TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.streams import Taker
 
-__all__ = ["Channel", "Connector", "Result", "Transport"]
+__all__ = ["Channel", "Connector", "OtherTransportNeeded", "Result", "Transport"]
+
+
+class OtherTransportNeeded(TransportError):  # noqa: N818  # no error where there is another transport
+    """A connector cannot do what a server needs, and another one may; the message says what that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +129,11 @@ class Connector(Protocol):
     def prepare(self, host: Host) -> Callable[[], Transport]:
         """Check everything that needs no packet; return a function that connects, as `connect` does.
 
-        Raises ConfigError for what makes a connection impossible, such as a missing key.
+        Raises ConfigError for what makes a connection impossible, such as a missing key; OtherTransportNeeded.
         """
 
     def connect(self, host: Host) -> Transport:
-        """Connect to a host. Raises TransportError, and ConfigError as `prepare` does."""
+        """Connect to a host. Raises TransportError, OtherTransportNeeded, and ConfigError as `prepare` does."""
 
     def close(self) -> None:
         """Free what the connections of the command share, after they are closed. May be called again."""

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Trust
-from orchestrator.transport.connections import Connections
+from orchestrator.transport.openssh import OpensshConnector
+from orchestrator.transport.ssh import SshConnector
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]
@@ -92,11 +93,11 @@ class Rig:
         return Trust(self.store, accept_new)
 
     def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Any:
-        """Connect, by the host's transport; the line is closed when the test ends."""
+        """Connect, by the host's transport and no other; the line is closed when the test ends."""
         host = server if isinstance(server, Host) else self.host(server)
-        connections = Connections(self.trust(accept_new=accept_new))
-        self._open.callback(connections.close)
-        transport = connections.connect(host)
+        connector = {"ssh": SshConnector, "openssh": OpensshConnector}[host.transport](self.trust(accept_new=accept_new))
+        self._open.callback(connector.close)
+        transport = connector.connect(host)
         self._open.callback(transport.close)
         return transport
 

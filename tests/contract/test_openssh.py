@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,93 @@ def test_a_silent_listener_is_given_up_in_time(rig: Rig, monkeypatch: pytest.Mon
         os.kill(server.pid, signal.SIGCONT)
 
 
+# Host certificates
+
+
+def certified(rig: Rig, name: str, *options: str, known: str = "*") -> Sshd:
+    """Start a server with a host certificate for ``name``; its authority is known for ``known``, and its key is not."""
+    authority, key = (make_key(rig.directory / f"{word}-{name}") for word in ("authority", "host"))
+    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", "-h", "-n", name, *options, f"{key}.pub"]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    line = " ".join(Path(f"{authority}.pub").read_text().split()[:2])
+    rig.known_hosts.write_text(f"@cert-authority {known} {line}\n")
+    return rig.serve(f"HostCertificate {key}-cert.pub", host_keys=[key], known=False)
+
+
+@pytest.mark.parametrize("named", ["openssh", "ssh"])
+def test_a_host_certificate_is_verified_by_ssh_whichever_transport_is_named(
+    rig: Rig, caplog: pytest.LogCaptureFixture, named: str
+) -> None:
+    server = certified(rig, "127.0.0.2")
+    host = replace(rig.host(server), transport=named)
+    with closing(Connections(rig.trust())) as connections:
+        line = connections.prepare(host)()
+        assert line.run(["echo", "certified"], timeout_s=10).stdout == b"certified\n"
+        line.close()
+        connections.connect(host).close()
+    assert not rig.store.exists() and len(rig.known_hosts.read_text().splitlines()) == 1
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    words = "a certificate authority vouches for it, which paramiko cannot verify; connecting through the program ssh"
+    assert [words in message for message in said] == ([True] if named == "ssh" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "known"),
+    [("127.0.0.3", (), "*"), ("127.0.0.2", ("-V", "20200101:20200102"), "*"), ("127.0.0.2", (), "127.0.0.9")],
+    ids=["of another host", "expired", "of an authority for other hosts"],
+)
+def test_a_certificate_that_does_not_hold_is_refused(rig: Rig, name: str, options: tuple[str, ...], known: str) -> None:
+    server = certified(rig, name, *options, known=known)
+    error = refused(rig, replace(rig.host(server), transport="ssh"))
+    assert error.kind == "host_key_unknown", str(error)
+    assert "Accepted" not in server.log
+
+
+# The transport that a host takes by itself
+
+
+def test_a_server_that_takes_no_keys_is_reached_by_ssh_and_that_is_said_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = [rig.serve("AuthenticationMethods hostbased", "HostbasedAuthentication yes") for _ in range(2)]
+    with closing(Connections(rig.trust())) as connections:
+        for server in servers:
+            with pytest.raises(TransportError) as caught:
+                connections.connect(replace(rig.host(server), transport="ssh"))
+            assert caught.value.kind == "auth_failed" and "it accepts hostbased" in caught.value.message
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [
+        f"lab1: the host accepts no keys from user {servers[0].user}, only hostbased; connecting through the program ssh "
+        "(transport: openssh)"
+    ]
+
+
+def test_without_the_program_ssh_the_cause_is_the_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = rig.serve("AuthenticationMethods hostbased", "HostbasedAuthentication yes")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    error = refused(rig, replace(rig.host(server), transport="ssh"))
+    assert "accepts no keys" in error.message and error.hint == "allow PubkeyAuthentication in its sshd_config"
+
+
+def test_each_step_of_a_log_in_is_told_to_whoever_debugs_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    jump, server = rig.serve(), rig.serve()
+    key = subprocess.run(
+        ["ssh-keygen", "-lf", f"{rig.keys.server}.pub"], capture_output=True, text=True, check=True
+    ).stdout.split()[1]
+    for transport in ("ssh", "openssh"):
+        caplog.clear()
+        with caplog.at_level("DEBUG", "orchestrator.transport"), closing(Connections(rig.trust())) as connections:
+            connections.connect(replace(rig.behind(server, jump), transport=transport)).close()
+        told = [record.getMessage() for record in caplog.records]
+        for where in (f"lab1 (jump host {jump.address}): ", "lab1: "):
+            steps = "\n".join(line.removeprefix(where) for line in told if line.startswith(where))
+            assert re.search(rf" port {jump.port if 'jump' in where else server.port}", steps), steps
+            assert key in steps and re.search(rf"{rig.known_hosts}:\d", steps), steps
+            assert re.search(rf"offering .*{rig.keys.client}", steps, re.IGNORECASE), steps
+            assert re.search("logged in as|Entering interactive session", steps), steps
+    assert "PRIVATE" not in caplog.text
+
+
 # Questions at the terminal
 
 
@@ -268,6 +356,24 @@ def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(rig: Rig, t
     assert gate.password not in terminal.text and code not in terminal.text
     assert "reached all 3 hosts" in terminal.text
     assert gate.log.count("Accepted keyboard-interactive/pam for me") == 1
+
+
+@needs_pam
+def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(rig: Rig, tmp_path: Path) -> None:
+    gate = rig.serve(kind=Bastion)
+    folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate), transport="ssh")
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for(
+            f"orch: node1: jump host {gate.address}: the host accepts no keys from user me, only keyboard-interactive; "
+            "connecting through the program ssh (transport: openssh)\n"
+        )
+        terminal.wait_for("Password: ")
+        terminal.type(gate.password)
+        terminal.wait_for("Verification code: ")
+        terminal.type(gate.code())
+        assert terminal.end() == 0, terminal.text
+    assert "reached all 1 hosts" in terminal.text
 
 
 @needs_pam

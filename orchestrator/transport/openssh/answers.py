@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orchestrator.transport.openssh import terminal
+from orchestrator.transport import terminal
 from orchestrator.transport.openssh.folder import MasterFolder
 
 __all__ = ["Answers", "Login"]

@@ -87,6 +87,7 @@ class OpensshConnector:
             if known and known.alive:
                 return known
             if endpoint.control_path and usable(Path(endpoint.control_path)):
+                endpoint.tell(f"{endpoint.summary}; using your connection at {endpoint.control_path}")
                 master = Master(Path(endpoint.control_path), endpoint.name)
             else:
                 via = self._master(host, endpoint.via, trust) if endpoint.via else None

@@ -8,13 +8,19 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["MAX_STARTUPS", "failure", "fingerprint", "own_words"]
+__all__ = ["MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
 
 MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
     "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
+)
+_STEP = re.compile(
+    r"Connecting to|Executing proxy command|Connection established|Remote protocol version|kex: (algorithm|host key algorithm)|"
+    r"Server host (key|certificate)|Host .* is known and matches|Found (key|CA key) in|Authenticating to|"
+    r"Authentications that can continue|Next authentication method|Offering|Server accepts key|Trying private key|"
+    r"read_passphrase: requested to askpass|No more authentication methods|Entering interactive session"
 )
 _NOT_FORWARDED = "Stdio forwarding request failed"
 _OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
@@ -23,6 +29,12 @@ _OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTIL
 def own_words(log: str) -> list[str]:
     """Return the lines that ssh prints without ``-v`` too."""
     return [line.strip() for line in log.splitlines() if line.strip() and not re.match(r"debug\d: |OpenSSH_", line)]
+
+
+def step_of(line: str) -> str:
+    """Return what a line says of a step of a log-in, empty for anything else."""
+    words = line.strip().removeprefix("debug1: ")
+    return words if words != line.strip() and _STEP.match(words) else ""
 
 
 def fingerprint(log: str) -> str:

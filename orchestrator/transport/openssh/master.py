@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import TransportError
 from orchestrator.transport.openssh.answers import Login
-from orchestrator.transport.openssh.failures import failure, fingerprint
+from orchestrator.transport.openssh.failures import failure, fingerprint, step_of
 from orchestrator.transport.ssh.config import Endpoint
 
 __all__ = ["Master", "OwnMaster", "listens", "usable"]
@@ -73,6 +74,7 @@ class OwnMaster(Master):
         self._login = login
         self._ready = threading.Event()
         self._log = bytearray()
+        self._told = 0
         self._later = bytearray()
         self._process = subprocess.Popen(
             command,
@@ -83,6 +85,7 @@ class OwnMaster(Master):
             start_new_session=True,
             env={**os.environ, **environment},
         )
+        endpoint.tell(f"{endpoint.summary}; {shlex.join(command)}")
         self._thread = threading.Thread(target=self._read, daemon=True, name=f"ssh {endpoint.host}")
         self._thread.start()
 
@@ -146,11 +149,20 @@ class OwnMaster(Master):
                     del self._later[:-_LOG_BYTES]
                     continue
                 self._log += data
+                self._tell()
                 del self._log[:-_LOG_BYTES]
                 if _READY in self._log:
                     self._ready.set()
             self._process.wait()
         self._ready.set()
+
+    def _tell(self) -> None:
+        """Report the steps of the log-in that ssh has printed since the last call."""
+        end = self._log.rfind(b"\n") + 1
+        for line in self._log[self._told : end].decode("utf-8", "backslashreplace").splitlines():
+            if step := step_of(line):
+                self._endpoint.tell(step)
+        self._told = max(end, self._told)
 
 
 def listens(path: Path) -> bool:

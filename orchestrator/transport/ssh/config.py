@@ -6,6 +6,7 @@ the inventory override both.
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, SshSettings
+from orchestrator.transport.protocols import OtherTransportNeeded
 from orchestrator.transport.ssh.config_groups import likeness
 
 __all__ = ["Endpoint", "resolve"]
@@ -28,6 +30,7 @@ __all__ = ["Endpoint", "resolve"]
 Settings = Mapping[str, Sequence[str]]
 """Options by lower-case name, each with its values in order, as ``ssh -G`` prints them."""
 
+_log = logging.getLogger("orchestrator.transport")
 _MAX_HOPS = 8
 _HOP = re.compile(
     r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[^-\[\]:/@\s][^\[\]:/@\s]*)(?::(?P<port>\d{1,5}))?/?"
@@ -68,9 +71,24 @@ class Endpoint:
     control_path: str
     via: Endpoint | None
 
+    @property
+    def summary(self) -> str:
+        """Where the connection goes and what it may use, in words."""
+        keys = ", ".join(map(str, self.keys)) or f"agent {self.agent or 'none'}, {', '.join(map(str, self.default_keys))}"
+        way = f", through {self.via.label}" if self.via else ""
+        return f"{self.name} is {self.user}@{self.address} port {self.port}{way}; keys: {keys}; known as {self.known_as}"
+
     def error(self, kind: str, message: str, hint: str = "") -> TransportError:
         """Return an error about this server, with the name of the host that is reached through it."""
         return TransportError(message, kind=kind, hint=hint, host=self.host, where=self.label)
+
+    def tell(self, step: str) -> None:
+        """Report a step of a log-in to whoever debugs it (``-v``)."""
+        _log.debug("%s: %s", f"{self.host} ({self.label})" if self.label else self.host, step)
+
+    def beyond(self, kind: str, message: str, hint: str = "") -> OtherTransportNeeded:
+        """Return an error about what paramiko cannot do at this server, and the program ssh can."""
+        return OtherTransportNeeded(message, kind=kind, hint=hint, host=self.host, where=self.label)
 
 
 def resolve(host: Host) -> Endpoint:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.completion import completed
-from orchestrator.transport.protocols import Result
+from orchestrator.transport.protocols import OtherTransportNeeded, Result
 from orchestrator.transport.ssh.channel import Channel, open_channel
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.dial import greets
-from orchestrator.transport.ssh.hostkeys import known_keys
+from orchestrator.transport.ssh.hostkeys import known_keys, refuse_authorities
 from orchestrator.transport.ssh.identity import identities
 from orchestrator.transport.ssh.line import Client, Line
 from orchestrator.transport.ssh.quoting import remote_command
@@ -31,7 +31,8 @@ __all__ = ["SshConnector", "Transport", "connect", "prepare"]
 def prepare(host: Host, trust: Trust) -> Endpoint:
     """Resolve ``host``, and check everything that needs no packet: keys and known-hosts files, also of its jump hosts.
 
-    Raises ConfigError for a key that is missing, readable by others or has a passphrase, and for a damaged file.
+    Raises ConfigError for a key that is missing or readable by others, and for a damaged file; OtherTransportNeeded if there is
+    no usable key, for a passphrase, and for a host that only a certificate authority knows.
     """
     endpoint = resolve(host)
     step: Endpoint | None = endpoint
@@ -39,9 +40,12 @@ def prepare(host: Host, trust: Trust) -> Endpoint:
         try:
             with identities(step):
                 lines = known_keys((*step.known_hosts, trust.store), step.known_as)
+        except OtherTransportNeeded:
+            raise
         except (TransportError, ConfigError) as error:
             where = error.where or step.label
             raise ConfigError(error.message, kind=error.kind, where=where, hint=error.hint, host=host.name) from error
+        refuse_authorities(step, lines)
         if damaged := [entry.place for entry in lines.entries if entry.key is None]:
             message = "the line about this host is damaged"
             raise ConfigError(message, where=damaged[0], hint="repair or remove that line", host=host.name)

@@ -1,8 +1,8 @@
 """Verification of host keys: known-hosts files, and the project's own store of first contacts.
 
-Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A mark that
-orch cannot verify (``@cert-authority``) is an error if it applies to the host. Verification cannot be switched off; `Trust` can
-only allow the key of an unknown server to be stored.
+Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A host that
+only a ``@cert-authority`` knows needs the program ssh, which verifies its certificate. Verification cannot be switched off;
+`Trust` can only allow the key of an unknown server to be stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.trust import HostKey, Trust
 
-__all__ = ["KnownHosts", "judge", "known_keys"]
+__all__ = ["KnownHosts", "judge", "known_keys", "refuse_authorities"]
 
 _LOCK_WAIT_S = 10.0
 _MARKS = ("@revoked", "@cert-authority")
@@ -119,7 +119,8 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
 
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
-    if _is_known(endpoint, trust, offered):
+    if place := _known_at(endpoint, trust, offered):
+        endpoint.tell(f"the host key is known: {place}")
         trust.verified[endpoint.known_as] = offered
         return
     earlier = trust.verified.get(endpoint.known_as)
@@ -129,19 +130,21 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
         raise _unknown(endpoint, trust, offered)
     with _locked(trust.store):
         # Another process may have stored a key of this server in the meantime, perhaps a different one.
-        if not _is_known(endpoint, trust, offered):
+        if not _known_at(endpoint, trust, offered):
+            endpoint.tell(f"the host key is new and accepted: {trust.store}")
             _append(trust.store, f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n")
     trust.verified[endpoint.known_as] = offered
 
 
-def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
+def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
+    """Return the place of the line that has the key, empty if there is none. Raises TransportError for a contradiction."""
     files = (*endpoint.known_hosts, trust.store)
     lines = known_keys(files, endpoint.known_as)
     _refuse_revoked(endpoint, lines, offered)
-    _refuse_authorities(endpoint, lines)
     keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
-    if any(key == offered for _, key in keys):
-        return True
+    if place := next((place for place, key in keys if key == offered), ""):
+        return place
+    refuse_authorities(endpoint, lines)
     damaged = next((entry.place for entry in lines.entries if entry.key is None), None)
     if damaged:
         raise endpoint.error(
@@ -154,7 +157,7 @@ def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
     bare = known_keys(files, port[1] if port else endpoint.known_as)
     _refuse_revoked(endpoint, bare, offered)
-    return any(entry.key == offered and not entry.mark for entry in bare.entries)
+    return next((entry.place for entry in bare.entries if entry.key == offered and not entry.mark), "")
 
 
 def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
@@ -165,14 +168,20 @@ def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> 
             raise endpoint.error("host_key_revoked", text, "do not use this host")
 
 
-def _refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
+def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
+    """Raise OtherTransportNeeded if a certificate authority vouches for the server, and no line has a key of the server itself.
+
+    Raises TransportError host_key_unknown for a mark that has no meaning.
+    """
     for entry in lines.entries:
-        if entry.mark and entry.mark != "@revoked":
-            raise endpoint.error(
-                "host_key_unknown",
-                f"{entry.place}: {entry.mark} applies to this host, and host certificates are not supported",
-                "put the host's own key into a separate file and set ssh.known_hosts in the inventory to it",
-            )
+        if entry.mark not in ("", *_MARKS):
+            hint = "known marks are @revoked and @cert-authority; correct or remove that line"
+            raise endpoint.error("host_key_unknown", f"{entry.place}: expected a known mark, got {entry.mark}", hint)
+    authorities = [entry.place for entry in lines.entries if entry.mark == "@cert-authority"]
+    if authorities and not any(entry.key and not entry.mark for entry in lines.entries):
+        message = f"{authorities[0]}: a certificate authority vouches for it, which paramiko cannot verify"
+        hint = "set transport: openssh for it, which needs the program ssh"
+        raise endpoint.beyond("host_key_unknown", message, hint)
 
 
 def _changed(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:

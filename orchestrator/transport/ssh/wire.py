@@ -89,6 +89,11 @@ class Wire(_Base):  # type: ignore[misc]
         return self._preferred_keys
 
     @property
+    def agreed(self) -> str:
+        """The server's version and the cipher that was agreed on, in words."""
+        return f"{self.remote_version}, {self.local_cipher}"
+
+    @property
     def unread(self) -> bool:
         """Whether data has arrived that the connection's thread has not read."""
         return self._wrapped.unread()

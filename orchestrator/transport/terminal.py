@@ -6,7 +6,7 @@ import os
 import signal
 import termios
 
-__all__ = ["NoTerminal", "ask", "show"]
+__all__ = ["NoTerminal", "ask", "is_there", "show"]
 
 _TERMINAL = "/dev/tty"
 _ENTER, _ERASE, _INTERRUPT, _END, _CLEAR = b"\r\n", b"\x7f\x08", b"\x03", b"\x04", b"\x15"
@@ -14,6 +14,15 @@ _ENTER, _ERASE, _INTERRUPT, _END, _CLEAR = b"\r\n", b"\x7f\x08", b"\x03", b"\x04
 
 class NoTerminal(Exception):  # noqa: N818  # the caller decides what it means
     """This process has no controlling terminal."""
+
+
+def is_there() -> bool:
+    """Return True if this process has a controlling terminal."""
+    try:
+        os.close(_open())
+    except NoTerminal:
+        return False
+    return True
 
 
 def ask(prompt: str) -> str | None:
