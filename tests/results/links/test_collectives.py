@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain.curves import newest_curve
+from orchestrator.analysis.explain.measured import newest_curve
+from orchestrator.analysis.explain.transfers import Link
 from orchestrator.errors import DataError
 from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
@@ -313,8 +314,8 @@ def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> Non
     assert (found.dtype, found.in_place, found.repeats) == ("fp32", True, 2)
     assert newest_curve(tmp_path, "1n4g", {"node1": {}, "node2": {}}) is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node3": {}}) is None
-    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, in_place=False) is None
-    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, collective="broadcast") is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, link=Link("all_gather")) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, link=Link("allreduce", 2)) is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, device="cpu") is None
 
 
