@@ -71,9 +71,9 @@ def conduct(
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
     project = Project.here(os.environ)
-    planned_with = bench.record().planned_with
-    if planned_with and holder(bench) is None:
-        regain(project, bench.path.name, list(planned_with.hosts))
+    record = bench.record()
+    if record.planned_with and holder(bench) is None:
+        regain(project, bench.path.name, record.inventory, list(record.planned_with.hosts))
     controller = Controller.go_on(
         bench,
         project.runs,

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -15,9 +16,10 @@ from orchestrator.cli.allocation import allocated
 from orchestrator.cli.signals import handled
 from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
+from orchestrator.inventory.allocation import SOURCES
 from orchestrator.plan.job import JobWanted, job_name
 from orchestrator.record import Project
-from orchestrator.record.submission import Submission, forget, submission, submissions, submit
+from orchestrator.record.submission import forget, submission, submissions, submit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,10 +162,12 @@ def _listed(number: str) -> str:
         raise
 
 
-def regain(project: Project, bench_id: str, hosts: Sequence[str]) -> None:
-    """Submit another job on the hosts of a bench whose own one is over, and wait for it. Does nothing for other benches."""
+def regain(project: Project, bench_id: str, inventory: str, hosts: Sequence[str]) -> None:
+    """Let a bench whose job is over go on in another one: in one that is submitted for its hosts, if it has submitted the first
+    itself, else in the job that this process runs in. Does nothing for other benches."""
     known = submission(project, bench_id)
     if known is None:
+        _move(project, inventory)
         return
     job = slurm.job(known.job) if known.job else None
     if job and job.state == "RUNNING":
@@ -174,10 +178,32 @@ def regain(project: Project, bench_id: str, hosts: Sequence[str]) -> None:
     allocated(project, f"srun:{number}", bench_id)
 
 
-def note_unattended(project: Project) -> list[Submission]:
-    """Return the jobs of benches whose controller is gone, and print how to end or use them."""
-    left = [one for one in submissions(project) if not one.is_attended]
-    for one in left:
-        what = f"job {one.job}" if one.job else f"a job named {job_name(one.bench_id)}"
-        typer.echo(f"slurm: {what} of bench {one.bench_id} has no controller; to end it: orch cancel {one.bench_id}", err=True)
-    return left
+def _move(project: Project, inventory: str) -> None:
+    """Point the inventory of a job that is over to the job that this process runs in. Its hosts are compared with the plan."""
+    path = Path(inventory)
+    word, _, number = path.stem.partition("-")
+    current = slurm.here(os.environ)
+    if path.parent != project.root / ".orch" or word not in SOURCES or current in ("", number):
+        return
+    job = slurm.job(slurm.job_id(number, str(path)))
+    if job is None or job.state != "RUNNING":
+        allocated(project, f"{word}:{current}", number)
+
+
+def note_unattended(project: Project) -> None:
+    """Print the jobs of benches whose controller is gone, and how to end them; forget those that are over and left no bench."""
+    for one in submissions(project):
+        if one.is_attended:
+            continue
+        try:
+            numbers = [one.job] if one.job else _by_name(one.bench_id)
+            jobs = [slurm.job(number) for number in numbers]
+        except OrchError as error:
+            typer.echo(f"slurm: the job of bench {one.bench_id}: {error}", err=True)
+            continue
+        living = [job for job in jobs if job and not job.has_ended]
+        for job in living:
+            text = f"slurm: job {job.id} of bench {one.bench_id} is {job.state} and has no controller"
+            typer.echo(f"{text}; to end it: orch cancel {one.bench_id}", err=True)
+        if not living and not (project.runs / one.bench_id).exists():
+            forget(project, one.bench_id)

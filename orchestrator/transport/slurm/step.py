@@ -22,9 +22,8 @@ _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 _BESIDE = ("--overlap", "--cpu-bind=none", "--mpi=none", "--chdir=/")
 _OF_SLURM = re.compile(r"^(srun|slurmstepd[\w.-]*): (?:error: )?(.*)$")
 _BROKEN = re.compile(
-    r"CANCELLED|[Nn]ode failure|NODE FAIL|Unable to (?:create|confirm)|launch failed|[Ll]aunch .*failed|Terminated job step|"
-    r"revoked|Communication|Socket timed out|Invalid job id|already complet|Job step aborted|Requested nodes are busy|"
-    r"Unable to contact|no longer valid"
+    r"CANCELLED|[Nn]ode failure|NODE FAIL|Unable to (?:create|confirm|contact)|[Ll]aunch .*failed|Terminated job step|revoked|"
+    r"Communication|Socket timed out|Invalid job id|already complet|Job step aborted|Requested nodes? |no longer valid"
 )
 
 
@@ -80,7 +79,9 @@ def outcome(job: str, code: int, stderr: bytes) -> Outcome:
 
     srun exits with 128 + the number of the signal that ended the command, and with 2 if there is no such program.
     """
-    words = [line for line in said(stderr) if _BROKEN.search(line)]
+    if code == 0:
+        return 0, None
+    words = [line for line in said(stderr) if _BROKEN.search(line) and "retrying" not in line]
     if code < 0:
         words = [f"srun was ended by {_name(-code)}"]
     if words:

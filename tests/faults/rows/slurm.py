@@ -209,6 +209,8 @@ def lost_node(trial: Trial) -> None:
         assert judge.in_time(trial.detected_s, DETECT_S + GRACE_S + 2.0), trial.detected_s
         done = controller.end(process, 90)
         assert done.code == 3 and victim in done.err, done
+        left = LEASE_S + 2.0 + GRACE_S
+        judge.wait_for(lambda: not rank_left(controller), left, "the run goes on without a lease")
         clean(trial, controller, SPAWNER_S)
         faults.link(controller.lab, victim, up=True)
         # Slurm ends the steps of a lost node when the node has registered again.
@@ -222,8 +224,8 @@ def state_of(controller: Controller, node: str) -> str:
     return asked(controller.lab, "sinfo", "-hNo", "%T", "-n", node).strip()
 
 
-def rank_left(controller: Controller, victim: str) -> bool:
-    """Claim that a node besides the victim runs a rank."""
+def rank_left(controller: Controller, victim: str = "") -> bool:
+    """Claim that a node besides the victim has a process of a run."""
     return any(one.environ_run_id and one.node != victim for one in judge.ours(controller.lab))
 
 
