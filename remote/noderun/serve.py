@@ -10,6 +10,7 @@ from noderun.facts import op_facts
 from noderun.files import Refused, why
 from noderun.requests import op_drop, op_left, op_line, op_program, op_status, op_stop, op_tail
 from noderun.transfer import op_get, op_put
+from noderun.undeploy import op_undeploy
 
 STAY_S = 15
 OPERATIONS = {
@@ -23,6 +24,7 @@ OPERATIONS = {
     "status": op_status,
     "stop": op_stop,
     "tail": op_tail,
+    "undeploy": op_undeploy,
 }
 
 
