@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from lm_optimizer import Optimizer
 from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch_stamps import unheard
 
 COMPUTE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """The type of activations for each --dtype. fp8 is a type of matrix products alone."""
@@ -134,9 +135,14 @@ def pipeline(learner: Learner, stage: int, group: Any, device: torch.device) -> 
 # --- taking a step --------------------------------------------------------------------------------------------------------
 
 
-def taken(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Take a step; return the mean loss of the global batch, on every rank."""
-    loss = piped(learner, tokens, targets) if learner.schedule else accumulated(learner, tokens, targets)
+def taken(
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+) -> torch.Tensor:
+    """Take a step; return the mean loss of the global batch, on every rank.
+
+    ``stamp`` is called before each micro-batch, after its forward and after its backward pass; not with a pipeline.
+    """
+    loss = piped(learner, tokens, targets) if learner.schedule else accumulated(learner, tokens, targets, stamp)
     learner.optimizer.step()
     if learner.layout.data_ranks * learner.layout.pipeline > 1:
         # Four bytes after the update, so that every line is about all tokens: stages without a loss add zero.
@@ -145,16 +151,21 @@ def taken(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torc
     return loss
 
 
-def accumulated(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def accumulated(
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+) -> torch.Tensor:
     """Add up the gradients of all micro-batches, and reduce them with the last one; return the mean loss of this rank's."""
     from torch.distributed.tensor.parallel import loss_parallel
 
     count, total = len(tokens), None
     for number in range(count):
+        stamp("micro_batch")
         synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard == "true")
         with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
             loss = learner.model(tokens[number], targets[number]) / count
+            stamp("forward")
             learner.optimizer.scaled(loss).backward()
+        stamp("backward")
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None
     return total

@@ -2,8 +2,9 @@
 
 Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
 (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
-optimizer (lm_optimizer.py), one step (lm_steps.py), the search for a batch size (lm_batch_search.py), and code shared with
-other programs: torch_ranks.py, torch_clock.py, trainer.py.
+optimizer (lm_optimizer.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
+(lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py,
+trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
@@ -14,7 +15,20 @@ One process per device, which reads its rank from the environment, as torchrun s
 The flags of the shape say everything about the model; --model is its name alone. A step is one update: --accumulation
 micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line; rank 0 prints one
 `orch step=` line per step, with the loss of the whole batch, and `orch done {json}` at the end, with the peak memory of all
-ranks in `memory_bytes`, in order of rank.
+ranks in `memory_bytes`, in order of rank. It also has the facts that explain a speedup, all of them measured, none derived from
+the speed, where each rank has a whole copy of the model or shards of it:
+
+        solo_step_s        per rank: a step without communication, after the last step, on all ranks at the same time
+        solo_forward_s     the forward pass of its last micro-batch; solo_backward_s: the backward pass
+        collectives        of rank 0, in order: [collective, bytes, number of its ranks, distance from one to the next, begins,
+                           needed]: seconds of such a step after which it may begin, and after which computing waits for it
+        solo_reduce_s      per rank: the collectives that may run during the last backward pass, and nothing else
+        beside_reduce_s    the same, started together with a backward pass that does not wait for them
+        beside_backward_s  that backward pass; beside_forward_s: the forward pass before it
+
+Bytes are those of what is reduced, gathered or scattered, on all ranks together. Times are medians over the later half of
+--solo-steps, null without a measurement: the last four where no collective runs while something is computed, as with FSDP on a
+CPU.
 """
 
 from __future__ import annotations
@@ -30,6 +44,7 @@ from lm_float8 import lacking
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
 from lm_parallel import Layout, layout_of, unusable_layout
+from lm_parts import parts
 from lm_steps import COMPUTE, Learner, Tokens, learner, taken
 from torch_clock import DeviceClock
 from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
@@ -67,6 +82,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
     parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
@@ -110,7 +126,18 @@ def unusable(args: argparse.Namespace) -> str:
     for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "bucket_cap_mb", "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    for name in ("kv_heads", "head_width", "seed", "clip", "find_batch_size", "prefetch", "learning_rate", "weight_decay"):
+    counts = (
+        "kv_heads",
+        "head_width",
+        "seed",
+        "clip",
+        "find_batch_size",
+        "prefetch",
+        "learning_rate",
+        "weight_decay",
+        "solo_steps",
+    )
+    for name in counts:
         if getattr(args, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     for name in ("timeout_s", "loss_scale", "rope_theta"):
@@ -247,15 +274,24 @@ def train(
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
-    return {"memory_bytes": memory_bytes(device)}, {
+    held, of_steps = (
+        memory_bytes(device),
+        {
+            "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+            "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+        },
+    )
+    prove_world(me, device)  # also the barrier before the steps without communication
+    alone, collectives = parts(args, model, batches, device)
+    return {"memory_bytes": held, **alone}, {
+        **of_steps,
+        "collectives": collectives,
         **shape._asdict(),
         "global_batch": samples,
         "parallel": layout.kind,
         "data_ranks": layout.data_ranks,
         "attention_kernel": kernel,
         "attention_expanded": next(iter(model.decoder.blocks.values())).attention.expand,
-        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
-        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
         "optimizer": "adamw fused",
     }
 

@@ -29,6 +29,7 @@ MODULES = {
     "history": ("history",),
     "archive": ("archive", "verify"),
     "remove": ("rm",),
+    "undeploy": ("undeploy",),
     "compare": ("compare", "gate"),
     "published": ("published",),
     "schema": ("schema",),

@@ -177,8 +177,10 @@ def _metric(name: str, entry: MetricEntry) -> Metric:
 def _knob(entry: KnobEntry) -> Knob:
     """Return the parameter, with values of variables converted to text."""
     rows = [tuple(value) if isinstance(value, list) else (value,) for value in entry.values]
-    values = tuple(rows if entry.option else [tuple(map(_as_text, row)) for row in rows])
-    return Knob(tuple(entry.env), entry.option, values, tuple(entry.networks), entry.numerics, entry.default)
+    values = tuple([tuple(map(_as_text, row)) for row in rows] if entry.env else rows)
+    when = {name: tuple(among) for name, among in entry.when.items()}
+    networks = tuple(entry.networks)
+    return Knob(tuple(entry.env), entry.option, values, networks, entry.numerics, entry.default, entry.multiplies, when)
 
 
 def _as_text(value: Any) -> str:

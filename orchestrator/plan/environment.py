@@ -16,16 +16,19 @@ SETUP_FAILED = "setup: line "
 
 # Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-# Modules and conda use variables that are not set, and commands that fail, so -e and -u are off for these lines.
+# Modules and conda use variables that are not set, and commands that fail, so -e, -u and pipefail are off for these lines.
 # A launch script may have said set -x: what is printed until its shell options are back belongs to these lines too.
 _SETUP = """\
 {{
 orch_shell_options=$-
 set +eu
+orch_pipefail=$(shopt -po pipefail)
+set +o pipefail
 {lines}
+$orch_pipefail
 case $orch_shell_options in *e*) set -e ;; esac
 case $orch_shell_options in *u*) set -u ;; esac
-unset orch_shell_options
+unset orch_shell_options orch_pipefail
 }}{into}
 """
 

@@ -265,10 +265,14 @@ class KnobEntry(_Strict):
         [], description="the environment variables that it sets together"
     )
     option: Text = Field("", description="or the option that it sets")
+    multiplies: Literal["", "batch_size"] = Field("", description="or batch_size, which each value multiplies")
     values: Annotated[list[Scalar | list[Scalar]], Field(min_length=1)] = Field(
         description="the values to try, the best guess first"
     )
     networks: list[Literal["Socket", "IB", "any"]] = Field([], description="only where NCCL uses one of these")
+    when: dict[Word, list[Scalar]] = Field(
+        {}, description="only where the closing line of the first run has one of these values: {parallel: [fsdp]}"
+    )
     numerics: Truth = Field(False, description="it changes the computed numbers")
     default: Text = Field("", description="the value in effect if nobody sets one, in words")
 
@@ -298,7 +302,10 @@ class FrameworkFile(_Strict):
     device_defaults: dict[Device, Defaults] = Field({}, description="other defaults on one device")
     options: dict[Word, OptionEntry] = Field({}, description="the options of --set, by name")
     env: dict[Variable, Text] = Field({}, description="environment variables of every run; those of the inventory win")
-    setup: list[Text] = Field([], description="lines of bash that run first on every node, after vars.setup of the host")
+    setup: list[Text] = Field(
+        [],
+        description="lines of bash that run first on every node, after vars.setup of the host; what they print is in setup.out",
+    )
     files: Annotated[list[FileEntry], Field(min_length=1)] = Field(
         description="a list of templates, one of which has the path launch.sh"
     )

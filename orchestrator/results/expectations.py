@@ -161,7 +161,7 @@ def notes_on(judgements: Sequence[Judgement]) -> list[str]:
         return [*notes, *map(str, met)]
     bounds = "; ".join(dict.fromkeys(judgement.expected for judgement in met))
     shown = bounds if len(bounds) <= _SHOWN else f"{bounds[:_SHOWN]}…"
-    return [*notes, f"{len(met)} bounds met: {shown}"]
+    return [*notes, f"bounds met, in {len(met)} rows: {shown}"]
 
 
 def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:

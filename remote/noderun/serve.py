@@ -13,6 +13,7 @@ from noderun.processes import in_step
 from noderun.requests import op_drop, op_left, op_line, op_program, op_status, op_stop, op_tail
 from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
+from noderun.undeploy import op_undeploy
 
 STAY_S = 15
 OPERATIONS = {
@@ -27,6 +28,7 @@ OPERATIONS = {
     "status": op_status,
     "stop": op_stop,
     "tail": op_tail,
+    "undeploy": op_undeploy,
 }
 
 

@@ -83,7 +83,12 @@ def environment_of(script: str, name: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictness() -> None:
-    lines = ["export LD_LIBRARY_PATH=/m$UNSET", "f() { false; true; }; f", "NCCL_ALGO=Tree\nexport NCCL_ALGO\n"]
+    lines = [
+        "export LD_LIBRARY_PATH=/m$UNSET",
+        "f() { false; true; }; f",
+        "yes | head -c 99 >/dev/null",
+        "NCCL_ALGO=Tree\nexport NCCL_ALGO\n",
+    ]
     host = Host("n", "10.0.0.1", env={"LD_LIBRARY_PATH": "/x:$LD_LIBRARY_PATH", "NCCL_ALGO": "Ring"}, vars={"setup": lines})
     script = env_file(replace(FRAMEWORK, setup=("export LATER=$NCCL_ALGO",)), host, {})
     done = {name: environment_of(script, name).stdout for name in ("LD_LIBRARY_PATH", "NCCL_ALGO", "LATER")}
@@ -91,6 +96,7 @@ def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictnes
         "LD_LIBRARY_PATH": "/x:/m", "NCCL_ALGO": "Ring", "LATER": "Tree",
     }  # fmt: skip
     assert all({"e", "u"} <= set(value.split("|")[1]) for value in done.values())
+    assert environment_of(f"{script}false | true || LATER=pipefail\n", "LATER").stdout.startswith("pipefail")
 
 
 def test_a_setup_line_that_fails_ends_the_run_with_its_words() -> None:

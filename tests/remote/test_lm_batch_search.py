@@ -16,7 +16,7 @@ from tests.support.trainers import closing, needs, samples
 
 LIMITED = f"""
 import os, resource, runpy, sys
-limit = (1000 if os.environ["RANK"] == "0" else 600) << 20
+limit = (800 if os.environ["RANK"] == "0" else 480) << 20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 sys.argv[0], sys.path[0] = {str(PROGRAM)!r}, {str(PROGRAM.parent)!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -32,14 +32,14 @@ def _torch() -> None:
 def test_all_ranks_train_with_the_largest_batch_that_fits_on_each(tmp_path: Path) -> None:
     program = tmp_path / "limited.py"
     program.write_text(LIMITED)
-    arguments = ["--batch-size", "512", "--find-batch-size", "512", "--seq-len", "64", "--steps", "2"]
+    arguments = ["--batch-size", "64", "--find-batch-size", "64", "--seq-len", "64", "--steps", "2"]
     texts = ranks(program, [*common("gpt-tiny"), *arguments], tmp_path, 2)
     tried = [re.findall(r"^orch tried batch_size=(\d+): (.*)$", text, re.MULTILINE) for text in texts]
     fitting = [max(int(size) for size, result in of_rank if result == "fits") for of_rank in tried]
-    assert 0 < fitting[1] < fitting[0] == 512
-    assert "can't allocate memory" in dict(tried[1])["512"]
+    assert 0 < fitting[1] < fitting[0] == 64
+    assert "can't allocate memory" in dict(tried[1])["64"]
     facts = closing("pytorch_lm", texts[0])
-    assert (facts["batch_size"], facts["find_batch_size"], facts["global_batch"]) == (fitting[1], 512, 2 * fitting[1])
+    assert (facts["batch_size"], facts["find_batch_size"], facts["global_batch"]) == (fitting[1], 64, 2 * fitting[1])
     assert {step["samples"] for step in samples("pytorch_lm", texts[0])[1:]} == {2 * fitting[1]}
 
 

@@ -13,7 +13,7 @@ from orchestrator.transport.trust import Trust
 __all__ = ["forward_command", "login_command", "master_command", "program"]
 
 _NOTHING_ELSE = (
-    "ClearAllForwardings=yes", "ControlPersist=no", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
+    "BatchMode=no", "ClearAllForwardings=yes", "ControlPersist=no", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
     "RemoteCommand=none", "RequestTTY=no", "Tunnel=no", "UpdateHostKeys=no",
 )  # fmt: skip
 """A connection for commands of orch has no other purpose, whatever the user's configuration adds for people."""
