@@ -23,7 +23,7 @@ __all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
-TRANSPORTS = ("ssh", "openssh")
+TRANSPORTS = ("ssh", "openssh", "srun")
 """The ways to reach a host, the first by default; `orchestrator.transport.connections` has a connector for each."""
 # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
@@ -108,13 +108,15 @@ class Host:
 class Inventory:
     """Hosts in written order, and named groups of them. ``source`` is the file or expression that declares them.
 
-    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown.
+    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown. ``notes`` say what the source
+    holds and was not read.
     """
 
     source: str
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:

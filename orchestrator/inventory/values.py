@@ -16,17 +16,16 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import TRANSPORTS
 from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory.reserved import PLACED, RESERVED
 from orchestrator.inventory.versions import is_requirement
 
 __all__ = [
-    "PLACED",
     "WHOLE",
     "GroupValues",
     "HostValues",
     "KeyPath",
     "MachineValues",
     "Where",
-    "RESERVED",
     "checked",
     "found",
     "is_whole",
@@ -46,10 +45,6 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
-# The placement of a run sets these; if an inventory set them too, every rank would get the same wrong values.
-PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-RESERVED = "ORCH_"
-"""The beginning of the names by which orch finds the processes of its runs and labs; only orch sets such variables."""
 
 
 def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:

@@ -9,10 +9,11 @@ from orchestrator.errors import OrchError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
-from orchestrator.nodes.node import Node
+from orchestrator.nodes.node import LEADER, Node, boot_arguments
 from orchestrator.plan.payload import runner_source
 from orchestrator.transport import Transport, Trust
 from orchestrator.transport.connections import Connections
+from orchestrator.transport.slurm import Spawners
 
 __all__ = ["Cluster"]
 
@@ -31,6 +32,7 @@ class Cluster:
         self.redaction = redaction
         self.nodes: dict[str, Node] = {}
         self._connections = Connections(trust)
+        self._spawners = Spawners(boot_arguments(runner_source()), LEADER + runner_source())
         self._by_name = {host.name: host for host in self.hosts}
 
     def open(self) -> Cluster:
@@ -58,10 +60,18 @@ class Cluster:
         self.nodes[name] = self._connect(name)
         return self.nodes[name]
 
+    def ready_for_runs(self) -> None:
+        """Start what a run on these hosts needs besides connections: under Slurm the step in which runs are kept.
+
+        Raises RunError if that does not start. May be called before each run.
+        """
+        self._spawners.ensure(self.hosts)
+
     def close(self) -> None:
         """Close every connection."""
         each(self.nodes, lambda name: self.nodes[name].close())
         self.nodes.clear()
+        self._spawners.close()
         self._connections.close()
 
     def _make_room(self) -> None:

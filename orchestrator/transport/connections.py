@@ -97,4 +97,8 @@ def _connector(transport: str, trust: Trust) -> Connector:
         from orchestrator.transport.openssh import OpensshConnector
 
         return OpensshConnector(trust)
+    if transport == "srun":
+        from orchestrator.transport.slurm import SrunConnector
+
+        return SrunConnector()
     raise AssertionError(f"the inventory accepts a transport that is not made here: {transport}")

@@ -270,6 +270,9 @@ class FakeCluster:
         self.nodes[name] = node
         return node
 
+    def ready_for_runs(self) -> None:
+        """Nothing is needed: no relay ends what it starts here."""
+
     def close(self) -> None:
         for node in self.nodes.values():
             node.close()
