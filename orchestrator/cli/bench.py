@@ -13,6 +13,7 @@ from orchestrator.cli.options import (
     AcceptNew,
     Budget,
     Detach,
+    Devices,
     Exclude,
     FirstLineTimeout,
     Hosts,
@@ -20,6 +21,7 @@ from orchestrator.cli.options import (
     KeepGoing,
     Lease,
     Selection,
+    SkipUnreachable,
     StallTimeout,
     StopGrace,
     Templates,
@@ -36,6 +38,7 @@ from orchestrator.cli.options import (
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.reached import reached
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
@@ -140,6 +143,8 @@ def bench(
     detach: Detach = False,
     hosts: Hosts = "",
     exclude: Exclude = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     templates: Templates = None,
     dry_run: Annotated[
@@ -156,6 +161,7 @@ def bench(
     from orchestrator.plan import Limits
     from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
+    from orchestrator.plan.placement import idle
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -191,10 +197,14 @@ def bench(
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
-    selection = select(hosts, exclude)
+    selection = select(hosts, exclude, devices or [])
+    if skip_unreachable and not dry_run:
+        selection = reached(selection, accept_new)
     plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
     check_planned(plan)
     _note_variables(plan, selection)
+    if unused := idle(plan.cells, selection.hosts):
+        typer.echo(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these", err=True)
     if as_json or not dry_run:
         for text in skipped_words(plan.skipped):
             typer.echo(one_line(text), err=True)

@@ -12,15 +12,18 @@ import typer
 from orchestrator.cli import complete
 from orchestrator.cli.options import (
     AcceptNew,
+    Devices,
     Exclude,
     Hosts,
     Json,
+    SkipUnreachable,
     Templates,
     open_frameworks,
     print_json,
     select,
     template_bases,
 )
+from orchestrator.cli.reached import reached
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ def deploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
     framework: Framework = "pytorch",
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     templates: Templates = None,
     as_json: Json = False,
@@ -65,6 +69,8 @@ def deploy(
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     memory = Memory(selection.project.deployed, folders)
     with selection.cluster(accept_new).open() as cluster:
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
@@ -106,6 +112,8 @@ def check(
             help="Only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     templates: Templates = None,
     as_json: Json = False,
@@ -115,7 +123,9 @@ def check(
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
-    selection = select(hosts, exclude)
+    selection = select(hosts, exclude, devices or [])
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     with selection.cluster(accept_new).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
