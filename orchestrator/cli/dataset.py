@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, duration, print_json, select
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def make(
         ),
     ] = 600.0,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
     """Write JPEG files in one folder per class, and the same images as TFRecords, with the same bytes on every node.

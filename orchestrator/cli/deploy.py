@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
-    Devices,
     Exclude,
     Hosts,
     Json,
-    SkipUnreachable,
     Templates,
     open_frameworks,
     print_json,
     select,
     template_bases,
 )
-from orchestrator.cli.reached import reached
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ def deploy(
     framework: Framework = "pytorch",
     skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +76,7 @@ def deploy(
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
-        selection.project.remember(selection.source)
+        selection.project.remember(selection.remembered)
     last = facts[folders[-1].framework.name]
     if as_json:
         print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
@@ -115,6 +115,7 @@ def check(
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -123,7 +124,7 @@ def check(
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
-    selection = select(hosts, exclude, devices or [])
+    selection = select(hosts, exclude, devices=devices or [])
     if skip_unreachable:
         selection = reached(selection, accept_new)
     with selection.cluster(accept_new).open() as cluster:

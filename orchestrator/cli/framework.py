@@ -128,7 +128,7 @@ def new(
         files = for_command(name, from_command, command, entries, metrics, sample)
     else:
         files = example(name)
-    payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
+    payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)
     if faults:
         raise Faults(faults)
     for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
@@ -204,8 +204,10 @@ def check(
     if faults := [fault for result in results for fault in result.faults]:
         raise Faults(faults)
     if silent := [result for result in results if result.log and not result.log.has_number]:
+        message = "expected lines that give a number, found none"
+        hint = "correct the patterns, or name another log of the program with --log FILE"
         raise Faults([
-            DataError("expected lines that give a number, found none", kind="result_invalid", where=result.log_path)
+            DataError(message, kind="result_invalid", where=result.log_path, hint=hint)
             for result in silent
         ])  # fmt: skip
 

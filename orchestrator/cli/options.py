@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
 
 def duration(option: str, least: float | None = None, most: float | None = None) -> Callable[[Any], float]:
@@ -43,7 +43,7 @@ Hosts = Annotated[
         "-H",
         metavar="FILE|HOSTS",
         autocompletion=complete.hosts,
-        help="Inventory file, or hosts such as gpu[01-04],@group.",
+        help="Inventory file, hosts such as gpu[01-04],@group, or slurm.",
     ),
 ]
 Exclude = Annotated[
@@ -52,11 +52,6 @@ Exclude = Annotated[
         "--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out, and devices: node2:gpu3."
     ),
 ]
-Devices = Annotated[
-    list[str] | None,
-    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances that runs use; repeatable for single hosts."),
-]
-SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
 Bench = Annotated[
     str,
@@ -172,12 +167,13 @@ def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[Framewo
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and the inventory that they came from."""
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
 
     project: Project
     inventory: Inventory
     hosts: tuple[Host, ...]
     source: str
+    remembered: str
     notes: tuple[str, ...] = ()
 
     @property
@@ -189,9 +185,9 @@ class Selection:
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
-        from orchestrator.transport.ssh import Trust
+        from orchestrator.cli.connecting import trust_of
 
-        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+        return trust_of(self.project, self.inventory.redaction(), accept_new)
 
     def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
         """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
@@ -200,28 +196,37 @@ class Selection:
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
-def select(hosts: str, exclude: str = "", devices: Sequence[str] = ()) -> Selection:
+def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = ()) -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
-    ``hosts`` is a file, an expression over the project's inventory, or a list of addresses that are not in an inventory.
+    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
+    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted.
     """
+    from orchestrator.cli.allocation import allocated
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
+    from orchestrator.inventory.allocation import job_in
     from orchestrator.inventory.devices import chosen as with_chosen
     from orchestrator.inventory.devices import split_exclude
     from orchestrator.record import Project
+    from orchestrator.record.submission import submission
     from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
-    expression = ""
-    if hosts and not _is_file(hosts):
-        default, default_why = project.inventory_source("", os.environ)
+    remembered, expression = source, ""
+    if job_in(source):
+        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "")
+    elif hosts and not _is_file(hosts):
+        default, default_why = named, _ = project.inventory_source("", os.environ)
+        if job_in(default):
+            default, _ = allocated(project, default)
         if Path(default).exists():
             inventory = open_inventory(default)
             try:
                 inventory.select(hosts)
                 source, why, expression = default, default_why, hosts
+                remembered = named
             except ConfigError:
                 # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
@@ -238,7 +243,8 @@ def select(hosts: str, exclude: str = "", devices: Sequence[str] = ()) -> Select
         typer.echo(f"inventory: {one_line(note)}", err=True)
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown)
-    selection = Selection(project, inventory, tuple(with_chosen(inventory, chosen, devices, devices_out)), source)
+    with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
+    selection = Selection(project, inventory, with_devices, source, remembered)
     for name, listed in selection.devices.items():
         typer.echo(f"devices: {name}: {listed}", err=True)
     return selection

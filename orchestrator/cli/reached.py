@@ -1,14 +1,21 @@
-"""Hosts that answer, of those that were selected: ``--skip-unreachable``."""
+"""Options for nodes that differ, and the hosts that answer, of those that were selected: ``--skip-unreachable``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.options import Selection
 
-__all__ = ["reached"]
+__all__ = ["Devices", "SkipUnreachable", "reached"]
+
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances that runs use; repeatable for single hosts."),
+]
+SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
 
 
 def reached(selection: Selection, accept_new: bool) -> Selection:

@@ -198,7 +198,8 @@ def free_knobs(framework: Framework, request: Request) -> list[Knob]:
     if not framework.tunes:
         hint = "list them under tunes: in its framework.yaml"
         raise ConfigError(f"{framework.name} has no parameters to tune", where="--framework", hint=hint)
-    return [knob for knob in framework.tunes if f"options.{knob.option}" not in request.axes]
+    fixed = {*request.axes, *(name for name, value in request.single.items() if value is not None)}
+    return [knob for knob in framework.tunes if not {f"options.{knob.option}", knob.multiplies} & fixed]
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:

@@ -16,16 +16,20 @@ from collections.abc import Mapping, Sequence
 from orchestrator.errors import ConfigError
 
 __all__ = [
-    "MOST_S", "assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest", "single", "words",
+    "MOST_S", "QUOTED", "assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest", "single",
+    "unquoted", "words",
 ]  # fmt: skip
+
+QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
+"""The regular expression of a value in quotes, in which a doubled quote of the same kind stands for one."""
 
 _LONGEST_LABEL = 80
 MOST_S = 1e9
 """Timers on a node overflow above this, and accept no infinity."""
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}", re.ASCII)
-_VALUE = re.compile(r"""[ ]*(?:"((?:[^"]|"")*)"|'((?:[^']|'')*)')[ ]*(?=,|$)|([^,]*)""", re.DOTALL)
-"""A value in quotes, in which a doubled quote stands for one, or the text up to the next comma."""
+_VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
+"""A value in quotes, or the text up to the next comma."""
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -121,14 +125,24 @@ def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]
     return {key: several[0] for key, several in values.items()}
 
 
-def quoted(value: str) -> str:
-    """Return a value as it is written in a list of `assignments`: in quotes if it would otherwise be read differently.
+def quoted(value: str, separators: str = ",") -> str:
+    """Return a value as it is written among others that one of ``separators`` ends: in quotes if it would otherwise be read
+    differently. By default, as in a list of `assignments`.
 
     >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
     ('1024', '"1024,4096"', '"say ""hi"", twice"')
     """
-    is_plain = value and "," not in value and value.strip(" ") == value and value[0] not in "\"'"
+    is_plain = value and not set(separators) & set(value) and value.strip(" ") == value and value[0] not in "\"'"
     return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+
+def unquoted(text: str) -> str:
+    """Return the value of a text that `QUOTED` matches; any other text is returned as it is.
+
+    >>> unquoted('"say ""hi"", twice"'), unquoted("'1024,4096'"), unquoted("1024")
+    ('say "hi", twice', '1024,4096', '1024')
+    """
+    return text[1:-1].replace(text[0] * 2, text[0]) if text[:1] in ('"', "'") else text
 
 
 def _values(key: str, text: str, option: str) -> tuple[str, ...]:
@@ -138,7 +152,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
     while at <= len(text):
         match = _VALUE.match(text, at)
         assert match  # its last alternative matches any text
-        double, apostrophe, plain = match.groups()
+        in_quotes, plain = match.groups()
         if plain is not None and not plain.strip(" "):
             hint = 'write "" for an empty value'
             raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=f"{option} {key}", hint=hint)
@@ -147,13 +161,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"expected a closing quote and then a comma or the end, got {text!r}", where=f"{option} {key}", hint=hint
             )
-        values.append(
-            double.replace('""', '"')
-            if double is not None
-            else apostrophe.replace("''", "'")
-            if apostrophe is not None
-            else plain.strip(" ")
-        )
+        values.append(unquoted(in_quotes) if plain is None else plain.strip(" "))
         at = match.end() + 1
     return tuple(dict.fromkeys(values))
 

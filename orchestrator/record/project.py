@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.record.defaults import PROJECT_FILE, Default, defaults
+from orchestrator.slurm import here
 
 __all__ = ["Project", "keep", "owner"]
 
@@ -106,7 +107,7 @@ class Project:
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
         """Return (inventory, its source): the option, ``ORCH_HOSTS``, ``hosts`` of the project's file of defaults, the last
-        deploy, ``hosts`` of the user's file, or the default file.
+        deploy, the job of Slurm that this process runs in, ``hosts`` of the user's file, or the default file.
 
         In a lab, the default file's name means the lab's inventory: the commands of a tutorial then work on a lab as they are,
         and never contact the machines of a real inventory of this name.
@@ -123,6 +124,8 @@ class Project:
         remembered = self._remembered()
         if remembered:
             return remembered, "the last deploy"
+        if here(environment):
+            return "slurm", "SLURM_JOB_ID"
         if default:
             return default.value, default.origin
         return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"

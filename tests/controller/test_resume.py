@@ -16,6 +16,7 @@ import pytest
 from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
 from orchestrator.controller.resume import remaining
 from orchestrator.errors import DataError, Faults, RunError
+from orchestrator.inventory.devices import chosen
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework

@@ -720,3 +720,19 @@ def test_switches_may_have_the_name_of_a_secret(tmp_path: Path, value: str) -> N
     path = tmp_path / "hosts.yaml"
     path.write_text(f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n")
     assert open_inventory(str(path)).secrets == ("HF_HUB_DISABLE_IMPLICIT_TOKEN",)
+
+
+def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() -> None:
+    text = (
+        "schema: 1\ndefaults: {transport: openssh}\ngroups:\n  inner: {hosts: 'a[1-3]', transport: ssh}\n"
+        "  some: {hosts: a2, transport: openssh}\n  none: [a1]\nhosts:\n  'a[1-2]':\n  a3: {transport: openssh}\n  b:\n"
+    )
+    assert {host.name: host.transport for host in read(text).hosts} == {
+        "a1": "ssh",
+        "a2": "openssh",
+        "a3": "openssh",
+        "b": "openssh",
+    }
+    assert read(TOP).hosts[0].transport == "ssh"
+    fault = faults_of(lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}")))
+    assert fault == ["lab.yaml:9: hosts.a3.transport: expected a transport: ssh or openssh or srun, got the text 'rsh'"]
