@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.explain import step_parts as stepparts
 from orchestrator.analysis.explain.communication import Collective
 from orchestrator.analysis.explain.curve import Curve
-from orchestrator.analysis.explain.prediction import MODEL_ERROR, PARTS, Explanation, explanation
+from orchestrator.analysis.explain.prediction import LANGUAGE_MODEL_ERROR, MODEL_ERROR, PARTS, Explanation, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
 from orchestrator.analysis.explain.timeline import Sharing
 from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
@@ -310,6 +310,17 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert off.interval.low / off.predicted == pytest.approx(
         math.exp(-math.hypot(math.log(sure.predicted / sure.interval.low), math.log(1 + 0.00075 / step)))
     )
+
+
+def test_where_a_model_was_compared_with_less_its_interval_is_wider() -> None:
+    one, four = [5950.0, 6000.0, 6050.0], [16_000.0, 16_100.0, 16_200.0]
+    table = summarize([*runs("1n1g", one), *runs("2n2g", four)]).rows
+    at_once = told(LAST_LINE | {"collectives": [[*row[:5], row[4]] for row in ROWS]}, 10)
+    found = explanation(table[1], table[0], [at_once] * 3, [StepParts()], SHARDS)
+    assert found and found.interval and found.predicted
+    width = math.hypot(4.303 * 0.00833 / math.sqrt(3), math.log(1 + LANGUAGE_MODEL_ERROR))
+    assert math.log(found.interval.high / found.predicted) == pytest.approx(width, rel=0.01)
+    assert LANGUAGE_MODEL_ERROR > MODEL_ERROR
 
 
 @pytest.mark.parametrize("name", MEASURED)
