@@ -116,11 +116,18 @@ def _apart(entries: list[HostEntry]) -> list[HostEntry]:
     times = Counter(entry.hosts for entry in entries)
     ports = Counter((entry.hosts, _port(entry)) for entry in entries)
     return [
-        HostEntry(f"{alias_of(entry.hosts)}-{_port(entry)}", {**entry.values, "address": entry.hosts}, entry.where)
+        HostEntry(_name_with_port(entry), {**entry.values, "address": entry.hosts}, entry.where)
         if times[entry.hosts] > ports[entry.hosts, _port(entry)]
         else entry
         for entry in entries
     ]
+
+
+def _name_with_port(entry: HostEntry) -> str:
+    """Return ``host-2201``; ``10.0.0.1-port22`` where ``10.0.0.1-22`` would be a range of addresses."""
+    alias, port = alias_of(entry.hosts), _port(entry)
+    name = f"{alias}-{port}"
+    return name if _each_of(name) == [name] else f"{alias}-port{port}"
 
 
 def _port(entry: HostEntry) -> int:
@@ -160,7 +167,7 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
                 ssh["port"] = int(number)
             else:
                 faults.append(ConfigError(f"expected a port from 1 to {_MOST_PORT}, got {number}", where=place))
-            host, number = host[1:-1] if host[0] == "[" and host[-1] == "]" else host, ""
+            host, number = host[1:-1] if host.startswith("[") and host.endswith("]") else host, ""
         count = number or slots
         if number == "22":
             hint = "a number after the colon counts slots; a port needs its user before the host: me@node1:22"

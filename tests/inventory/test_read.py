@@ -467,6 +467,19 @@ def test_ports_of_one_address_are_machines_with_names_of_their_own() -> None:
     ]  # fmt: skip
 
 
+def test_a_port_that_would_read_as_the_end_of_a_range_of_addresses_is_called_a_port() -> None:
+    hosts = from_expression("root@10.0.0.1:22,root@10.0.0.1:2201,root@n1:22,root@n1:23").hosts
+    assert [(host.name, host.address, host.ssh.port) for host in hosts] == [
+        ("10.0.0.1-port22", "10.0.0.1", 22), ("10.0.0.1-2201", "10.0.0.1", 2201), ("n1-22", "n1", 22), ("n1-23", "n1", 23),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["root@:22", "root@[]:22", "root@"])
+def test_a_user_without_a_host_is_refused(text: str) -> None:
+    with pytest.raises(Faults, match="expected a host, got an empty text"):
+        from_expression(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
