@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 import typer.core
@@ -26,6 +26,8 @@ _CHOICES = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
 """Keys that a run file has too, which takes precedence over defaults, by its names."""
 
 
+# Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": the machines that are used without the option are not meant.
+_NEVER_EMPTY = {"hosts", "slurm"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
 
@@ -43,6 +45,9 @@ class Command(typer.core.TyperCommand):
         """Say which defaults count, and run the command."""
         found = _here() if ctx.default_map else {}
         sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
+        for key in _NEVER_EMPTY & set(sources):
+            if sources[key] and sources[key].name == "COMMANDLINE" and not ctx.params[key]:
+                _refuse_empty(key)
         _say({key: found[key] for key, source in sources.items() if key in found and source and source.name == "DEFAULT_MAP"})
         return super().invoke(ctx)
 
@@ -65,6 +70,13 @@ def _with_limit(args: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+def _refuse_empty(key: str) -> NoReturn:
+    from orchestrator.errors import ConfigError
+
+    hint = "is the variable in its place set? leave the option out for what is used without it"
+    raise ConfigError("expected a value, got an empty text", where=f"--{key}", hint=hint)
 
 
 def _key(param: Any) -> str:

@@ -83,3 +83,12 @@ def test_a_misspelt_key_is_refused_by_every_command_with_the_nearest(project: Pr
         "did you mean 'repeats'?"
     )
     assert project.orch(*words, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("words", [("--hosts", ""), ("--hosts=",), ("-H", ""), ("--slurm", "")])
+def test_an_option_emptied_by_an_unset_variable_does_not_choose_other_machines(
+    project: Project, words: tuple[str, ...]
+) -> None:
+    done = project.orch("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--dry-run", *words)
+    option = "--slurm" if words[0] == "--slurm" else "--hosts"
+    assert done.returncode == 2 and f"orch: {option}: expected a value, got an empty text" in done.stderr, done.stderr
