@@ -29,6 +29,8 @@ __all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S = 120.0
 _LATE_S = 2.0
+# Reasons of squeue that no wait for other jobs ends. Slurm lets such a job wait, because the partition may be changed.
+_CANNOT_START = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
 
 
@@ -84,6 +86,10 @@ def _wait(number: str) -> None:
             message = f"expected it to run, it is {job.state}{reason}"
             raise RunError(message, kind="interrupted", where=f"Slurm's job {number}")
         expected = f", expected start {job.start}" if job.start else ""
+        if job.reason in _CANNOT_START:
+            expected += (
+                "; as it was asked for it cannot start on the partition as it is: Ctrl-C cancels it, sinfo shows the partition"
+            )
         line = f"slurm: job {number} is {job.state}{f' ({job.reason})' if job.reason else ''}{expected}"
         if line != shown:
             typer.echo(line, err=True)

@@ -106,6 +106,10 @@ def job_wanted(text: str, nodes: int) -> JobWanted:
     if "nodes" not in options and not nodes:
         hint = "add --nodes 1,2,4, or nodes=4 to --slurm"
         raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
+    most = options.get("nodes", "").removeprefix("--nodes=").rpartition("-")[2]
+    if most.isdecimal() and int(most) < nodes:
+        hint = f"raise it to {nodes}, leave it out, or lower --nodes and --shape"
+        raise ConfigError(f"expected nodes for the largest run, {nodes}, got nodes={most}", where="--slurm", hint=hint)
     options.setdefault("nodes", f"--nodes={nodes}")
     options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
     return JobWanted(tuple(options.values()))

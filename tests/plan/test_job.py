@@ -50,6 +50,8 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         ("job-name=x", 4, "orch finds the job by its name"),
         ("time=1h,time=2h", 4, "time is set twice"),
         ("partition=gpu", 0, "expected the number of nodes. add --nodes 1,2,4"),
+        ("nodes=2", 4, "expected nodes for the largest run, 4, got nodes=2"),
+        ("nodes=1-3", 4, "got nodes=3"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> None:
