@@ -54,7 +54,7 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "json_schema secrets values versions",
+    "inventory": "containers fields json_schema secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
@@ -85,8 +85,10 @@ HOMES = {
     "cryptography": ["transport/ssh/", "lab/identity.py"],
     "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
-    "pydantic_core": ["inventory/values.py"],
+    "pydantic_core": ["inventory/fields.py", "inventory/values.py"],
     "pydantic": [
+        "inventory/container_values.py",
+        "inventory/fields.py",
         "inventory/schema.py",
         "inventory/values.py",
         "inventory/json_schema.py",

@@ -50,6 +50,9 @@ Templates = Annotated[
 
 # Options of commands that run something. The commands set the defaults.
 Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Total time: 90s, 30m, 2h.")]
+Container = Annotated[
+    str, typer.Option("--container", metavar="ENGINE:IMAGE", help="Start launch scripts in this image; none: on the hosts.")
+]
 WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", callback=bounded, help="Seconds after which a run is stopped.")]
 Lease = Annotated[

@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
+from orchestrator.inventory.fields import PLACED, RESERVED
+from orchestrator.inventory.values import KeyPath, found
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES

@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["env_file", "setup_lines", "variables"]
+__all__ = ["env_file", "host_setup", "setup_lines", "setup_text", "variables"]
 
 # Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
@@ -30,7 +30,7 @@ def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str])
     A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
     A setup line that fails ends the shell with a message. Raises ConfigError if ``vars.setup`` is no text.
     """
-    return _setup(setup_lines(framework, host)) + "".join(
+    return setup_text(setup_lines(framework, host)) + "".join(
         f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
         for name, value in variables(framework, host, chosen).items()
     )
@@ -42,19 +42,24 @@ def variables(framework: Framework | None, host: Host, chosen: Mapping[str, str]
 
 
 def setup_lines(framework: Framework | None, host: Host) -> list[str]:
-    """Return the texts that run first, each of one or more lines of bash: ``vars.setup`` of the host, then the framework's.
+    """Return the texts that run first, each of one or more lines of bash: those of the host, then the framework's.
 
     Raises ConfigError if ``vars.setup`` is no text.
     """
+    return [*host_setup(host), *(line for line in (framework.setup if framework else ()) if line.strip())]
+
+
+def host_setup(host: Host) -> list[str]:
+    """Return the texts of ``vars.setup``, each of one or more lines of bash. Raises ConfigError if it is no text."""
     value = host.vars.get("setup") or []
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         hint = "for example setup: [source /etc/profile, module load cuda]"
         raise ConfigError("expected a line of bash, or a list of lines", where=f"vars.setup of host {host.name}", hint=hint)
-    return [line for line in (*lines, *(framework.setup if framework else ())) if line.strip()]
+    return [line for line in lines if line.strip()]
 
 
-def _setup(lines: Sequence[str]) -> str:
+def setup_text(lines: Sequence[str]) -> str:
     """Return the shell text that executes the lines in the current shell."""
     if not lines:
         return ""

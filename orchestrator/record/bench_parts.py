@@ -69,7 +69,7 @@ class PlannedWith:
 
         def public(host: Host) -> dict[str, Any]:
             # Expectations of a host are checked before a run; no file of a plan depends on them.
-            return {name: value for name, value in asdict(host).items() if name != "expect"}
+            return {name: value for name, value in asdict(host).items() if name != "expect" and (name != "container" or value)}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {
