@@ -58,8 +58,8 @@ DOORS = {
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
-        "render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
+        "baselines bench command_line containers environment expectations folders framework measures payload placement "
+        "published_schema render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
     ),
     "record": (
         "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "

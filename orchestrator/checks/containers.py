@@ -24,15 +24,16 @@ def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def _name(container: Mapping[str, Any]) -> str:
-    return " ".join(str(container[key]) for key in ("engine", "standing", "image") if container.get(key))
-
-
 def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files there."""
     if error := container.get("error"):
-        hint = f"get the image onto the node ({container.get('engine')} pull), or set container.python to an interpreter inside"
-        return failed(host.name, "container", str(error), f"{_name(container)} that starts, with Python 3.6 or newer", hint)
+        get = (
+            f"get the image onto the node ({container.get('engine')} pull)" if container.get("image") else "try it on the node"
+        )
+        hint = f"{get}, or set container.python to an interpreter inside"
+        return failed(
+            host.name, "container", str(error), f"{container.get('what')} that starts, with Python 3.6 or newer", hint
+        )
     if not container.get("workdir"):
         hint = "start it with the work directory of the host mounted at the same path, for the user of the login"
         return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
@@ -54,7 +55,7 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
 
 
 def _fit(host: Host, container: Mapping[str, Any]) -> Check:
-    words = [_name(container), str(container.get("digest") or "without a digest")[:19]]
+    words = [str(container.get("what")), *([str(container["digest"])[:19]] if container.get("digest") else [])]
     words += [f"Python {container.get('python')}"] + ([f"NCCL {container['nccl']}"] if container.get("nccl") else [])
     return ok(host.name, "container", ", ".join(words))
 

@@ -65,9 +65,14 @@ def _held(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 
 def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:
-    if framework is None:
+    container = facts.get("container")
+    container = container if isinstance(container, Mapping) else {}
+    if framework is None or "error" in container:  # nothing was asked where the container does not start
         return None
     versions = facts["framework"]
+    if "error" in versions and container:
+        hint = f"install it in {container.get('what')}, or set container.python to the interpreter that has it"
+        return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
     if "error" in versions:
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
         if len(host.python) > 1 and host.python[0].startswith(("/", "~")):

@@ -17,7 +17,7 @@ def container_facts(root, request):
     ``containers_left`` are [name, state] of the containers that earlier runs have left on this node.
     """
     known = request["container"]
-    about = {name: known[name] for name in ("engine", "image", "standing") if known[name]}
+    about = {name: known[name] for name in ("engine", "image", "standing", "what") if known[name]}
     inside = look_inside(root, request, known)
     about.update({name: inside[name] for name in ("error", "python", "devices", "nccl", "workdir") if name in inside})
     about.update(image_facts(known))

@@ -18,10 +18,13 @@ from noderun.processes import descendants, marked_by, name_of, processes, send_s
 from noderun.records import read_record, write_json
 
 CONTAINER = "container.json"
+ID = "container.id"
 GROUPS = "container.groups"
 PROOF = "container.proof"
 ASK_S = 8.0
-PROOF_S = 30.0
+PROOF_S = 60.0
+COMING_S = 15.0
+FORGOTTEN_S = 600.0
 # Signals every process inside that bears the mark, as a user who may.
 SIGNALLER = """
 import os, sys
@@ -103,10 +106,21 @@ class Container:
             found = read_record(os.path.join(self.directory, GROUPS))
             self.groups, self.before = found["groups"], {pid: start for pid, start in found["before"]}
             return
-        number = read_slice(os.path.join(self.directory, "container.id"), 0, 128).decode("ascii", "replace").strip()
+        number = read_slice(os.path.join(self.directory, ID), 0, 128).decode("ascii", "replace").strip()
         if len(number) >= 12:
             self.note(groups_named(number), {})
             self.counting = groups_named(number, ["cpuacct"])
+
+    def is_coming(self):
+        """Return True while docker creates the container: its client has made the file for the id, and has not written it.
+
+        A client that is ended then leaves an empty file, and a daemon that may still finish the container.
+        """
+        try:
+            status = os.stat(os.path.join(self.directory, ID))
+        except OSError:
+            return False
+        return status.st_size == 0 and time.time() - status.st_mtime < FORGOTTEN_S
 
     def note(self, groups, before):
         """Record its control groups, for those who look when the groups are gone, and what was in them before the run."""
@@ -193,9 +207,14 @@ class Container:
 
     def remove(self):
         """Remove the container with all that is left in it, look for what is left, and record that as `proved` returns it."""
-        if not self.standing and self.proof()["left"]:
-            with contextlib.suppress(OSError, TimeoutError):
+        deadline = time.monotonic() + COMING_S
+        with contextlib.suppress(OSError, TimeoutError):
+            while self.is_coming() and not self.listed() and time.monotonic() < deadline:
+                time.sleep(0.5)
+            if not self.standing and self.listed():
                 self.ask(["rm", "--force", self.name])
+                if self.is_coming():  # it has come, and is gone
+                    os.unlink(os.path.join(self.directory, ID))
         self.look()
 
     def look(self):
@@ -222,6 +241,7 @@ class Container:
             try:
                 names = self.listed()
                 left += ["container %s" % name for name in names]
+                left += ["%s may still create container %s" % (self.known["engine"], self.name)] if self.is_coming() else []
                 by += [] if names else ["label"]
             except (OSError, TimeoutError) as error:
                 said = "no answer within %g s" % ASK_S if isinstance(error, TimeoutError) else error.strerror

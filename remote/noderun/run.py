@@ -8,7 +8,7 @@ import signal
 import time
 
 from noderun.containers import entered
-from noderun.files import Refused, digest_of, free_bytes, free_inodes
+from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
 from noderun.logs import MAX_FILES, digests, log_files
@@ -19,11 +19,10 @@ from noderun.unverified import write_origin
 
 SCHEMA = 1
 STUCK_S = 10.0
-LEAST_FREE_BYTES = 1 << 20
-LEAST_FREE_INODES = 8
 RESERVE_BYTES = 1 << 18
 HASH_S = 0.2
 CLEAR_UP_S = 5.0
+ENTER_S = 60.0
 
 
 class Run:
@@ -47,6 +46,7 @@ class Run:
         self.group = ""
         self.container = None
         self.emptied = None
+        self.told = False
         self.ranks = {}
         self.rank_files = {}
         self.record = None
@@ -190,8 +190,9 @@ class Run:
         """Signal what the launch script has started. What starts and watches a container ends by itself after it, and is only
         signalled if nothing is inside, not yet or not any more."""
         if self.container and self.container.processes():
+            self.told = True
             self.container.signal(number)
-        else:
+        elif not self.is_entering():
             send_signal(self.owned(), number)
 
     def watch(self):
@@ -210,14 +211,8 @@ class Run:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
             if len(sizes) > MAX_FILES:
                 self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
-            free = free_bytes(".")
-            if free < LEAST_FREE_BYTES:
-                words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
-                self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
-            inodes = free_inodes(".")
-            if inodes is not None and inodes < LEAST_FREE_INODES:
-                words = "storage_full: No space left on device for %s; needed %d inodes, free %d"
-                self.stop(words % (self.directory, LEAST_FREE_INODES, inodes))
+            if lacking(self.directory):
+                self.stop("storage_full: " + lacking(self.directory))
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
             # From here on processes end because of the stop; without this reason the first of them would look like the cause.
@@ -232,13 +227,23 @@ class Run:
         if self.state == "stopping":
             self.see_to_the_end(now)
 
+    def is_entering(self):
+        """Return True while the engine creates the container: it is ended when it has come, as without its client the engine
+        would go on to make it."""
+        return self.container is not None and self.main_status is None and self.container.is_coming()
+
     def see_to_the_end(self, now):
         """Kill what outlives the grace period; end the run when nothing is left of it."""
+        if self.is_entering() and now < self.killed_at + ENTER_S:
+            return
         inside = self.inside()
         left = inside or self.owned()
         if self.container and not inside and self.emptied is None:
             # The engine clears up now, which takes it some time.
             self.emptied, self.killed_at = now, max(self.killed_at, now + CLEAR_UP_S)
+        elif self.container and inside and not self.told:
+            self.killed_at = max(self.killed_at, now + self.order["grace_s"])
+            self.signal(signal.SIGTERM)
         if not left and self.main_status is not None:
             if not self.container or self.container.is_over():
                 self.read_ranks()
