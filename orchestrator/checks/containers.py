@@ -37,6 +37,10 @@ def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
     if not container.get("workdir"):
         hint = "start it with the work directory of the host mounted at the same path, for the user of the login"
         return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
+    if not container.get("same_user", True):
+        hint = "set user: login, and start a container that is to run already with the user of the login"
+        found = f"files made inside belong to user {container.get('owner')}"
+        return failed(host.name, "container", found, "the user of the login, who reads and removes them", hint)
     return None
 
 

@@ -79,7 +79,7 @@ class Remains:
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""))
         for run, texts in self.containers.items():
             message = f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
-            hint = "orch cancel removes it and looks again; see ps -a of the engine on the node"
+            hint = "orch cancel looks again, and removes a container of the run's own; see ps -a of the engine on the node"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         for run in self.alive:
             message = f"the supervisor of run {run} has not ended yet; it may be hashing long logs, or waiting for its disk"

@@ -18,8 +18,10 @@ def container_facts(root, request):
     """
     known = request["container"]
     about = {name: known[name] for name in ("engine", "image", "standing", "what") if known[name]}
-    inside = look_inside(root, request, known)
-    about.update({name: inside[name] for name in ("error", "python", "devices", "nccl", "workdir") if name in inside})
+    mark = os.path.join(root, ".inside-" + request["capture"])
+    inside = look_inside(mark, request, known)
+    about.update({name: inside[name] for name in ("error", "python", "devices", "nccl") if name in inside})
+    about.update(seen_outside(mark))
     about.update(image_facts(known))
     facts = {"container": about, "framework": inside.get("framework") or {"error": "not asked: the container does not start"}}
     facts.update({name: inside[name] for name in ("limits", "shm_bytes") if name in inside})
@@ -29,15 +31,25 @@ def container_facts(root, request):
     return facts
 
 
-def look_inside(root, request, known):
+def seen_outside(mark):
+    """Return whether a file that was made inside is in the work directory, and whether it belongs to this user; remove it."""
+    try:
+        owner = os.stat(mark).st_uid
+        os.unlink(mark)
+    except OSError:
+        return {"workdir": False}
+    return {"workdir": True, "owner": owner, "same_user": owner == os.getuid()}
+
+
+def look_inside(mark, request, known):
     """Return what the program in ``request`` finds inside, or {"error": …} with what failed."""
     program = known["look"].encode()
     names = ("python", "probe", "probe_timeout_s", "environment")
-    question = json.dumps(dict({name: request[name] for name in names}, root=root)).encode() + b"\n"
+    question = json.dumps(dict({name: request[name] for name in names}, mark=mark)).encode() + b"\n"
     argv = known["python"] + ["-I", "-S", "-u", "-c", BOOT, str(len(program))]
     limit_s = request["probe_timeout_s"]
     try:
-        _, out, err = in_environment(known["script"], argv, limit_s, program + question, root)
+        _, out, err = in_environment(known["script"], argv, limit_s, program + question, os.path.dirname(mark))
         return json.loads(out.strip().splitlines()[-1])
     except TimeoutError:
         if known["object"] and not known["standing"]:

@@ -25,17 +25,6 @@ ASK_S = 8.0
 PROOF_S = 60.0
 COMING_S = 15.0
 FORGOTTEN_S = 600.0
-# Signals every process inside that bears the mark, as a user who may.
-SIGNALLER = """
-import os, sys
-for name in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        with open("/proc/%s/environ" % name, "rb") as file:
-            if os.fsencode("ORCH_CONTAINER=" + sys.argv[1]) in file.read().split(b"\\0") and int(name) != os.getpid():
-                os.kill(int(name), int(sys.argv[2]))
-    except OSError:
-        continue
-"""
 
 
 def entered(directory):
@@ -152,23 +141,12 @@ class Container:
         return {pid: start for pid, start in now.items() if self.before.get(pid) != start and pid not in marked}
 
     def signal(self, number):
-        """Signal its processes inside: directly where this user may, else through the engine, without waiting for that."""
+        """Signal its processes inside. What this user may not kill, because it has become another one, ends with the removal of
+        the container, without waiting for that."""
         inside = self.processes()
         send_signal(inside, number)
-        if out_of_reach(merged(inside, self.strangers())):
-            self.begin(lambda: self.signal_through_engine(number))
-
-    def signal_through_engine(self, number):
-        """Signal its processes as root of the container; SIGKILL removes a container of the run's own."""
-        if self.standing:
-            program = self.known["python"] + ["-I", "-S", "-c", SIGNALLER, self.name, str(int(number))]
-            words = ["exec", "--user", "0", self.standing] + program
-        elif number == signal.SIGKILL:
-            words = ["rm", "--force", self.name]
-        else:
-            words = ["kill", "--signal=%d" % number, self.name]
-        with contextlib.suppress(OSError, TimeoutError):
-            self.ask(words)
+        if number == signal.SIGKILL and not self.standing and out_of_reach(inside):
+            self.begin(self.remove)
 
     # -- what takes long, in a child: a supervisor must answer its controller in the meantime
 

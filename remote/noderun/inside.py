@@ -23,10 +23,19 @@ def inside_main():
         "shm_bytes": shared_memory_bytes(),
         "devices": {name: len(glob.glob(pattern)) for name, pattern in DEVICES.items()},
         "nccl": nccl_library(),
-        "workdir": os.access(request["root"], os.R_OK | os.W_OK | os.X_OK),
+        "workdir": left_mark(request["mark"]),
         "framework": framework_facts(request["python"], request["probe"], request["probe_timeout_s"], request["environment"]),
     }
     sys.stdout.write(json.dumps(facts) + "\n")
+
+
+def left_mark(path):
+    """Return True if a file could be made in the work directory: outside it shows whether it is the same one, and whose."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def nccl_library():

@@ -44,6 +44,7 @@ def test_a_container_that_has_all_is_named_with_its_image() -> None:
     ("changes", "verdict", "found"),
     [
         ({"error": "No such image: pt:1"}, "failed", "No such image: pt:1"),
+        ({"same_user": False, "owner": 0}, "failed", "files made inside belong to user 0"),
         ({"workdir": False}, "failed", "no writable work directory inside"),
         ({"devices": {"nvidia": 0, "infiniband": 2}}, "failed", "0 GPUs inside"),
         ({"devices": {"nvidia": 8, "infiniband": 0}}, "warning", "no InfiniBand devices inside"),

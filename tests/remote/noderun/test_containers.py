@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from tests.support.machine import Line, Machine, supervisors
 
 pytestmark = pytest.mark.timeout(120)
 
+STAND_IN = Path(podman.__file__).with_name("stand_in_for_apptainer.sh")
 RUN = f"in-container-{os.getpid()}"
 NAME = f"orch-{RUN}-0"
 LABELS = {"orch.run": RUN, "orch.node_rank": "0"}
@@ -86,8 +88,6 @@ def container(engine: Path, **values: Any) -> Container:
 
 def stage(node: Machine, launch: str, around: Container) -> dict[str, str]:
     """Stage a launch script and the files of its container; return what an order needs of them."""
-    import hashlib
-
     files = node.stage(RUN, launch)
     variables = {"ORCH_RUN_ID": RUN, "ORCH_NODE_RANK": "0"}
     texts = {SCRIPT: around.script(NAME, LABELS, variables), RECORD: around.record(NAME, LABELS)}
@@ -264,8 +264,16 @@ def test_preflight_looks_inside(node: Machine, engine: Path) -> None:
     digest = subprocess.run(
         [engine, "image", "inspect", "-f", "{{.Id}}", podman.IMAGE], capture_output=True, text=True, check=True
     )
-    assert inside["digest"] == f"sha256:{digest.stdout.strip()}" and inside["workdir"] is True
+    assert inside["digest"] == f"sha256:{digest.stdout.strip()}" and inside["workdir"] is True and inside["same_user"] is True
+    assert not list(node.root.glob(".inside-*"))
     assert facts["containers_left"] == [] and listed(engine) == []
+
+
+def test_preflight_sees_who_owns_what_is_made_inside(node: Machine, engine: Path) -> None:
+    node.ask("status")  # which makes the work directory
+    node.root.chmod(0o701)
+    inside = facts_of(node, container(engine, user="65534:65534"))["container"]
+    assert inside["workdir"] is False  # it may not write there at all
 
 
 def test_preflight_says_why_a_container_does_not_start(node: Machine, engine: Path) -> None:
@@ -290,3 +298,41 @@ def test_preflight_finds_the_containers_of_earlier_runs(node: Machine, engine: P
     subprocess.run(argv, check=True, capture_output=True)
     ((name, state),) = facts_of(node, container(engine))["containers_left"]
     assert name == "orch-earlier-0" and state.startswith("Up")  # as this version says "running"
+
+
+@pytest.fixture
+def plain_user(engine: Path, open_home: Path) -> Iterator[tuple[Machine, Container]]:
+    """A node whose user has no privileges, and what enters a root file system there: a stand-in for apptainer and enroot."""
+    rootfs, program = open_home / "rootfs", open_home / "enter"
+    rootfs.mkdir()
+    subprocess.run(["tar", "-C", rootfs, "-xf", engine.parent / "image.tar"], check=True)
+    shutil.copy(STAND_IN, program)
+    subprocess.run(["chown", "-R", "65534:65534", open_home], check=True)
+    plain = Machine(open_home / "work", python="/usr/bin/python3", user=65534)
+    allowed = (
+        subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], user=65534, check=False).returncode == 0
+    )
+    around = container_of(Host("n", "n", gpus=0, container={"wrap": [str(program), str(rootfs), "{workdir}"]}), "")
+    assert around and not around.is_object
+    if not allowed:
+        pytest.skip("a user without privileges may not make namespaces here")
+    yield plain, around
+    plain.close()
+
+
+def test_what_enters_a_root_file_system_without_privileges_ends_as_any_program(plain_user: tuple[Machine, Container]) -> None:
+    plain, around = plain_user
+    files = plain.stage(RUN, STUBBORN.replace("echo on", "echo on $(cat /proc/self/uid_map | (read a b c; echo $a $b))"))
+    text = around.script(NAME, LABELS, {"ORCH_RUN_ID": RUN, "ORCH_NODE_RANK": "0"}).encode()
+    folder = plain.folder(RUN).relative_to(plain.root)
+    assert plain.put((f"{folder}/{SCRIPT}", text, 0o700)) == {"done": True}
+    line = plain.supervisor(RUN)
+    digests = files | {SCRIPT: hashlib.sha256(text).hexdigest()}
+    plain.arm(line, RUN, digests, argv=["/bin/bash", SCRIPT, "bash", "launch.sh"])
+    line.wait_for("armed")
+    line.order("go", at=None)
+    plain.wait_for_log(RUN, "node.out", b"on 0 65534\n")
+    assert len(sleepers()) == 3
+    line.order("stop", reason="test")
+    record = ended(line)
+    assert record["state"] == "stopped" and "container" not in record and not sleepers()
