@@ -224,6 +224,7 @@ class Container:
             except (OSError, TimeoutError) as error:
                 said = "no answer within %g s" % ASK_S if isinstance(error, TimeoutError) else error.strerror
                 left += [] if self.groups else ["%s: %s" % (self.known["engine"], said)]
+        left += ["processes in its control group that cannot be seen from here"] if has_unseen(self.groups) else []
         by += ["control group"] if self.groups and not left else []
         return {"by": [] if left else by, "left": left[:20]}
 
@@ -246,6 +247,11 @@ def all_in(groups):
     for group in groups:
         living.update(members(group))
     return living
+
+
+def has_unseen(groups):
+    """Return True if one of some control groups holds a process of a process namespace that is not below this one."""
+    return any(b"0" in read_slice(os.path.join(group, "cgroup.procs"), 0, 1 << 20).split() for group in groups)
 
 
 def out_of_reach(targets):
