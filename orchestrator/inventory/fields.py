@@ -9,18 +9,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from orchestrator.inventory.reserved import PLACED, RESERVED
+
 __all__ = [
-    "PLACED", "RESERVED", "WHOLE", "WORD", "Limit", "PathText", "Strict", "is_path", "is_text", "is_whole", "takes",
+    "WHOLE", "WORD", "Limit", "PathText", "Strict", "is_path", "is_text", "is_whole", "takes",
     "takes_variable", "whole",
 ]  # fmt: skip
 
 WHOLE = "begin it with / or ~/; the programs that make, check and read a data set start in different folders"
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The placement of a run sets these; if an inventory set them too, every rank would get the same wrong values.
-PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-RESERVED = "ORCH_"
-"""The beginning of the names by which orch finds the processes of its runs and labs; only orch sets such variables."""
 
 
 def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:

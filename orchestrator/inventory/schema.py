@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.containers import check, check_whole, merged
-from orchestrator.inventory.hosts import Host, Inventory, SshSettings
+from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
 from orchestrator.inventory.values import (
     GroupValues,
@@ -61,13 +61,14 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, and the
-    container of their runs."""
+    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, how they are
+    reached, empty if the group does not say, and the container of their runs."""
 
     name: str
     members: Sequence[str]
     where: str
     expect: Mapping[str, Any] = field(default_factory=dict)
+    transport: str = ""
     container: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -117,7 +118,7 @@ def build(
     names = {name: name for entry in entries for name in _declared(entry)}
     resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
     whole = tuple(
-        _with_groups(host, defaults or {}, [group for group in groups if host.name in resolved.get(group.name, ())])
+        _in_groups(host, defaults or {}, [group for group in groups if host.name in resolved.get(group.name, ())])
         for host in hosts
     )
     for host, (_, where) in zip(whole, () if every_fault else placed, strict=not every_fault):
@@ -127,14 +128,15 @@ def build(
     return Inventory(source, whole, resolved, tuple(hidden))
 
 
-def _with_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
-    """Return a host with its merged expectations and container: the defaults, then those of its groups in written order, then
-    its own."""
+def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
+    """Return a host with what its groups say, in written order: they win over the defaults, and the host wins over them."""
     expect = dict(defaults.get("expect", {}))
+    transport = defaults.get("transport", TRANSPORTS[0])
     for group in groups:
         expect |= group.expect
+        transport = group.transport or transport
     containers = [defaults.get("container", {}), *(group.container for group in groups), host.container]
-    return replace(host, expect={**expect, **host.expect}, container=merged(containers))
+    return replace(host, expect={**expect, **host.expect}, transport=host.transport or transport, container=merged(containers))
 
 
 def _check_container(values: Mapping[str, Any], where: Where, faults: list[ConfigError]) -> None:
@@ -172,14 +174,15 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
     groupings = []
     for name, value in section.items():
         place, body = where(("groups", name)), {}
-        if isinstance(value, dict):  # {hosts: …, expect: …}
+        if isinstance(value, dict):  # {hosts: …, expect: …, transport: …}
             body = checked(GroupValues, value, _under(where, "groups", name), faults)
             _check_container(body, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
         invalid = [found(member) for member in members if not isinstance(member, str)]
         if members and not invalid:
-            groupings.append(Grouping(name, members, place, body.get("expect", {}), body.get("container", {})))
+            own = body.get("expect", {}), body.get("transport", ""), body.get("container", {})
+            groupings.append(Grouping(name, members, place, *own))
         else:
             got = invalid[0] if invalid else "an empty list"
             message = f"expected hosts and @groups as text, got {got}"
@@ -233,7 +236,8 @@ def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[
     common = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
-    own = values.get("expect", {}), values.get("container", {})
+    # `_in_groups` completes them with what the host's groups say.
+    own = values.get("expect", {}), values.get("transport", ""), values.get("container", {})
     return Host(name, address, gpus, slots, SshSettings(**common["ssh"]), common["env"], common["vars"], *own)
 
 

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.container_values import ContainerValues
 from orchestrator.inventory.fields import WHOLE, WORD, Limit, PathText, Strict, is_text, is_whole, takes, takes_variable, whole
+from orchestrator.inventory.hosts import TRANSPORTS
 from orchestrator.inventory.hostset import nearest
 from orchestrator.inventory.versions import is_requirement
 
@@ -59,6 +60,9 @@ def _is_value(value: Any) -> bool:
 _VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(WORD.fullmatch(value)))]
 _EnvName = Annotated[str, takes_variable("the inventory")]
 _EnvText = Annotated[str, takes("text", is_text, "put quotes around it")]
+
+
+_Transport = Annotated[str, takes(f"a transport: {' or '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)]
 
 
 class _Ssh(Strict):
@@ -159,6 +163,7 @@ class GroupValues(Strict):
     """The keys of a group that is a mapping; its ``hosts`` are checked together with all other groups."""
 
     hosts: Any = ()
+    transport: _Transport = Field(default=TRANSPORTS[0], description="how its hosts are reached")
     container: ContainerValues = ContainerValues()
     expect: _Expect = _Expect()
 
@@ -170,6 +175,7 @@ class MachineValues(Strict):
         default=0, description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked"
     )
     slots: Annotated[int, whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
+    transport: _Transport = Field(default=TRANSPORTS[0], description="how it is reached")
     ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
     env: dict[_EnvName, _EnvText] = Field(default={}, description="environment variables of every run on it")
     vars: _Vars = Field(

@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.inventory import Host
 from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, merged
+from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
 __all__ = ["RECORD", "SCRIPT", "Container", "container_of", "inside"]
@@ -81,7 +82,8 @@ class Container:
 
         ``name`` is that of a new container, or the mark of the processes in one that runs; ``variables`` are set inside.
         """
-        head = _HEAD.format(what=self.what, setup=setup_text(self.setup), up=_UP if of_a_run else ".")
+        setup = setup_text(self.setup, f"logs/{SETUP_LOG}" if of_a_run else "")
+        head = _HEAD.format(what=self.what, setup=setup, up=_UP if of_a_run else ".")
         return head + self._command(name, labels, variables, of_a_run)
 
     def record(self, name: str, labels: Mapping[str, str]) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
-from orchestrator.inventory.fields import RESERVED
+from orchestrator.inventory.reserved import RESERVED
+from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_of, inside
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
@@ -112,7 +113,7 @@ def render(
             _check_launch_style(framework, launch, container)
         seen_inside = inside(host, container)
         context = _context(framework, spec, placement, slot, seen_inside, run_id, payload)
-        files = [RenderedFile(_VARIABLES, env_file(framework, seen_inside, spec.env), 0o600)]
+        files = [RenderedFile(_VARIABLES, env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}"), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
             files.append(RenderedFile("launch.sh", waiting, 0o700))
