@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
+from inspect import signature
 from typing import Any, Callable, NamedTuple
 
 import torch
@@ -13,12 +14,15 @@ from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import Optimizer, as_held
 from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from torch_stamps import unheard
 
 COMPUTE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """The type of activations for each --dtype. fp8 is a type of matrix products alone."""
 WEIGHTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The types of parameters and of the optimizer's state, for each --weights."""
+WITHOUT_OUTPUTS = {"return_outputs": False} if "return_outputs" in signature(PipelineScheduleSingle.step).parameters else {}
+"""What keeps a pipeline from collecting the logits of a whole step, in versions of PyTorch that can leave it out."""
 
 
 def arithmetic_of(args: argparse.Namespace, layout: Layout) -> Arithmetic:
@@ -178,7 +182,7 @@ def piped(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torc
     given: dict[str, Any] = {"target": targets.flatten(0, 1), "losses": losses} if last else {}
     scale = learner.optimizer.scaled(torch.ones((), device=tokens.device))
     with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
-        learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given)
+        learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
     if learner.table is not None:
         gradient = as_held(learner.copy)
         dist.all_reduce(gradient.to_local() if hasattr(gradient, "to_local") else gradient, group=learner.table)

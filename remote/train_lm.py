@@ -2,8 +2,9 @@
 
 Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
 (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
-optimizer (lm_optimizer.py), one step (lm_steps.py), its measured parts (lm_parts.py), and code shared with other programs:
-torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py, trainer.py.
+optimizer (lm_optimizer.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
+(lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py,
+trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
@@ -38,6 +39,7 @@ from typing import Any
 
 import torch
 import trainer
+from lm_batch_search import attempt_all, largest_batch, memory_limit
 from lm_float8 import lacking
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
@@ -45,7 +47,7 @@ from lm_parallel import Layout, layout_of, unusable_layout
 from lm_parts import parts
 from lm_steps import COMPUTE, Learner, Tokens, learner, taken
 from torch_clock import DeviceClock
-from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
@@ -76,6 +78,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--batch-size", type=int, default=16, help="sequences of a micro-batch, per data-parallel rank")
     parser.add_argument("--seq-len", type=int, default=1024, help="tokens of a sequence")
+    parser.add_argument("--find-batch-size", type=int, default=0, help="search for the largest one up to this first; 0: no")
+    parser.add_argument("--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
@@ -94,6 +98,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
     parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
+    parser.add_argument("--prefetch", type=int, default=0, help="fsdp: layers that are gathered ahead; 0: one, in backward")
     parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks with a whole copy each")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
@@ -121,7 +126,18 @@ def unusable(args: argparse.Namespace) -> str:
     for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "bucket_cap_mb", "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    for name in ("kv_heads", "head_width", "seed", "clip", "learning_rate", "weight_decay", "solo_steps"):
+    counts = (
+        "kv_heads",
+        "head_width",
+        "seed",
+        "clip",
+        "find_batch_size",
+        "prefetch",
+        "learning_rate",
+        "weight_decay",
+        "solo_steps",
+    )
+    for name in counts:
         if getattr(args, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     for name in ("timeout_s", "loss_scale", "rope_theta"):
@@ -161,6 +177,9 @@ def unusable_device(args: argparse.Namespace) -> str:
         return f"--dtype: expected fp32, bf16 or fp16 on cpu, got {args.dtype}"
     if args.attention not in ("auto", "math"):
         return f"--attention: expected auto or math on cpu, got {args.attention}"
+    if args.find_batch_size and not memory_limit():
+        limit = "a limit of memory (ulimit -d), without which the system kills a process"
+        return f"--find-batch-size: expected 0 on cpu, or {limit}, got {args.find_batch_size}"
     return ""
 
 
@@ -255,13 +274,11 @@ def train(
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
-    held, of_steps = (
-        memory_bytes(device),
-        {
-            "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
-            "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
-        },
-    )
+    held = memory_bytes(device)
+    of_steps = {
+        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+    }
     prove_world(me, device)  # also the barrier before the steps without communication
     alone, collectives = parts(args, model, batches, device)
     return {"memory_bytes": held, **alone}, {
@@ -282,8 +299,18 @@ def main() -> None:
     args = arguments()
     me = identity()
     shape, layout, parameters = refuse(args, me)
+    if args.attempts == "true":
+        attempt_all(args, shape, layout, me, claim_device(args, me.local_rank), prefer_kernel)
+        return
+    own_largest = largest_batch(args) if args.find_batch_size else 0
     device = claim_device(args, me.local_rank)
     world = join(args, me, device)
+    if own_largest:
+        args.batch_size = int(all_ranks(device, own_largest, "min"))
+        most = int(all_ranks(device, own_largest, "max"))
+        if me.rank == 0:
+            trainer.say(f"batch_size={args.batch_size}, the smallest of what fits on each rank; {most} on another rank")
+    del args.attempts
     of_rank, of_run = train(args, shape, layout, me, device)
     # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the parameters.
     width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Exclude,
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.plan.folders import FrameworkFolder
 
-Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
+Framework = Annotated[
+    str,
+    typer.Option(
+        "--framework", "-f", metavar="NAMES", autocompletion=complete.frameworks, help="Frameworks to stage or check."
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,6 +51,7 @@ def deploy(
     exclude: Exclude = "",
     framework: Framework = "pytorch",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +72,7 @@ def deploy(
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
-        selection.project.remember(selection.source)
+        selection.project.remember(selection.remembered)
     last = facts[folders[-1].framework.name]
     if as_json:
         print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
@@ -94,10 +102,14 @@ def check(
     only: Annotated[
         str,
         typer.Option(
-            "--only", metavar="NAMES", help="Only these checks, such as ecc,route; reach: connect, log in, run `true`."
+            "--only",
+            metavar="NAMES",
+            autocompletion=complete.checks,
+            help="Only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:

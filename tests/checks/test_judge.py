@@ -432,6 +432,8 @@ def test_one_machine_under_two_names_is_an_error() -> None:
     assert [str(error) for error in same_machine(twice)] == [
         "gpu01 and gpu03 are one machine (same host key, same boot). name it once in the inventory"
     ]
+    untold = {name: {**values, "host_key": ""} for name, values in twice.items()}
+    assert same_machine(untold) == []
 
 
 def test_facts_go_into_json_and_come_back_the_same() -> None:
