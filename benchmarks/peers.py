@@ -179,7 +179,7 @@ def opened(hosts: Hosts) -> Any:
     """Return orch's open connections to the hosts."""
     from orchestrator.inventory.read import open_inventory
     from orchestrator.nodes.cluster import Cluster
-    from orchestrator.transport.ssh import Trust
+    from orchestrator.transport import Trust
 
     inventory = open_inventory(str(hosts.lab / "work" / "inventory" / "cluster.yaml"))
     chosen = [host for host in inventory.hosts if host.name in set(hosts.names)]

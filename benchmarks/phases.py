@@ -57,7 +57,8 @@ def once(count: int) -> dict[str, tuple[float, float]]:
     from orchestrator.inventory.read import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each_or_raise
-    from orchestrator.transport.ssh import Trust, connect, prepare
+    from orchestrator.transport import Trust
+    from orchestrator.transport.ssh import connect, prepare
 
     mark()
     hosts = {host.name: host for host in open_inventory(os.environ["ORCH_HOSTS"]).hosts[:count]}

@@ -5,6 +5,9 @@ YAML 1.2, so YAML 1.1's surprises stay text, and a schema can report them: ``on`
 ``2020-01-01``. Keys are always text, as written. Refused, each with file, line and remedy: duplicate keys, tags, ``<<``, more
 than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as indentation.
 
+Files of other tools may need what these refuse. `loads` with ``foreign`` reads a tagged value as a `Tagged`, merges ``<<`` and
+takes the last of two equal keys.
+
 >>> document = loads("hosts:\\n  node1: {gpus: 8, at: 12:30}\\n", "lab.yaml")
 >>> document.value, document.line(("hosts", "node1", "gpus"))
 ({'hosts': {'node1': {'gpus': 8, 'at': '12:30'}}}, 2)
@@ -22,7 +25,7 @@ import yaml
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["Document", "load", "loads", "read_text"]
+__all__ = ["Document", "Tagged", "load", "loads", "read_text"]
 
 _KeyPath = tuple[str | int, ...]
 
@@ -53,16 +56,23 @@ class Document:
         return self.lines.get(path, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A value with a tag, such as one that Ansible Vault has encrypted: only its tag is known, never what it holds."""
+
+    tag: str
+
+
 def load(path: Path) -> Document:
     """Read one YAML file. Raises ConfigError with file and line for any fault in it."""
     return loads(read_text(path), str(path))
 
 
-def loads(text: str, source: str) -> Document:
-    """Read YAML from ``text``; ``source`` is its name in errors. Raises ConfigError."""
+def loads(text: str, source: str, *, foreign: bool = False) -> Document:
+    """Read YAML from ``text``; ``source`` is its name in errors, ``foreign``: another tool's file. Raises ConfigError."""
     if len(text.encode(errors="replace")) > _MAX_BYTES:
         raise ConfigError("expected at most 1 MiB, got more", where=source)
-    return _Composer(source).document(text)
+    return _Composer(source, foreign).document(text)
 
 
 def read_text(path: Path) -> str:
@@ -95,8 +105,9 @@ def read_text(path: Path) -> str:
 class _Composer:
     """Builds one document from parser events, with a limit on its depth, whatever the nesting of the text."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, foreign: bool = False) -> None:
         self.source = source
+        self.foreign = foreign
         self.lines: dict[_KeyPath, int] = {}
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.aliases = 0
@@ -126,7 +137,7 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-        if event.tag is not None:
+        if event.tag is not None and not self.foreign:
             hint = "remove the tag; text that begins with '!' needs quotes"
             raise self._refusal(event, f"expected no tags, got {_shown(event.tag)}", hint)
         before = self.values
@@ -136,21 +147,29 @@ class _Composer:
             raise self._refusal(event, f"expected at most {_MAX_DEPTH} levels, got more", "flatten it")
         else:
             value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
+        if event.tag is not None and event.tag != "!unsafe" and not event.tag.startswith("tag:yaml.org,"):
+            value = Tagged(event.tag if event.tag == "!vault" else _shown(event.tag))
         if event.anchor is not None:
             self.anchors[event.anchor] = value, self.values - before + 1
         return value
 
     def _mapping(self, path: _KeyPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            if self.foreign and _is_merge(event):
+                sources = self._value(next(self.events), path)
+                for one in reversed(sources if isinstance(sources, list) else [sources]):
+                    merged |= one if isinstance(one, dict) else {}
+                continue
             key = self._key(event)
             place = (*path, key)
-            if key in mapping:
+            if key in mapping and not self.foreign:
                 first = self.lines[place]
                 raise self._refusal(event, f"expected each key once, got {key!r} again", f"it is already on line {first}")
             self.lines[place] = _line(event)
             mapping[key] = self._value(next(self.events), place)
-        return mapping
+        return {**merged, **mapping}
 
     def _key(self, event: yaml.Event) -> str:
         self._count(event)
@@ -158,7 +177,7 @@ class _Composer:
             raise self._refusal(event, "expected a word as key, got something else", "put quotes around a key with brackets")
         if event.tag is not None:
             raise self._refusal(event, f"expected no tags, got {_shown(event.tag)}", "remove the tag")
-        if event.value == "<<" and event.implicit[0]:
+        if _is_merge(event):
             raise self._refusal(event, "expected a key, got the merge key '<<'", "write the keys out")
         if event.anchor is not None:
             self.anchors[event.anchor] = event.value, 1
@@ -209,6 +228,10 @@ class _Composer:
         if "mapping values are not allowed" in problem or "cannot start any token" in problem:
             hint = hint or "text with ': ', or that begins with '@', '%' or '`', needs quotes"
         return ConfigError(f"expected YAML, got: {problem}", where=f"{self.source}:{mark.line + 1 if mark else 1}", hint=hint)
+
+
+def _is_merge(event: yaml.Event) -> bool:
+    return isinstance(event, yaml.ScalarEvent) and event.value == "<<" and bool(event.implicit[0])
 
 
 def _shown(tag: str) -> str:

@@ -4,6 +4,8 @@ PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gathe
 the scattered one, for all_to_all of what a rank sends to all ranks, itself included. They are rounded so that each rank has a
 multiple of 16 bytes. In send_recv every rank sends to the next one and receives from the previous one at the same time.
 
+The ranks may be divided into groups, which make the same call at once: sizes and shares are then those of a group.
+
 Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer to another; on a GPU these
 two call NCCL directly, over a separate communicator.
 """
@@ -11,7 +13,7 @@ two call NCCL directly, over a separate communicator.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
@@ -27,6 +29,30 @@ IN_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
 TWO_BUFFERS = ("all_to_all", "send_recv")
 """Those without an in-place form, as in nccl-tests."""
 ALIGNED_BYTES = 16
+
+
+class Group(NamedTuple):
+    """The ranks that make a call together, in order, and the place of this one among them; ``handle`` is None for all ranks."""
+
+    ranks: Sequence[int]
+    place: int
+    handle: Any = None
+
+
+def groups_of(world_size: int, ranks: int, distance: int) -> list[list[int]]:
+    """Return the groups of ``ranks`` each that are ``distance`` apart, which together are all ranks; one group for 0 ranks.
+
+    >>> groups_of(8, 2, 4), groups_of(8, 4, 1)
+    ([[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]])
+    """
+    if not ranks:
+        return [list(range(world_size))]
+    block = ranks * distance
+    return [
+        list(range(first, first + block, distance))
+        for start in range(0, world_size, block)
+        for first in range(start, start + distance)
+    ]
 
 
 class Case(NamedTuple):
@@ -118,23 +144,26 @@ class Library:
 
 
 class Calls:
-    """Two buffers of ``count`` elements each, and the collectives on them."""
+    """Two buffers of ``count`` elements each, and the collectives on them, of the ranks of a group."""
 
-    def __init__(self, world: World, collective: str, dtype: torch.dtype, count: int) -> None:
-        self.me, self.device, self.backend = world.me, world.device, world.backend
+    def __init__(self, world: World, group: Group, collective: str, dtype: torch.dtype, count: int) -> None:
+        self.me, self.group, self.device, self.backend = world.me, group, world.device, world.backend
         self.send, self.receive = (torch.empty(count, dtype=dtype, device=world.device) for _ in range(2))
-        self.values = Values(collective, world.me.world_size)
+        self.values = Values(collective, len(group.ranks))
         self.library: Any = None
 
     def open_library(self) -> None:
         """Meet the other ranks in NCCL; raises if that is not possible on all of them."""
         if self.backend != "nccl":
             raise RuntimeError(f"{self.backend} has no call from one buffer to another")
+        if self.group.handle is not None:
+            raise RuntimeError("a call from one buffer to another is made by all ranks, not by groups of them")
         self.library = Library(self.me, self.device)
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Return a function that makes one call, with its buffers prepared."""
-        send, receive, share, rank = self.send[: case.count], self.receive[: case.count], case.share, self.me.rank
+        send, receive, share, rank = self.send[: case.count], self.receive[: case.count], case.share, self.group.place
+        handle = self.group.handle
         if case.in_place and case.collective in TWO_BUFFERS:
             raise ValueError(f"{case.collective} is from one buffer to another")
         if case.collective in ("allreduce", "broadcast"):
@@ -144,24 +173,25 @@ class Calls:
                 collective = getattr(self.library, case.collective)
                 return lambda: collective(send, receive)
             if case.collective == "allreduce":
-                return lambda: dist.all_reduce(receive)
-            return lambda: dist.broadcast(receive, 0)
+                return lambda: dist.all_reduce(receive, group=handle)
+            return lambda: dist.broadcast(receive, self.group.ranks[0], group=handle)
         if case.collective == "all_to_all":
-            return lambda: dist.all_to_all_single(receive, send)
+            return lambda: dist.all_to_all_single(receive, send, group=handle)
         if case.collective == "send_recv":
             return self._ring(send, receive)
         part = receive[rank * share : (rank + 1) * share]
         if case.collective == "all_gather":
             source = part if case.in_place else send[:share]
-            return lambda: dist.all_gather_into_tensor(receive, source)
+            return lambda: dist.all_gather_into_tensor(receive, source, group=handle)
         if case.in_place:
-            return lambda: dist.reduce_scatter_tensor(part, receive)
-        return lambda: dist.reduce_scatter_tensor(receive[:share], send)
+            return lambda: dist.reduce_scatter_tensor(part, receive, group=handle)
+        return lambda: dist.reduce_scatter_tensor(receive[:share], send, group=handle)
 
     def _ring(self, send: torch.Tensor, receive: torch.Tensor) -> Callable[[], Any]:
         """Return a function that sends to the next rank and receives from the previous one, both at once."""
-        rank, ranks = self.me.rank, self.me.world_size
-        both = [P2POp(dist.isend, send, (rank + 1) % ranks), P2POp(dist.irecv, receive, (rank - 1) % ranks)]
+        ranks, place, handle = self.group.ranks, self.group.place, self.group.handle
+        following, previous = ranks[(place + 1) % len(ranks)], ranks[place - 1]
+        both = [P2POp(dist.isend, send, following, handle), P2POp(dist.irecv, receive, previous, handle)]
 
         def call() -> None:
             for work in dist.batch_isend_irecv(both):
@@ -171,7 +201,7 @@ class Calls:
 
     def prove(self, case: Case, call: Callable[[], Any]) -> None:
         """Make one call on known values. Raises RuntimeError if the result is wrong."""
-        rank, share, ranks, values = self.me.rank, case.share, range(self.me.world_size), self.values
+        rank, share, ranks, values = self.group.place, case.share, range(len(self.group.ranks)), self.values
         whole = self.receive[: case.count]
         whole.fill_(-1)
         part = whole[rank * share : (rank + 1) * share]
@@ -182,7 +212,9 @@ class Calls:
             fill(source, values.of([rank]))
         call()
         settle(self.device)
-        label = f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {rank}"
+        label = (
+            f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {self.me.rank}"
+        )
         if case.collective == "allreduce":
             check(whole, values.of(ranks), 0, label)
         elif case.collective == "broadcast":

@@ -18,8 +18,9 @@ import argparse
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 import trainer
-from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, rounded
+from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, rounded
 from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
@@ -40,6 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max-bytes", type=int, default=4 << 30, help="largest size")
     parser.add_argument("--factor", type=int, default=2, help="ratio of one size to the previous one")
     parser.add_argument("--sizes", default="", help="sizes in bytes instead, separated by commas")
+    parser.add_argument("--group-ranks", type=int, default=0, help="ranks of a group; all groups call at once; 0: all ranks")
+    parser.add_argument("--group-distance", type=int, default=1, help="distance between the ranks of a group")
     parser.add_argument("--in-place", choices=sorted(FORMS), default="both")
     parser.add_argument("--steps", type=int, default=25, help="calls of each size, warm-up included")
     parser.add_argument("--warmup-steps", type=int, default=5, help="untimed calls")
@@ -58,6 +61,9 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--sizes: expected whole numbers of bytes separated by commas, got {args.sizes}"
     if not 0 < args.min_bytes <= args.max_bytes:
         return f"--min-bytes: expected 1 to {args.max_bytes}, got {args.min_bytes}"
+    if args.group_ranks < 0 or args.group_ranks == 1 or args.group_distance < 1:
+        got = f"{args.group_ranks} and {args.group_distance}"
+        return f"--group-ranks, --group-distance: expected 0 or 2 or more, and 1 or more, got {got}"
     if args.factor < 2:
         return f"--factor: expected 2 or more, got {args.factor}"
     if not 0 <= args.warmup_steps < args.steps:
@@ -108,7 +114,7 @@ def measure(args: argparse.Namespace, world: World, call: Callable[[], Any]) -> 
 
 def usable(calls: Calls, collective: str, in_place: bool) -> str:
     """Return why a form cannot be measured, or an empty text. The smallest size is tried."""
-    count, share = rounded(collective, 1, calls.send.element_size(), calls.me.world_size)
+    count, share = rounded(collective, 1, calls.send.element_size(), len(calls.group.ranks))
     why = ""
     try:
         calls.call(Case(collective, count, share, in_place))()
@@ -119,17 +125,26 @@ def usable(calls: Calls, collective: str, in_place: bool) -> str:
     return why or ("not available on every rank" if failed_elsewhere else "")
 
 
+def group_of(args: argparse.Namespace, world: World) -> Group:
+    """Return the group of this rank."""
+    groups = groups_of(world.me.world_size, args.group_ranks, args.group_distance)
+    handle = dist.new_subgroups_by_enumeration(groups)[0] if args.group_ranks else None
+    own = next(ranks for ranks in groups if world.me.rank in ranks)
+    return Group(own, own.index(world.me.rank), handle)
+
+
 def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Measure every size in every form, rank 0 printing; return the facts for the last line."""
+    group = group_of(args, world)
     item = torch.empty(0, dtype=TYPES[args.dtype]).element_size()
     space = int(all_ranks(world.device, float(free_bytes(world.device)), "min")) - SPARE_BYTES
-    shapes = list(dict.fromkeys(rounded(args.collective, size, item, world.me.world_size) for size in wanted_sizes(args)))
+    shapes = list(dict.fromkeys(rounded(args.collective, size, item, len(group.ranks)) for size in wanted_sizes(args)))
     fitting = [shape for shape in shapes if 2 * shape[0] * item <= space]
     left_out = [shape[0] * item for shape in shapes if shape not in fitting]
     if not fitting:
         needed = shapes[0][0] * item
         raise SystemExit(f"memory: expected space for two buffers of {needed} bytes, {max(0, space)} bytes are free")
-    calls = Calls(world, args.collective, TYPES[args.dtype], max(count for count, _ in fitting))
+    calls = Calls(world, group, args.collective, TYPES[args.dtype], max(count for count, _ in fitting))
     unsupported = {}
     for in_place in FORMS[args.in_place]:
         why = usable(calls, args.collective, bool(in_place))
@@ -173,6 +188,9 @@ def main() -> None:
     me = identity()
     if args.collective == "send_recv" and me.world_size < 2:
         raise SystemExit("ranks: expected 2 or more for send_recv, got 1")
+    if args.group_ranks and me.world_size % (args.group_ranks * args.group_distance):
+        asked = f"--group-ranks {args.group_ranks} × --group-distance {args.group_distance}"
+        raise SystemExit(f"{asked}: expected a divisor of the number of ranks, {me.world_size}")
     device = claim(args, me.local_rank)
     world = join(args, me, device)
     prove_world(me, device)

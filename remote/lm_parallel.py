@@ -183,6 +183,7 @@ def placed(
         decoder.compile(dynamic=False)
     if shard:
         shard(decoder, reshard_after_forward=False)
+        gather_ahead(decoder, args.prefetch)
     return _replica(args, decoder, mesh, device) if layout.kind == "ddp" else decoder, masters
 
 
@@ -225,6 +226,22 @@ def compile_ends(decoder: Decoder) -> None:
         own.embedded = torch.compile(decoder.embedded, dynamic=False)
     if decoder.norm is not None:
         decoder.norm.compile(dynamic=False)
+
+
+def gather_ahead(decoder: Decoder, layers: int) -> None:
+    """Have FSDP gather the parameters of ``layers`` layers while another one before them computes, in either direction.
+
+    With 0, the order is FSDP's own: in the forward pass a layer is gathered once the host gets there, and in the backward pass
+    one ahead. The parts that are no layers are gathered with the first call.
+    """
+    units: list[Any] = list(decoder.blocks.values())
+    for place, unit in enumerate(units if layers else ()):
+        unit.set_modules_to_forward_prefetch(units[place + 1 : place + 1 + layers])
+        unit.set_modules_to_backward_prefetch(units[max(0, place - layers) : place][::-1])
+    if layers:
+        whole: Any = decoder
+        whole.set_modules_to_forward_prefetch(units[:layers])
+        whole.set_modules_to_backward_prefetch(units[: -layers - 1 : -1])
 
 
 def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any, Callable, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,11 +14,15 @@ from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import Optimizer
 from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch_stamps import unheard
 
 COMPUTE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """The type of activations for each --dtype. fp8 is a type of matrix products alone."""
 WEIGHTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The types of parameters and of the optimizer's state, for each --weights."""
+WITHOUT_OUTPUTS = {"return_outputs": False} if "return_outputs" in signature(PipelineScheduleSingle.step).parameters else {}
+"""What keeps a pipeline from collecting the logits of a whole step, in versions of PyTorch that can leave it out."""
 
 
 def arithmetic_of(args: argparse.Namespace, layout: Layout) -> Arithmetic:
@@ -135,9 +140,14 @@ def pipeline(learner: Learner, stage: int, group: Any, device: torch.device) -> 
 # --- taking a step --------------------------------------------------------------------------------------------------------
 
 
-def taken(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Take a step; return the mean loss of the global batch, on every rank."""
-    loss = piped(learner, tokens, targets) if learner.schedule else accumulated(learner, tokens, targets)
+def taken(
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+) -> torch.Tensor:
+    """Take a step; return the mean loss of the global batch, on every rank.
+
+    ``stamp`` is called before each micro-batch, after its forward and after its backward pass; not with a pipeline.
+    """
+    loss = piped(learner, tokens, targets) if learner.schedule else accumulated(learner, tokens, targets, stamp)
     learner.optimizer.step()
     if learner.layout.data_ranks * learner.layout.pipeline > 1:
         # Four bytes after the update, so that every line is about all tokens: stages without a loss add zero.
@@ -146,16 +156,21 @@ def taken(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torc
     return loss
 
 
-def accumulated(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def accumulated(
+    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = unheard
+) -> torch.Tensor:
     """Add up the gradients of all micro-batches, and reduce them with the last one; return the mean loss of this rank's."""
     from torch.distributed.tensor.parallel import loss_parallel
 
     count, total = len(tokens), None
     for number in range(count):
+        stamp("micro_batch")
         synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard == "true")
         with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
             loss = learner.model(tokens[number], targets[number])  # its share of the step's
+            stamp("forward")
             learner.optimizer.scaled(loss).backward()
+        stamp("backward")
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None
     return total
@@ -167,7 +182,7 @@ def piped(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torc
     first, last = learner.decoder.embedding is not None, learner.decoder.head is not None
     given: dict[str, Any] = {"target": targets.flatten(0, 1), "losses": losses} if last else {}
     scale = learner.optimizer.scaled(torch.ones((), device=tokens.device))
-    learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given)
+    learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
     if learner.table is not None:
         gradient = learner.copy.grad
         dist.all_reduce(gradient.to_local() if hasattr(gradient, "to_local") else gradient, group=learner.table)

@@ -6,62 +6,15 @@ The result's keys are listed in train_pytorch.py, under the facts that explain a
 from __future__ import annotations
 
 import argparse
-import time
-from statistics import median
+from functools import partial
 from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
 from torch_packed import buckets
-from torch_steps import Learner, Replayed, taken, unheard
+from torch_stamps import Stamps, unheard
+from torch_steps import Learner, Replayed, taken
 from trainer import Identity
-
-
-class Stamps:
-    """Moments of steps, each named for the part that ends there, on the device's own clock or on the host's."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.steps: list[dict[str, Any]] = []
-
-    def begin(self) -> None:
-        """Begin a step, whose first moment is `start`."""
-        self.steps.append({})
-        self("start")
-
-    def __call__(self, name: str) -> None:
-        """Record a moment."""
-        if self.device.type == "cpu":
-            self.steps[-1][name] = time.monotonic()
-            return
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self.steps[-1][name] = event
-
-    def reduced(self, buffers: list[torch.Tensor], aside: Any) -> Callable[[], Any]:
-        """All-reduce the buffers and record the end as `reduced`; return a function that waits for it.
-
-        ``aside``: a stream that nothing else uses. On a CPU the thread that completes the last all-reduce records the end.
-        """
-        works = [dist.all_reduce(buffer, async_op=True) for buffer in buffers]
-        if self.device.type == "cuda":
-            with torch.cuda.stream(aside):
-                for work in works:
-                    work.wait()  # the stream waits, not the host
-                self("reduced")
-            return lambda: torch.cuda.current_stream().wait_stream(aside)
-        futures = [work.get_future().then(lambda _: self("reduced")) for work in works]
-        return torch.futures.collect_all(futures).wait
-
-    def between(self, start: str, end: str) -> float | None:
-        """Return the median seconds over the later half of the steps. None if a moment is missing."""
-        later = self.steps[len(self.steps) // 2 :]
-        if not later or not all(start in step and end in step for step in later):
-            return None
-        if self.device.type == "cpu":
-            return round(median(step[end] - step[start] for step in later), 9)
-        torch.cuda.synchronize(self.device)
-        return round(median(step[start].elapsed_time(step[end]) for step in later) / 1000.0, 9)
 
 
 def solo(
@@ -109,15 +62,16 @@ def beside(
     device = buffers[0].device
     aside = torch.cuda.Stream(device) if device.type == "cuda" else None
     alone, both = Stamps(device), Stamps(device)
+    reduce = [partial(dist.all_reduce, buffer, async_op=True) for buffer in buffers]
     for _ in range(args.solo_steps):
         alone.begin()
-        alone.reduced(buffers, aside)()
+        alone.reduced(reduce, aside)()
     ends: list[Callable[[], Any]] = []
 
     def stamp(name: str) -> None:
         both(name)
         if name == "forward":
-            ends.append(both.reduced(buffers, aside))
+            ends.append(both.reduced(reduce, aside))
         else:
             ends.pop()()
 

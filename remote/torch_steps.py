@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_gathered_pool import GatheredPool
 from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compiled, initialise
 from torch_packed import Packed
+from torch_stamps import unheard
 
 DDP_STEPS = 11
 """Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
@@ -129,10 +130,6 @@ def learner(args: argparse.Namespace, device: torch.device) -> Learner:
 
 
 # --- taking a step --------------------------------------------------------------------------------------------------------
-
-
-def unheard(_: str) -> None:
-    """Record no moment."""
 
 
 def taken(

@@ -2,8 +2,9 @@
 
 Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
 (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
-optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), and code shared with other programs: torch_ranks.py,
-torch_clock.py, trainer.py.
+optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
+(lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py,
+trainer.py.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
@@ -14,7 +15,20 @@ One process per device, which reads its rank from the environment, as torchrun s
 The flags of the shape say everything about the model; --model is its name alone. A step is one update: --accumulation
 micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line; rank 0 prints one
 `orch step=` line per step, with the loss of the whole batch, and `orch done {json}` at the end, with the peak memory of all
-ranks in `memory_bytes`, in order of rank.
+ranks in `memory_bytes`, in order of rank. It also has the facts that explain a speedup, all of them measured, none derived from
+the speed, where each rank has a whole copy of the model or shards of it:
+
+        solo_step_s        per rank: a step without communication, after the last step, on all ranks at the same time
+        solo_forward_s     the forward pass of its last micro-batch; solo_backward_s: the backward pass
+        collectives        of rank 0, in order: [collective, bytes, number of its ranks, distance from one to the next, begins,
+                           needed]: seconds of such a step after which it may begin, and after which computing waits for it
+        solo_reduce_s      per rank: the collectives that may run during the last backward pass, and nothing else
+        beside_reduce_s    the same, started together with a backward pass that does not wait for them
+        beside_backward_s  that backward pass; beside_forward_s: the forward pass before it
+
+Bytes are those of what is reduced, gathered or scattered, on all ranks together. Times are medians over the later half of
+--solo-steps, null without a measurement: the last four where no collective runs while something is computed, as with FSDP on a
+CPU.
 """
 
 from __future__ import annotations
@@ -26,13 +40,15 @@ from typing import Any
 import torch
 import trainer
 from lm_adamw import Compiled
+from lm_batch_search import attempt_all, largest_batch, memory_limit
 from lm_float8 import lacking
 from lm_models import Arithmetic, Decoder, Shape, attended
 from lm_optimizer import scale_now
 from lm_parallel import Layout, layout_of, split_of, unusable_layout
+from lm_parts import parts
 from lm_steps import COMPUTE, Learner, Tokens, learner, taken
 from torch_clock import DeviceClock
-from torch_ranks import claim, from_root, identity, join, leave_after, memory_bytes, prove_world
+from torch_ranks import all_ranks, claim, from_root, identity, join, leave_after, memory_bytes, prove_world
 from trainer import Identity, Step
 
 SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
@@ -63,8 +79,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--batch-size", type=int, default=16, help="sequences of a micro-batch, per data-parallel rank")
     parser.add_argument("--seq-len", type=int, default=1024, help="tokens of a sequence")
+    parser.add_argument("--find-batch-size", type=int, default=0, help="search for the largest one up to this first; 0: no")
+    parser.add_argument("--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS)
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches of a step")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
     parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, taken in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
@@ -80,6 +99,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
     parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
+    parser.add_argument("--prefetch", type=int, default=0, help="fsdp: layers that are gathered ahead; 0: one, in backward")
     parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks with a whole copy each")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that share each layer")
     parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of layers")
@@ -107,7 +127,18 @@ def unusable(args: argparse.Namespace) -> str:
     for name in (*SHAPE_COUNTS, *counts, "pipeline_parallel", "bucket_cap_mb", "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    for name in ("kv_heads", "head_width", "seed", "clip", "learning_rate", "weight_decay"):
+    counts = (
+        "kv_heads",
+        "head_width",
+        "seed",
+        "clip",
+        "find_batch_size",
+        "prefetch",
+        "learning_rate",
+        "weight_decay",
+        "solo_steps",
+    )
+    for name in counts:
         if getattr(args, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
     for name in ("timeout_s", "loss_scale", "rope_theta"):
@@ -147,6 +178,9 @@ def unusable_device(args: argparse.Namespace) -> str:
         return f"--dtype: expected fp32, bf16 or fp16 on cpu, got {args.dtype}"
     if args.attention not in ("auto", "math"):
         return f"--attention: expected auto or math on cpu, got {args.attention}"
+    if args.find_batch_size and not memory_limit():
+        limit = "a limit of memory (ulimit -d), without which the system kills a process"
+        return f"--find-batch-size: expected 0 on cpu, or {limit}, got {args.find_batch_size}"
     return ""
 
 
@@ -263,7 +297,18 @@ def train(
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
-    return {"memory_bytes": memory_bytes(device)}, {
+    held, of_steps = (
+        memory_bytes(device),
+        {
+            "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+            "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+        },
+    )
+    prove_world(me, device)  # also the barrier before the steps without communication
+    alone, collectives = parts(args, model, batches, device)
+    return {"memory_bytes": held, **alone}, {
+        **of_steps,
+        "collectives": collectives,
         **shape._asdict(),
         "global_batch": samples,
         "parallel": layout.kind,
@@ -271,8 +316,6 @@ def train(
         "attention_kernel": kernel,
         "attention_keys": keys,
         "compile_split": split_of(args, layout),
-        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
-        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
         "optimizer": "adamw compiled" if isinstance(model.optimizer.adamw, Compiled) else "adamw fused",
     }
 
@@ -282,8 +325,18 @@ def main() -> None:
     args = arguments()
     me = identity()
     shape, layout, parameters = refuse(args, me)
+    if args.attempts == "true":
+        attempt_all(args, shape, layout, me, claim_device(args, me.local_rank), prefer_kernel)
+        return
+    own_largest = largest_batch(args) if args.find_batch_size else 0
     device = claim_device(args, me.local_rank)
     world = join(args, me, device)
+    if own_largest:
+        args.batch_size = int(all_ranks(device, own_largest, "min"))
+        most = int(all_ranks(device, own_largest, "max"))
+        if me.rank == 0:
+            trainer.say(f"batch_size={args.batch_size}, the smallest of what fits on each rank; {most} on another rank")
+    del args.attempts
     of_rank, of_run = train(args, shape, layout, me, device)
     # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the parameters.
     width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4

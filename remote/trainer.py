@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import sys
 import time
 import traceback
@@ -102,8 +101,12 @@ def cpu_name() -> str:
 
 
 def resident_bytes() -> int:
-    """Return the peak resident memory of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the peak resident memory of this process since it began to run this program.
+
+    Not ru_maxrss, which Linux keeps over exec: it begins with the memory of the launcher, and torchrun may be the larger one.
+    """
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def check_ranks(total: Sequence[int], world_size: int, group: int | None = None) -> None:

@@ -26,7 +26,7 @@ REMOTE = sorted((REPOSITORY / "remote").glob("*.py")) + PARTS
 OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 
 # The ground: modules directly in the package, on which all packages stand and which use only each other.
-GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "strictjson", "yamlfile"}
+GROUND = {"__init__", "__main__", "errors", "files", "pool", "procs", "slurm", "strictjson", "yamlfile"}
 # Each package, and the packages that it may use besides the ground. Imports inside functions and those for types count.
 MAY_USE = {
     "inventory": "",
@@ -54,26 +54,27 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "json_schema secrets values versions",
+    "inventory": "allocation devices json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework measures payload placement published_schema "
-        "render request run_schema scaffold scaling schema schema_faults spec transformer trial words"
+        "baselines bench command_line environment expectations folders framework job measures payload placement "
+        "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow evidence journal manifest node_record owed project refused removal reread rundir "
-        "sealed state_file"
+        "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
+        "reread rundir sealed state_file submission"
     ),
     "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"
     ),
+    "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
 PURE = ("inventory", "logs", "plan", "checks")
-READERS = {"inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
+READERS = {"inventory/ansible_files.py", "inventory/read.py", "plan/bundle.py", "plan/folders.py", "plan/payload.py"}
 # Arithmetic on a seed, not chance.
 SEEDED = {"plan/bench.py": "random"}
 
@@ -115,7 +116,9 @@ FRAMEWORKS = {
     "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
     " torch_parts torch_batch_search torch_clock",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock lm_adamw lm_float8 lm_models lm_optimizer lm_parallel lm_steps",
+    "train_lm": "torch trainer torch_ranks torch_clock lm_adamw lm_batch_search lm_float8 lm_models lm_optimizer lm_parallel"
+    " lm_parts lm_steps",
+    "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
     "lm_experts": "torch",
     "lm_recompute": "torch",
@@ -124,14 +127,16 @@ FRAMEWORKS = {
     "lm_adamw": "torch",
     "lm_optimizer": "torch lm_adamw",
     "lm_parallel": "torch lm_float8 lm_models",
-    "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel",
+    "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
+    "lm_parts": "torch lm_steps torch_packed torch_stamps",
     "torch_ranks": "torch trainer",
     "torch_models": "torch",
     "torch_gathered_pool": "torch",
     "torch_packed": "torch",
-    "torch_steps": "torch torch_models torch_gathered_pool torch_packed",
+    "torch_steps": "torch torch_models torch_gathered_pool torch_packed torch_stamps",
+    "torch_stamps": "torch",
     "torch_images": "torch nvidia trainer torch_models loaders",
-    "torch_parts": "torch trainer torch_packed torch_steps",
+    "torch_parts": "torch trainer torch_packed torch_stamps torch_steps",
     "torch_batch_search": "torch trainer torch_ranks torch_images torch_steps",
     "torch_timing": "torch torch_ranks",
     "known_values": "torch",

@@ -16,12 +16,12 @@ __all__ = ["alike", "characteristics", "data_set_digest", "same_machine", "share
 
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
-    """Return an error for every pair of names that are one machine: same host key and same boot."""
+    """Return an error for every pair of names that are one machine: same host key, if the transport tells it, and same boot."""
     seen: dict[tuple[str, str], str] = {}
     errors: list[OrchError] = []
     for name, values in facts.items():
         identity = (str(values["host_key"]), str(values["boot_id"]))
-        if identity in seen:
+        if identity in seen and identity[0]:
             message = f"{seen[identity]} and {name} are one machine (same host key, same boot)"
             errors.append(RunError(message, kind="node_unfit", host=name, hint="name it once in the inventory"))
         seen.setdefault(identity, name)

@@ -74,7 +74,7 @@ def _write(bench: BenchDir, result: Tuned) -> list[Path]:
     files = {}
     if result.env:
         files[target] = inventory_file(result, base)
-    if result.options:
+    if result.options or result.batch_size:
         files[options_path(target)] = options_file(result)
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,9 @@ def _command(result: Tuned, files: list[Path], templates: Sequence[Path]) -> lis
 
     spec = result.spec
     words = ["orch", "bench", spec["model"], "--shape", f"{spec['nodes']}n{spec['gpus']}g", "--dtype", spec["dtype"]]
-    words += ["--batch-size", str(spec["batch_size"]), "--framework", spec["framework"], "--loader", spec["loader"]]
+    words += [] if result.batch_size else ["--batch-size", str(spec["batch_size"])]
+    words += ["--global-batch", str(result.global_batches[1])] if spec.get("follows") else []
+    words += ["--framework", spec["framework"], "--loader", spec["loader"]]
     words += [word for folder in templates for word in ("--templates", os.path.relpath(folder))]
     words += [word for name, value in result.chosen.items() for word in ("--set", f"{name}={quoted(as_written(value))}")]
     for path in files:

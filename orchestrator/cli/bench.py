@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -29,15 +34,16 @@ from orchestrator.cli.options import (
     new_seed,
     note_references,
     open_frameworks,
-    print_json,
     select,
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
     from orchestrator.plan.bench import Bench
+    from orchestrator.plan.request import Request
     from orchestrator.record import RunDir
 
 
@@ -48,7 +54,11 @@ def add_to(app: typer.Typer) -> None:
 
 def bench(
     model: Annotated[
-        str, typer.Argument(help="Model to train, such as resnet50, or collective to measure, such as allreduce.")
+        str,
+        typer.Argument(
+            autocompletion=complete.models,
+            help="Model to train, such as resnet50, or collective to measure, such as allreduce.",
+        ),
     ],
     nodes: Annotated[str, typer.Option("--nodes", "-n", metavar="N,…", help="Numbers of nodes. Default: all.")] = "",
     gpus: Annotated[str, typer.Option("--gpus", "-g", metavar="N,…", help="Ranks per node. Default: all GPUs.")] = "",
@@ -61,7 +71,14 @@ def bench(
         typer.Option("--global-batch", min=1, help="Samples per step over all ranks: strong scaling. Default: weak scaling."),
     ] = None,
     framework: Annotated[
-        str, typer.Option("--framework", "-f", metavar="NAME,…", help="Frameworks. Default: chosen by the model.")
+        str,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME,…",
+            autocompletion=complete.frameworks,
+            help="Frameworks. Default: chosen by the model.",
+        ),
     ] = "",
     loader: Annotated[str, typer.Option("--loader", metavar="L,…", help="Sources of samples.")] = "",
     repeats: Annotated[int | None, typer.Option("--repeats", "-r", min=1, help="Runs of each configuration.")] = None,
@@ -82,7 +99,10 @@ def bench(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=V,…", help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'."
+            "--set",
+            metavar="KEY=V,…",
+            autocompletion=complete.settings,
+            help="Values of an option of the framework; quotes keep a comma: 'k=\"a,b\"'.",
         ),
     ] = None,
     env: Annotated[
@@ -122,9 +142,20 @@ def bench(
     wait_limit: WaitLimit = "",
     keep_going: KeepGoing = False,
     detach: Detach = False,
+    slurm: Annotated[
+        str,
+        typer.Option(
+            "--slurm",
+            metavar="partition=P,time=1h,…",
+            help="Submit a job with these options of sbatch, wait for it, run the bench in it, end it.",
+        ),
+    ] = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and the files of every node; contact no host.")
@@ -140,6 +171,7 @@ def bench(
     from orchestrator.plan import Limits
     from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
+    from orchestrator.plan.placement import idle
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -169,24 +201,13 @@ def bench(
         strict=strict,
         label=label,
         expect=expect or [],
+        defaults=choices(),
     )
+    say_choices(request.origins)
     bases = template_bases(templates)
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
     check_measures(request, [folder.framework for folder in folders])
-    selection = select(hosts, exclude)
-    plan = planned(request, folders, selection.hosts, bench_id=new_bench_id(), seed=new_seed())
-    check_planned(plan)
-    _note_variables(plan, selection)
-    if as_json or not dry_run:
-        for text in skipped_words(plan.skipped):
-            typer.echo(one_line(text), err=True)
-    borrowed = _borrowed(plan, selection)
-    plan = without(plan, [spec for spec, _ in borrowed])
-    if dry_run:
-        _show_everything(plan, selection, as_json)
-        return
-    from orchestrator.cli.controller import conduct
-
+    bench_id = new_bench_id()
     limits = Limits(
         lease_s=lease,
         grace_s=grace,
@@ -195,18 +216,73 @@ def bench(
         output_bytes=output_limit << 20,
         wait_s=waiting_s(wait, wait_limit),
     )
-    earlier = [run for _, runs in borrowed for run in runs]
-    conduct(
-        plan,
-        earlier,
-        selection,
-        limits,
-        bases,
-        accept_new=accept_new,
-        as_json=as_json,
-        detach=detach,
-        keep_going=keep_going,
-    )
+    with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
+        selection = select(chosen, exclude, bench_id, devices=devices or [])
+        if skip_unreachable and not dry_run:
+            selection = reached(selection, accept_new)
+        plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
+        check_planned(plan)
+        _note_variables(plan, selection)
+        if unused := idle(plan.cells, selection.hosts):
+            typer.echo(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these", err=True)
+        if as_json or not dry_run:
+            for text in skipped_words(plan.skipped):
+                typer.echo(one_line(text), err=True)
+        borrowed = _borrowed(plan, selection)
+        plan = without(plan, [spec for spec, _ in borrowed])
+        if dry_run:
+            from orchestrator.cli.dry_run import show_plan
+
+            show_plan(plan, selection, as_json)
+            return
+        from orchestrator.cli.controller import conduct
+
+        earlier = [run for _, runs in borrowed for run in runs]
+        conduct(
+            plan,
+            earlier,
+            selection,
+            limits,
+            bases,
+            accept_new=accept_new,
+            as_json=as_json,
+            detach=detach,
+            keep_going=keep_going,
+        )
+
+
+@contextmanager
+def _hosts(slurm: str, request: Request, bench_id: str, hosts: str, exclude: str, *, dry_run: bool) -> Iterator[str]:
+    """Yield the source of the hosts: ``--hosts`` as it is given, or with ``--slurm`` the job that is submitted and has begun.
+
+    An error before the bench takes over ends the job.
+    """
+    if not slurm:
+        yield hosts
+        return
+    import os
+
+    from orchestrator.cli.job import allocated_for, give_up, note_unattended
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.job import job_wanted
+    from orchestrator.record import Project
+
+    if hosts or exclude:
+        hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
+        raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
+    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0))
+    if dry_run:
+        typer.echo(" ".join(wanted.argv(bench_id)) + "\n" + wanted.script, nl=False)
+        raise typer.Exit
+    project = Project.here(os.environ)
+    project.prepare()
+    note_unattended(project)
+    number = allocated_for(project, bench_id, wanted)
+    try:
+        yield f"srun:{number}"
+    except BaseException:
+        give_up(project, bench_id)
+        raise
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:
@@ -234,56 +310,3 @@ def _note_variables(plan: Bench, selection: Selection) -> None:
         hint = "its values would be in the table and in the files of the bench: set it in the inventory"
         raise ConfigError("expected a variable that is not secret", where=f"--env {secret[0]}", hint=hint)
     note_references("--env", variables)
-
-
-def _show_everything(plan: Bench, selection: Selection, as_json: bool) -> None:
-    """Print the plan, the origin of every value, and every file of every node. Contacts no host."""
-    from dataclasses import asdict
-
-    from orchestrator.controller.earlier import earlier_times
-    from orchestrator.controller.stopping import plan_words
-    from orchestrator.inventory import fold
-    from orchestrator.plan.bench import PORTS, plan_run
-    from orchestrator.plan.render import folded, without_secrets
-    from orchestrator.record.manifest import manifest_of
-    from orchestrator.report.text import one_line, visible
-
-    hosts, redaction = selection.hosts, selection.inventory.redaction()
-    plans = [
-        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
-        for run in plan.planned()
-    ]
-    plans = [(run, without_secrets(decided, redaction)) for run, decided in plans]
-    if as_json:
-        print_json(
-            [
-                {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
-                for run, decided in plans
-            ]
-        )
-        return
-    if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
-        typer.echo(f"plan: {words}")
-    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
-    for run, _ in plans:
-        typer.echo(f"  {run.run_id}")
-    if plan.skipped:
-        typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
-    for skipped in plan.skipped:
-        typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
-    shown = set()
-    for run, decided in plans:
-        if repr(run.spec.as_dict()) in shown:
-            continue
-        shown.add(repr(run.spec.as_dict()))
-        typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
-        for key, value in run.spec.as_dict().items():
-            for name, setting in value.items() if key in ("options", "env") else ((None, value),):
-                label = f"{key}.{name}" if name else key
-                typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
-        for slot in decided.placement.slots:
-            ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
-            typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
-        for names, file in folded(decided.nodes):
-            typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
-            typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.connecting import Debug, trust_of
 from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Json, find_bench, known_secrets, print_json
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
 def collect(
     bench: Bench = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     changed_secrets: ChangedSecrets = False,
     prune: Annotated[bool, typer.Option("--prune", help="Then remove completely collected runs from the nodes.")] = False,
     as_json: Json = False,
@@ -41,7 +43,6 @@ def collect(
     from orchestrator.plan import Limits
     from orchestrator.record import Project
     from orchestrator.record.journal import Event
-    from orchestrator.transport.ssh import Trust
 
     directory = find_bench(bench)
     record = directory.record()
@@ -53,7 +54,7 @@ def collect(
         inventory = open_inventory(record.inventory)
         if not changed_secrets:
             known_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
-        trust = Trust(store=Project.here(os.environ).known_hosts, accept_new=accept_new)
+        trust = trust_of(Project.here(os.environ), inventory.redaction(), accept_new)
         with Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster, transfer("logs") as moved:
             errors += cluster.open_what_answers().values()
             for run, hosts in missing.items():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.options import Bench, Json, find_bench
 
 if TYPE_CHECKING:
@@ -23,8 +24,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def compare(
-    before: Annotated[str, typer.Argument(metavar="A", help="A bench's name, label or directory.")],
-    after: Annotated[str, typer.Argument(metavar="[B]", help="The bench to compare with it. Default with --by: A.")] = "",
+    before: Annotated[
+        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="A bench's name, label or directory.")
+    ],
+    after: Annotated[
+        str,
+        typer.Argument(
+            metavar="[B]", autocompletion=complete.benches, help="The bench to compare with it. Default with --by: A."
+        ),
+    ] = "",
     by: Annotated[
         str,
         typer.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,11 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from orchestrator.cli.answer import table
+from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import Selection
 from orchestrator.cli.progress import progress
+from orchestrator.cli.signals import handled
 from orchestrator.controller.controller import PROGRESS_LOG, Controller
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
@@ -32,7 +34,6 @@ from orchestrator.record.benchfile import bench_record
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
-from orchestrator.transport.ssh import Trust
 
 if TYPE_CHECKING:
     from orchestrator.record import RunDir
@@ -60,7 +61,8 @@ def conduct(
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
-    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune)
+    chosen, notes = selection.devices, selection.notes
+    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune, chosen, notes)
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
     controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
@@ -70,11 +72,13 @@ def conduct(
 def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
     project = Project.here(os.environ)
-    trust = Trust(store=project.known_hosts, accept_new=accept_new)
+    record = bench.record()
+    if record.planned_with and holder(bench) is None:
+        regain(project, bench.path.name, record.inventory, list(record.planned_with.hosts))
     controller = Controller.go_on(
         bench,
         project.runs,
-        lambda hosts, redaction: Cluster(hosts, trust, redaction),
+        lambda hosts, redaction: Cluster(hosts, trust_of(project, redaction, accept_new), redaction),
         retry_failed=retry_failed,
         argv=sys.argv,
         keep_going=keep_going,
@@ -117,12 +121,12 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
 
 
 def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
-    bench = controller.bench
+    bench, project = controller.bench, Project.here(os.environ)
     typer.echo(f"bench: {bench.path}", err=True)
 
     @contextmanager
     def show(interrupt: Interrupt, log: TextIO) -> Iterator[Observer]:
-        with _signals(interrupt, bench), progress(log) as observe:
+        with ended_after(project, bench.path.name), _signals(interrupt, bench), progress(log) as observe:
             yield observe
 
     if detach:
@@ -150,13 +154,8 @@ def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
         interrupt.signal = number
         _say("\norch: interrupted: stopping on every node, then collecting; interrupt again to leave immediately\n")
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, act) for number in numbers}
-    try:
+    with handled(act):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, bounded, print_json, select
+from orchestrator.cli.connecting import Debug
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, duration, print_json, select
 
 if TYPE_CHECKING:
     from orchestrator.inventory import Host
@@ -39,8 +40,14 @@ def make(
     directory: Annotated[
         str, typer.Option("--dir", metavar="/DIR", help="Directory to write. Default: vars.data_dir of each host.")
     ] = "",
-    limit_s: Annotated[float, typer.Option("--timeout", min=1, callback=bounded, help="Most seconds for a node.")] = 600.0,
+    limit_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout", parser=duration("--timeout", 1), metavar="TIME", show_default="10m", help="Most time for a node."
+        ),
+    ] = 600.0,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
     """Write JPEG files in one folder per class, and the same images as TFRecords, with the same bytes on every node.

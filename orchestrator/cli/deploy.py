@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Exclude,
@@ -20,6 +22,7 @@ from orchestrator.cli.options import (
     select,
     template_bases,
 )
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -30,7 +33,12 @@ if TYPE_CHECKING:
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.plan.folders import FrameworkFolder
 
-Framework = Annotated[str, typer.Option("--framework", "-f", metavar="NAMES", help="Frameworks to stage or check.")]
+Framework = Annotated[
+    str,
+    typer.Option(
+        "--framework", "-f", metavar="NAMES", autocompletion=complete.frameworks, help="Frameworks to stage or check."
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,7 +51,9 @@ def deploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
     framework: Framework = "pytorch",
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -59,12 +69,14 @@ def deploy(
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     memory = Memory(selection.project.deployed, folders)
     with selection.cluster(accept_new).open() as cluster:
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
-        selection.project.remember(selection.source)
+        selection.project.remember(selection.remembered)
     last = facts[folders[-1].framework.name]
     if as_json:
         print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
@@ -94,10 +106,16 @@ def check(
     only: Annotated[
         str,
         typer.Option(
-            "--only", metavar="NAMES", help="Only these checks, such as ecc,route; reach: connect, log in, run `true`."
+            "--only",
+            metavar="NAMES",
+            autocompletion=complete.checks,
+            help="Only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
@@ -106,7 +124,9 @@ def check(
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
-    selection = select(hosts, exclude)
+    selection = select(hosts, exclude, devices=devices or [])
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     with selection.cluster(accept_new).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ def add_to(program: typer.Typer) -> None:
     program.add_typer(app, name="framework")
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a framework.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.frameworks, help="Name of a framework.")]
 
 
 @app.command("list")
@@ -127,7 +128,7 @@ def new(
         files = for_command(name, from_command, command, entries, metrics, sample)
     else:
         files = example(name)
-    payload, faults = payload_files({entry: str(source / entry) for entry in entries}, source)
+    payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)
     if faults:
         raise Faults(faults)
     for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
@@ -166,7 +167,12 @@ def _module(dotted: str) -> list[str]:
 @app.command()
 def check(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME|DIR]", help="A framework, or its folder. Default: all in templates/ of the project.")
+        str,
+        typer.Argument(
+            metavar="[NAME|DIR]",
+            autocompletion=complete.frameworks,
+            help="A framework, or its folder. Default: all in templates/ of the project.",
+        ),
     ] = "",
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")
@@ -198,8 +204,10 @@ def check(
     if faults := [fault for result in results for fault in result.faults]:
         raise Faults(faults)
     if silent := [result for result in results if result.log and not result.log.has_number]:
+        message = "expected lines that give a number, found none"
+        hint = "correct the patterns, or name another log of the program with --log FILE"
         raise Faults([
-            DataError("expected lines that give a number, found none", kind="result_invalid", where=result.log_path)
+            DataError(message, kind="result_invalid", where=result.log_path, hint=hint)
             for result in silent
         ])  # fmt: skip
 

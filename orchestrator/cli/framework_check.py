@@ -6,13 +6,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.published.folders import rule_notes, table_faults
 from orchestrator.cli.options import find_bench
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.logs import is_named
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
 from orchestrator.plan.folders import FrameworkFolder, read_folder
 from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
@@ -131,7 +131,7 @@ def collected_log(name: str, path: Path) -> tuple[bytes, str]:
             manifest = read_manifest(run)
             for host in manifest.hosts if manifest.framework == path.name else ():
                 for log in sorted(run.logs(host)):
-                    if any(fnmatchcase(log.name, glob) for glob in globs):
+                    if is_named(log.name, globs):
                         return log_bytes(run, host, log.name), str(log)
     hint = "orch collect fetches the logs of its runs"
     raise ConfigError(f"expected collected logs of {path.name} like {', '.join(globs)}, found none", where=name, hint=hint)

@@ -51,6 +51,9 @@ def up(
         list[Path] | None,
         typer.Option("--share", metavar="DIR", help="Folder in /tmp, /home … that the nodes see."),
     ] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Also start Slurm: slurmctld, and slurmd on every node (Debian's packages).")
+    ] = False,
     directory: Directory = None,
 ) -> None:
     """Start a lab: N nodes with a real sshd each, at 10.11.0.2 … in namespaces (root), or at 127.0.0.2 … (anyone)."""
@@ -65,6 +68,7 @@ def up(
         kind=kind,
         mtu=mtu,
         share=share or (),
+        slurm=slurm,
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")

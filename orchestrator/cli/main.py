@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from orchestrator import __version__
+from orchestrator.cli.complete import word_in
+from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
 
 __all__ = ["main", "program"]
@@ -27,6 +29,7 @@ MODULES = {
     "history": ("history",),
     "archive": ("archive", "verify"),
     "remove": ("rm",),
+    "undeploy": ("undeploy",),
     "compare": ("compare", "gate"),
     "published": ("published",),
     "schema": ("schema",),
@@ -56,6 +59,9 @@ def program(word: str = "") -> typer.Typer:
     names = [name for name, commands in MODULES.items() if word in commands] or list(MODULES)
     for name in names:
         import_module(f"orchestrator.cli.{name}").add_to(app)
+    groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+    for command in [each for one in (app, *groups) for each in one.registered_commands]:
+        command.cls = Command
     return app
 
 
@@ -74,7 +80,7 @@ def _root(
 def main() -> None:
     """Run the command line; turn every error into one message and one exit status."""
     try:
-        program(sys.argv[1] if len(sys.argv) > 1 else "")(standalone_mode=True)
+        program(sys.argv[1] if len(sys.argv) > 1 else word_in(dict(os.environ)))(standalone_mode=True)
     except OrchError as error:
         with suppress(OSError):  # the terminal may have just gone
             report(error)

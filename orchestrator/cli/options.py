@@ -9,35 +9,56 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
-    from orchestrator.transport.ssh import Trust
-
-# Timers on a node overflow above this, and accept no infinity.
-_MOST_S = 1e9
+    from orchestrator.transport import Trust
 
 
-def bounded(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Return the seconds unchanged. Raise ConfigError for infinity, NaN, and absurdly long times."""
-    from orchestrator.errors import ConfigError
+def duration(option: str, least: float | None = None, most: float | None = None) -> Callable[[Any], float]:
+    """Return the parser of an option that takes a duration, in seconds: ``30m``, ``90s``, ``1h30m``, or seconds alone.
 
-    if value is not None and not value <= _MOST_S:
-        raise ConfigError(f"expected seconds, at most {_MOST_S:.0f}, got {value:g}", where=param.opts[0])
-    return value
+    It raises ConfigError for anything else, and for a duration outside ``least`` to ``most``. A default is a number.
+    """
+
+    def parse(value: Any) -> float:
+        from orchestrator.plan.words import MOST_S, seconds
+
+        return seconds(value, option, least=least, most=most or MOST_S) if isinstance(value, str) else float(value)
+
+    return parse
 
 
 Hosts = Annotated[
-    str, typer.Option("--hosts", "-H", metavar="FILE|HOSTS", help="Inventory file, or hosts such as gpu[01-04],@group.")
+    str,
+    typer.Option(
+        "--hosts",
+        "-H",
+        metavar="FILE|HOSTS",
+        autocompletion=complete.hosts,
+        help="Inventory file, hosts such as gpu[01-04],@group, or slurm.",
+    ),
 ]
-Exclude = Annotated[str, typer.Option("--exclude", "-x", metavar="HOSTS", help="Hosts to leave out.")]
+Exclude = Annotated[
+    str,
+    typer.Option(
+        "--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out, and devices: node2:gpu3."
+    ),
+]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
-Bench = Annotated[str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: the latest.")]
+Bench = Annotated[
+    str,
+    typer.Argument(
+        metavar="[BENCH]", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Templates = Annotated[
     list[Path] | None,
@@ -49,29 +70,53 @@ Templates = Annotated[
 ]
 
 # Options of commands that run something. The commands set the defaults.
-Budget = Annotated[str, typer.Option("--budget", metavar="30m", help="Total time: 90s, 30m, 2h.")]
+Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="Total time: 90s, 30m, 1h30m.")]
 WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
-Timeout = Annotated[float | None, typer.Option("--timeout", callback=bounded, help="Seconds after which a run is stopped.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", parser=duration("--timeout"), metavar="TIME", help="Time after which a run is stopped."),
+]
 Lease = Annotated[
     float,
     typer.Option(
         "--lease",
-        min=2,
-        max=86400,
-        callback=bounded,
-        help="Seconds that a node continues a run without contact to the controller.",
+        parser=duration("--lease", 2, 86400),
+        metavar="TIME",
+        show_default="60s",
+        help="Time that a node continues a run without contact to the controller.",
     ),
 ]
 StopGrace = Annotated[
-    float, typer.Option("--stop-grace", min=0, max=600, callback=bounded, help="Seconds between SIGTERM and SIGKILL.")
+    float,
+    typer.Option(
+        "--stop-grace",
+        parser=duration("--stop-grace", 0, 600),
+        metavar="TIME",
+        show_default="5s",
+        help="Time between SIGTERM and SIGKILL.",
+    ),
 ]
 FirstLineTimeout = Annotated[
-    float, typer.Option("--first-line-timeout", min=1, callback=bounded, help="Most seconds until the first line of a log.")
+    float,
+    typer.Option(
+        "--first-line-timeout",
+        parser=duration("--first-line-timeout", 1),
+        metavar="TIME",
+        show_default="10m",
+        help="Most time until the first line of a log.",
+    ),
 ]
 StallTimeout = Annotated[
-    float, typer.Option("--stall-timeout", min=1, callback=bounded, help="Most seconds between two lines of a log.")
+    float,
+    typer.Option(
+        "--stall-timeout",
+        parser=duration("--stall-timeout", 1),
+        metavar="TIME",
+        show_default="10m",
+        help="Most time between two lines of a log.",
+    ),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold, instead of refusing the bench.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
@@ -94,11 +139,11 @@ def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> No
 
 def waiting_s(wait: bool, limit: str) -> float:
     """Return the most seconds to wait for held nodes: 0 without ``--wait``."""
-    from orchestrator.plan.words import seconds
+    from orchestrator.plan.words import MOST_S, seconds
 
     if limit:
         return seconds(limit, "--wait-limit")
-    return _MOST_S if wait else 0.0
+    return MOST_S if wait else 0.0
 
 
 def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:
@@ -122,18 +167,27 @@ def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[Framewo
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and the inventory that they came from."""
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by."""
 
     project: Project
     inventory: Inventory
     hosts: tuple[Host, ...]
     source: str
+    remembered: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """By host the devices that options have chosen, where these are not the inventory's."""
+        known = {host.name: host.vars.get("cuda_visible_devices") for host in self.inventory.hosts}
+        now = {host.name: host.vars.get("cuda_visible_devices") for host in self.hosts}
+        return {name: str(value) for name, value in now.items() if value != known[name]}
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
-        from orchestrator.transport.ssh import Trust
+        from orchestrator.cli.connecting import trust_of
 
-        return Trust(store=self.project.known_hosts, accept_new=accept_new)
+        return trust_of(self.project, self.inventory.redaction(), accept_new)
 
     def cluster(self, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
         """Return connections, not opened yet, to the selected hosts or to some of the inventory's."""
@@ -142,39 +196,58 @@ class Selection:
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
-def select(hosts: str, exclude: str = "") -> Selection:
+def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = ()) -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
-    ``hosts`` is a file, an expression over the project's inventory, or a list of addresses that are not in an inventory.
+    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
+    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted.
     """
+    from orchestrator.cli.allocation import allocated
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
+    from orchestrator.inventory.allocation import job_in
+    from orchestrator.inventory.devices import chosen as with_chosen
+    from orchestrator.inventory.devices import split_exclude
     from orchestrator.record import Project
+    from orchestrator.record.submission import submission
+    from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
     source, why = project.inventory_source(hosts, os.environ)
-    expression = ""
-    if hosts and not _is_file(hosts):
-        default, default_why = project.inventory_source("", os.environ)
+    remembered, expression = source, ""
+    if job_in(source):
+        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "")
+    elif hosts and not _is_file(hosts):
+        default, default_why = named, _ = project.inventory_source("", os.environ)
+        if job_in(default):
+            default, _ = allocated(project, default)
         if Path(default).exists():
             inventory = open_inventory(default)
             try:
                 inventory.select(hosts)
                 source, why, expression = default, default_why, hosts
+                remembered = named
             except ConfigError:
                 # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
                 if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
-    chosen = inventory.select(expression, exclude)
+    excluded, devices_out = split_exclude(exclude)
+    chosen = inventory.select(expression, excluded)
     if not chosen:
         raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     typer.echo(f"inventory: {source} ({why}), {count}", err=True)
+    for note in inventory.notes:
+        typer.echo(f"inventory: {one_line(note)}", err=True)
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown)
-    return Selection(project, inventory, chosen, source)
+    with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
+    selection = Selection(project, inventory, with_devices, source, remembered)
+    for name, listed in selection.devices.items():
+        typer.echo(f"devices: {name}: {listed}", err=True)
+    return selection
 
 
 def note_references(where: str, variables: Iterable[tuple[str, str]]) -> None:

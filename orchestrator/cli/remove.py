@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.options import bench_path
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def rm(
-    names: Annotated[list[str], typer.Argument(metavar="BENCH…", help="Names, labels or directories of benches.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="BENCH…", autocompletion=complete.benches, help="Names, labels or directories of benches."),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove benches and all their runs from this project. What they left on nodes is named and stays there.

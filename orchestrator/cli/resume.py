@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Detach, Json, KeepGoing, find_bench, known_secrets
 
 
@@ -22,6 +23,7 @@ def resume(
     detach: Detach = False,
     changed_secrets: ChangedSecrets = False,
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     as_json: Json = False,
 ) -> None:
     """Continue a bench whose controller died or was stopped.

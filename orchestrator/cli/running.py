@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, find_bench, known_secrets, print_json, select
+from orchestrator.cli import complete
+from orchestrator.cli.connecting import Debug, trust_of
+from orchestrator.cli.options import (
+    AcceptNew,
+    Exclude,
+    Hosts,
+    Json,
+    bench_path,
+    find_bench,
+    known_secrets,
+    print_json,
+    select,
+)
 
 _CONTROLLER_STOPS_S = 60.0
 
@@ -28,8 +41,11 @@ def add_to(app: typer.Typer) -> None:
     app.command("cancel")(cancel)
 
 
-def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, as_json: Json = False) -> None:
+def status(
+    hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, debug: Debug = False, as_json: Json = False
+) -> None:
     """Show which runs are active on which nodes, and the benches of this project."""
+    from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
@@ -85,6 +101,7 @@ def status(hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = Fal
             rest = f"; to continue: orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
+    note_unattended(selection.project)
     if refused:
         newest, reason = next(iter(refused.items()))
         count = f"{len(refused)} benches" if len(refused) > 1 else "1 bench"
@@ -117,11 +134,17 @@ def _state(run: RunDir) -> str:
 
 
 def logs(
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a run. Default: the newest run of the latest bench.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+        ),
+    ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log is printed.")] = 0,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of standard output.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as the log grows.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes unchanged, with secrets and control characters.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
 
@@ -131,13 +154,13 @@ def logs(
 
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import NO_SECRETS, open_inventory
+    from orchestrator.logs import SETUP_LOG
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
-    from orchestrator.record.evidence import log_bytes
+    from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
-    from orchestrator.transport.ssh import Trust
 
     def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
         if raw:
@@ -164,7 +187,8 @@ def logs(
         names = [path.name for path in chosen.logs(slot.host)]
         if name not in names:
             # Third-party programs, and launchers that fail early, write to the node's own streams.
-            missing, name = name, "node.err" if err else "node.out"
+            setup = SETUP_LOG if setup_failed(chosen, slot.host) else ""
+            missing, name = name, setup or ("node.err" if err else "node.out")
             typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
         try:
             redaction = open_inventory(directory.record().inventory).redaction()
@@ -179,7 +203,7 @@ def logs(
     inventory = open_inventory(directory.record().inventory)
     if not raw:
         known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
-    trust = Trust(store=Project.here(os.environ).known_hosts)
+    trust = trust_of(Project.here(os.environ), inventory.redaction())
     with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
         show(
             cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow),
@@ -200,7 +224,6 @@ def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
 def _stop_controller(bench: BenchDir) -> None:
     """Send SIGTERM to the controller of a bench if it runs on this machine, and wait for its end."""
     import signal
-    import time
 
     from orchestrator.record import holder
     from orchestrator.report.text import one_line
@@ -214,12 +237,46 @@ def _stop_controller(bench: BenchDir) -> None:
         time.sleep(0.05)
 
 
+def _cancelled_job(bench: str) -> bool:
+    """End a bench that has submitted a job, by the end of its job, and return True; also one that still waits for it.
+
+    All processes of a bench are in the steps of its job. Raises RunError if the job cannot be ended.
+    """
+    import signal
+
+    from orchestrator.cli.job import give_up
+    from orchestrator.errors import RunError
+    from orchestrator.record import Project
+    from orchestrator.record.submission import submission
+
+    project = Project.here(os.environ)
+    known = submission(project, bench) or submission(project, bench_path(bench).name)
+    if known is None:
+        return False
+    if known.is_attended:
+        typer.echo(f"stopping its controller: process {known.process}")
+        os.kill(known.process, signal.SIGTERM)
+        deadline = time.monotonic() + _CONTROLLER_STOPS_S
+        while known.is_attended and time.monotonic() < deadline:
+            time.sleep(0.05)
+    give_up(project, known.bench_id, of_anyone=True)
+    if left := submission(project, known.bench_id):
+        raise RunError(f"job {left.job} of bench {left.bench_id} is not proven to have ended", kind="not_verified")
+    return True
+
+
 def cancel(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     bench: Annotated[
-        str, typer.Argument(metavar="[BENCH]", help="Name, label or directory of a bench. Default: all runs of the login user.")
+        str,
+        typer.Argument(
+            metavar="[BENCH]",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: all runs of the login user.",
+        ),
     ] = "",
 ) -> None:
     """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
@@ -229,6 +286,8 @@ def cancel(
     from orchestrator.nodes.remains import Remains
     from orchestrator.report.text import one_line
 
+    if bench and _cancelled_job(bench):
+        return
     directory = find_bench(bench) if bench else None
     if directory:
         _stop_controller(directory)

@@ -13,6 +13,7 @@ from orchestrator.cli.options import print_json
 class Kind(str, Enum):
     """The files with a schema."""
 
+    config = "config"
     framework = "framework"
     inventory = "inventory"
     published = "published"
@@ -26,12 +27,15 @@ def add_to(app: typer.Typer) -> None:
 
 def schema(
     kind: Annotated[
-        Kind, typer.Argument(help="framework.yaml, an inventory, published.json, or the file of orch bench --file.")
+        Kind,
+        typer.Argument(help="orch.yaml, framework.yaml, an inventory, published.json, or the file of orch bench --file."),
     ],
 ) -> None:
     """Print the JSON Schema of a file, so that editors complete and check it."""
     if kind is Kind.framework:
         from orchestrator.plan.schema import json_schema
+    elif kind is Kind.config:
+        from orchestrator.record.defaults import json_schema
     elif kind is Kind.inventory:
         from orchestrator.inventory.json_schema import json_schema
     elif kind is Kind.published:

@@ -63,7 +63,7 @@ def summarize(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Predict each shape from 1n1g and measured all-reduces; divide the lost time into parts."
+            "--explain", help="Predict each shape from 1n1g and measured collectives; divide the lost time into parts."
         ),
     ] = False,
     open_: Annotated[

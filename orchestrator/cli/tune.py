@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import complete
 from orchestrator.cli.answer import options_path
+from orchestrator.cli.connecting import Debug
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
@@ -42,17 +44,32 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="Model to train, such as resnet50 or vgg16.")],
+    model: Annotated[str, typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16.")],
     shape: Annotated[str, typer.Option("--shape", metavar="4n2g", help="Nodes and ranks per node. Default: all.")] = "",
     budget: Budget = "20m",
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="T", help="fp32, tf32, fp16, bf16.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Samples per device and step.")] = None,
-    framework: Annotated[str, typer.Option("--framework", "-f", metavar="NAME", help="Framework.")] = "pytorch",
+    batch_size: Annotated[int | None, typer.Option("--batch-size", "-b", help="Fix the samples per device and step.")] = None,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", min=1, help="Keep the samples per step over all ranks at this number.")
+    ] = None,
+    framework: Annotated[
+        str,
+        typer.Option(
+            "--framework",
+            "-f",
+            metavar="NAME",
+            autocompletion=complete.frameworks,
+            help="Framework. Default: chosen by the model.",
+        ),
+    ] = "",
     loader: Annotated[str | None, typer.Option("--loader", metavar="L", help="Source of samples.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps of a full run, including warm-up.")] = None,
     warmup_steps: WarmupSteps = None,
     timeout: Timeout = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a parameter at this value.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", autocompletion=complete.settings, help="Fix a parameter at this value."),
+    ] = None,
     allow: Annotated[
         str, typer.Option("--allow", metavar="numerics", help="Also try settings that change the computed numbers.")
     ] = "",
@@ -70,6 +87,7 @@ def tune(
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
+    debug: Debug = False,
     templates: Templates = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the parameters and their values; contact no host.")] = False,
     as_json: Json = False,
@@ -81,14 +99,18 @@ def tune(
     """
     from orchestrator.analysis.tune.state import tune_record
     from orchestrator.plan import Limits
+    from orchestrator.plan.folders import framework_for
     from orchestrator.plan.placement import taken
     from orchestrator.plan.request import allows_numerics, free_knobs, planned, tune_request
 
     numerics = allows_numerics(allow)
-    single = {"dtype": dtype, "batch_size": batch_size, "loader": loader, "steps": steps, "warmup_steps": warmup_steps}
-    request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single={**single, "timeout_s": timeout})
+    single: dict[str, Any] = {
+        "dtype": dtype, "batch_size": batch_size, "global_batch": global_batch, "loader": loader,
+        "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout,
+    }  # fmt: skip
+    request = tune_request(model, shape=shape, sets=sets or [], budget=budget, single=single)
     bases = template_bases(templates)
-    (folder,) = open_frameworks([framework], bases)
+    (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
     selection = select(hosts, exclude)
     plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
@@ -118,13 +140,19 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
+    from orchestrator.plan.spec import as_written
+
     usable = [knob for knob in knobs if numerics or not knob.numerics]
     if as_json:
         print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
         return
     typer.echo(f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}, {spec.steps} steps")
     for knob in usable:
-        default = knob.default if knob.env else str(spec.options[knob.option])
-        values = ", ".join(" ".join(map(str, value)) for value in knob.values)
-        where = f"  if NCCL uses {' or '.join(knob.networks)}" if knob.networks else ""
-        typer.echo(f"  {' '.join(knob.env) or knob.option}: {values}  (default: {default}){where}")
+        default = knob.default if knob.env else str(spec.options[knob.option] if knob.option else spec.batch_size)
+        values = ", ".join(" ".join(map(as_written, value)) for value in knob.values)
+        if knob.multiplies:
+            values = ", ".join(f"{spec.batch_size * factor:g}" for (factor,) in knob.values)
+        conditions = [f"NCCL uses {' or '.join(knob.networks)}"] if knob.networks else []
+        conditions += [f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()]
+        where = f"  if {' and '.join(conditions)}" if conditions else ""
+        typer.echo(f"  {' '.join(knob.names)}: {values}  (default: {default}){where}")

@@ -14,10 +14,11 @@ from typing import Any
 
 from orchestrator.checks.differences import sentences
 from orchestrator.errors import DataError, OrchError, RunError
+from orchestrator.logs import SETUP_LOG
 from orchestrator.logs.failure_table import CAUSE
 from orchestrator.logs.failures import Failure, diagnose, is_consequence
 from orchestrator.record import RunDir
-from orchestrator.record.evidence import last_bytes
+from orchestrator.record.evidence import last_bytes, setup_failed
 from orchestrator.record.node_record import ExitRecord, exit_record
 
 __all__ = ["with_cause"]
@@ -107,7 +108,8 @@ def _last_words(error: OrchError, run: RunDir) -> _Death:
     """Read the last lines of the most specific log about a failure on its host."""
     rank = _rank(error)
     streams = () if rank is None else (f"rank-{rank}.err", f"rank-{rank}.out")
-    for name in (*streams, "node.err", "node.out"):
+    setup = (SETUP_LOG,) if setup_failed(run, error.host) else ()
+    for name in (*setup, *streams, "node.err", "node.out"):
         path = run.log_path(error.host, name)
         if path.is_file():
             text = last_bytes(run, error.host, name, _READ_BYTES).decode("utf-8", "replace")

@@ -183,7 +183,7 @@ class Controller:
 
     def _scheduler(self, observe: Observer) -> Scheduler:
         if self.bench.record().tune:
-            return Search(self.bench, self.plan, observe)
+            return Search(self.bench, self.plan, observe, hosts=self.cluster.hosts)
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from orchestrator.errors import DataError, OrchError
+from orchestrator.logs import is_named
 from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
@@ -68,7 +68,7 @@ def deterministic_failure(
         return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either", is_crash)
     if _fails_at_start(directory, result.error):
         return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either", is_crash)
-    alike = [other for other in made if other.spec == run.spec]
+    alike = [other for other in made if other.spec and other.spec.is_run_of(run.spec)]
     endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
     if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
         reason = f"the last {_REPEATED} of this configuration ended in the same way"
@@ -95,6 +95,6 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         codes = codes or {record.code}
         if not codes & _USAGE_CODES and error.cause.partition("; ")[0] not in _AT_START:
             return False
-        names = [name for name in record.files if any(fnmatchcase(name, glob) for glob in planned.grammar.files)]
+        names = [name for name in record.files if is_named(name, planned.grammar.files)]
         return not any(parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples for name in names)
     return False

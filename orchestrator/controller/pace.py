@@ -185,7 +185,7 @@ class Pace:
     def _note_unmeasured(self) -> None:
         schedule, measured = self.plan.schedule, self.tally.results()
         for spec in self.plan.cells:
-            if not any(run.spec == spec for run in measured):
+            if not any(run.spec and run.spec.is_run_of(spec) for run in measured):
                 message = f"the budget of {schedule.budget_s:g} s was used up before the first run of {spec.shape} {spec.dtype}"
                 self.errors.append(RunError(message, kind="budget_over", hint="use a larger --budget, or fewer configurations"))
 

@@ -15,12 +15,14 @@ from dataclasses import replace
 from statistics import median
 
 from orchestrator.analysis.tune import State, state_of
-from orchestrator.analysis.tune.candidates import applied, written
+from orchestrator.analysis.tune.answer import unit_of
+from orchestrator.analysis.tune.candidates import Candidate, applied, written
 from orchestrator.analysis.tune.halving import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
-from orchestrator.errors import DataError, OrchError, RunError
+from orchestrator.errors import ConfigError, DataError, OrchError, RunError
+from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
-from orchestrator.plan.bench import Bench, PlannedRun, ordered
+from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry, RungRecord
 from orchestrator.record.journal import Event
@@ -39,7 +41,10 @@ _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 
 
 class Search:
-    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up."""
+    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up.
+
+    Where ``hosts`` are given, the files of each candidate are rendered for them before it is planned: a template may refuse it.
+    """
 
     def __init__(
         self,
@@ -47,8 +52,11 @@ class Search:
         plan: Bench,
         observe: Observer,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        hosts: Sequence[Host] = (),
     ) -> None:
         self.bench = bench
+        self._hosts = hosts
         self.plan = plan
         self.errors: list[OrchError] = []
         self._observe = observe
@@ -112,7 +120,8 @@ class Search:
         record = self.bench.record()
         begun = len(record.tune.rungs) if record.tune else 0
         default = replace(self.plan.cells[0], steps=rung.steps, timeout_s=self._limit_s())
-        cells = [applied(default, schedule.knobs, candidate) for candidate in (schedule.default, *rung.candidates)]
+        specs, refused = self._possible(default, schedule, rung.candidates)
+        cells = [default, *specs.values()]
         self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
         number, block = len(record.plan or {}), record.blocks
         runs = [
@@ -120,14 +129,37 @@ class Search:
             for place, (cell, repeat) in enumerate(ordered(len(cells), rung.repeats, "random", schedule.seed + begun), start=1)
         ]
         places = tuple(self.plan.cells.index(cell) for cell in cells)
-        add_rung(self.bench, self.plan, runs, RungRecord(rung.candidates, rung.repeats, rung.steps, rung.confirms, places))
+        made = RungRecord(tuple(specs), rung.repeats, rung.steps, rung.confirms, places, tuple(refused.items()))
+        add_rung(self.bench, self.plan, runs, made)
         return runs
+
+    def _possible(
+        self, default: RunSpec, schedule: TuneSchedule, candidates: Sequence[Candidate]
+    ) -> tuple[dict[Candidate, RunSpec], dict[Candidate, str]]:
+        """Return the specs of the candidates that can be run, and for each other candidate why it cannot."""
+        folder = self.plan.folders[default.framework]
+        specs, refused = {}, {}
+        for candidate in candidates:
+            try:
+                spec = applied(default, folder.framework, schedule.knobs, candidate)
+                if self._hosts:
+                    plan_run(folder, spec, self._hosts, run_id="plan", repeat=1, port=PORTS.start)
+            except ConfigError as error:
+                refused[candidate] = f"{error.where}: {error.message}" if error.where else error.message
+                continue
+            specs[candidate] = replace(spec, timeout_s=self._timeout_s(spec))
+        return specs, refused
 
     def _limit_s(self) -> float:
         """Return the time limit of a candidate's run in seconds."""
         pilot = self.bench.record().runs[0]
         took = durations(self.bench.events()).get(pilot, _LEAST_LIMIT_S)
         return min(self.plan.cells[0].timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * took)))
+
+    def _timeout_s(self, spec: RunSpec) -> float:
+        """Return the time limit of a candidate: that of the default, times how much more a step of it computes."""
+        default = self.plan.cells[0]
+        return min(default.timeout_s, round(self._limit_s() * max(1.0, spec.global_batch / default.global_batch)))
 
     # -- time
 
@@ -140,7 +172,11 @@ class Search:
         times = self._times()
         tune = self.bench.record().tune
         kept_s = 0.0 if tune and tune.rungs[rung].confirms else reserve_s(times, self.plan.cells[0].steps)
-        step_s = max([times.step_s, *map(_step_s, self._good(lambda spec: spec.settings == run.spec.settings))])
+        default = self.plan.cells[0]
+        alike = self._good(lambda spec: replace(spec, steps=run.spec.steps, timeout_s=run.spec.timeout_s).is_run_of(run.spec))
+        # Until it has run, a step that computes twice as much is expected to take twice as long.
+        more = max(1.0, run.spec.global_batch / default.global_batch)
+        step_s = max([times.step_s, *map(_step_s, alike)]) if alike else times.step_s * more
         return used_s + times.start_s + step_s * run.spec.steps + kept_s <= budget_s
 
     def _times(self) -> Times:
@@ -170,7 +206,9 @@ class Search:
         for candidate in ranked(speeds)[:3]:
             mean = median(speed for speed in speeds[candidate].values() if speed)
             relative = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
-            notes.append(f"  {mean:.1f} samples/s{relative}: {written(state.schedule.knobs, candidate)}")
+            default_spec = self.plan.cells[0]
+            speed = f"{mean * default_spec.items:.1f} {unit_of(default_spec)}"
+            notes.append(f"  {speed}{relative}: {written(state.schedule.knobs, candidate)}")
         self._show(notes)
 
     def _refuse(self, times: Times, steps: int) -> None:

@@ -1,21 +1,24 @@
-"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.inventory.groups` resolves."""
+"""Ansible inventories in YAML and INI: both describe a tree of groups, which `orchestrator.inventory.groups` resolves.
+
+Faults are collected in the tree, each with file, line and key.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.groups import Tree, Var, inventory_of
-from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.ansible_vars import Var
+from orchestrator.inventory.groups import Tree
 from orchestrator.inventory.hostset import expand, nearest
 from orchestrator.inventory.schema import InventoryDocument
 from orchestrator.inventory.values import KeyPath, Where, found, shown_key
 
-__all__ = ["VariableFiles", "parse_ini", "parse_yaml"]
+__all__ = ["add_ini", "add_yaml"]
 
 _RANGE = re.compile(r"\[([0-9]+):([0-9]+)(?::([0-9]+))?\]")
 _LETTERS = re.compile(r"\[([a-z]):([a-z])\]|\[([A-Z]):([A-Z])\]")
@@ -24,24 +27,12 @@ _MAX_BRACKETS = 3
 _GROUP_KEYS = ("hosts", "children", "vars")
 
 
-@dataclass(frozen=True, slots=True)
-class VariableFiles:
-    """The variables in files of ``group_vars`` and ``host_vars`` next to an inventory, by group and by host."""
-
-    groups: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
-    hosts: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
-
-
-def parse_yaml(document: InventoryDocument, source: str, files: VariableFiles | None = None) -> Inventory:
-    """Return the inventory of an Ansible YAML document, or of the JSON that a dynamic inventory prints for ``--list``.
-
-    Raises Faults of ConfigError with file, line and key.
-    """
+def add_yaml(tree: Tree, document: InventoryDocument, source: str) -> None:
+    """Add an Ansible YAML document, or the JSON that a dynamic inventory prints for ``--list``, to a tree."""
 
     def where(path: KeyPath) -> str:
         return f"{source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
 
-    tree = Tree(source, group_files=files.groups if files else {}, host_files=files.hosts if files else {})
     body = document.value
     if not isinstance(body, dict):
         tree.fault(source, f"expected a mapping of groups, got {found(body, True)}")
@@ -49,7 +40,6 @@ def parse_yaml(document: InventoryDocument, source: str, files: VariableFiles | 
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
         _walk(tree, name, group, (name,), where)
-    return inventory_of(tree)
 
 
 def _is_dynamic(body: Mapping[str, Any]) -> bool:
@@ -106,9 +96,8 @@ def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, A
     return value or {}
 
 
-def parse_ini(text: str, source: str, files: VariableFiles | None = None) -> Inventory:
-    """Return the inventory of a text in Ansible's INI format. Raises Faults of ConfigError with file and line."""
-    tree = Tree(source, group_files=files.groups if files else {}, host_files=files.hosts if files else {})
+def add_ini(tree: Tree, text: str, source: str) -> None:
+    """Add a text in Ansible's INI format to a tree."""
     name, kind = "ungrouped", "hosts"
     for number, line in enumerate(text.splitlines(), 1):
         where, line = f"{source}:{number}", line.strip()
@@ -125,7 +114,6 @@ def parse_ini(text: str, source: str, files: VariableFiles | None = None) -> Inv
             tree.groups[name].children[line.split()[0]] = where
         elif kind == "hosts":
             _host_line(tree, name, line, where)
-    return inventory_of(tree)
 
 
 def _host_line(tree: Tree, group: str, line: str, where: str) -> None:
@@ -149,10 +137,17 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
 
 
 def _ini_value(text: str) -> Any:
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
+    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment may stand, or the text."""
+    head = re.split(r"\s+#", text, maxsplit=1)[0]
+    if len(head) > 1 and head[0] == head[-1] and head[0] in "'\"":
+        return head[1:-1]
+    if head[:1] in ("[", "{"):
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return text
     words = {"true": True, "false": False}
-    return int(text) if _NUMBER.fullmatch(text) else words.get(text.lower(), text)
+    return int(head) if _NUMBER.fullmatch(head) else words.get(text.lower(), text)
 
 
 def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str) -> None:

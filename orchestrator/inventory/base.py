@@ -1,6 +1,7 @@
-"""An inventory that extends another one: ``base:`` names it, and ``env:`` adds to or overrides the environment of its hosts.
+"""An inventory that extends another one: ``base:`` names it; ``env:`` and ``vars:`` of a host are added to the base's, and win.
 
-Tuned settings of some hosts are thus a file next to the inventory, which stays unchanged, whatever its format:
+Tuned settings of some hosts, or the devices that a job has of them, are thus a file next to the inventory, which stays
+unchanged, whatever its format:
 
     schema: 1
     base: cluster.yaml                   # relative to this file
@@ -16,19 +17,21 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.schema import refuse
 from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, found, shown_key, unknown_key
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 
+_KEYS = ("env", "gpus", "slots", "transport", "vars")
+
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """``base`` as written; environment variables by host expression; ``places``: file, line and key of each expression."""
+    """``base`` as written; settings by host expression; ``places``: file, line and key of each expression."""
 
     base: str
-    env: Mapping[str, Mapping[str, str]]
+    hosts: Mapping[str, Mapping[str, Any]]
     places: Mapping[str, str]
 
 
@@ -42,7 +45,7 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
 
     base, hosts = document_value["base"], document_value.get("hosts", {})
     keys = ("schema", "base", "hosts")
-    hint = f"with base:, the only keys are {', '.join(keys)}, and env: of a host; everything else belongs in the base"
+    hint = f"with base:, the only keys are {', '.join(keys)}, and {', '.join(_KEYS)} of a host; all else belongs in the base"
     faults = [unknown_key(key, keys, where((key,)), hint) for key in document_value if key not in keys]
     if type(version := document_value.get("schema")) is not int or version != 1:
         faults.append(ConfigError(f"expected 1, got {found(version)}", where=where(("schema",))))
@@ -51,14 +54,13 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
     if not isinstance(hosts, dict):
         faults.append(ConfigError(f"expected a mapping of hosts, got {found(hosts, True)}", where=where(("hosts",))))
         hosts = {}
-    env: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for name, values in hosts.items():
-        settings = checked(HostValues, values, partial(_inside, where, name), faults)
-        faults += [unknown_key(key, ("env",), where(("hosts", name, key)), hint) for key in settings if key != "env"]
-        env[name] = settings.get("env", {})
+        settings[name] = checked(HostValues, values, partial(_inside, where, name), faults)
+        faults += [unknown_key(key, _KEYS, where(("hosts", name, key)), hint) for key in settings[name] if key not in _KEYS]
     if faults:
         refuse(faults)
-    return Overlay(base, env, {name: where(("hosts", name)) for name in env})
+    return Overlay(base, settings, {name: where(("hosts", name)) for name in settings})
 
 
 def _inside(where: Where, name: str, path: KeyPath) -> str:
@@ -67,12 +69,17 @@ def _inside(where: Where, name: str, path: KeyPath) -> str:
 
 def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
     """Return the base with the overlay applied; later entries win. Raises ConfigError for a host that is not in the base."""
-    env = {host.name: dict(host.env) for host in base.hosts}
-    for expression, variables in over.env.items():
+    changed = {host.name: host for host in base.hosts}
+    for expression, settings in over.hosts.items():
         try:
             chosen = base.select(expression)
         except ConfigError as error:
             raise ConfigError(error.message, where=over.places[expression], hint=error.hint) from None
-        for host in chosen:
-            env[host.name] |= variables
-    return replace(base, source=source, hosts=tuple(replace(host, env=env[host.name]) for host in base.hosts))
+        for name in (host.name for host in chosen):
+            changed[name] = _with(changed[name], settings)
+    return replace(base, source=source, hosts=tuple(changed.values()))
+
+
+def _with(host: Host, settings: Mapping[str, Any]) -> Host:
+    merged = {key: {**getattr(host, key), **settings[key]} for key in ("env", "vars") if key in settings}
+    return replace(host, **{**settings, **merged})

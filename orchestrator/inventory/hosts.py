@@ -19,10 +19,12 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import expand, fold, nearest
 from orchestrator.inventory.secrets import Redaction, redaction
 
-__all__ = ["REFERENCE", "Host", "Inventory", "SshSettings", "takes_references"]
+__all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes_references"]
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
+TRANSPORTS = ("ssh", "openssh", "srun")
+"""The ways to reach a host, the first by default; `orchestrator.transport.connections` has a connector for each."""
 # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(r"TOKEN(?!S|IZ)|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
 
@@ -57,7 +59,7 @@ class Host:
     not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to the environment of every run
     on the host. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the framework), ``interface``
     (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must
-    find on the host, by the keys of ``expect:``.
+    find on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of `TRANSPORTS`.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
     vars: Mapping[str, Any] = field(default_factory=dict)
     expect: Mapping[str, Any] = field(default_factory=dict)
+    transport: str = TRANSPORTS[0]
 
     @property
     def python(self) -> tuple[str, ...]:
@@ -105,13 +108,15 @@ class Host:
 class Inventory:
     """Hosts in written order, and named groups of them. ``source`` is the file or expression that declares them.
 
-    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown.
+    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown. ``notes`` say what the source
+    holds and was not read.
     """
 
     source: str
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ class _InventoryFile(BaseModel):
     schema_: Literal[1] = Field(alias="schema", description="the version of the format")
     defaults: MachineValues = Field(MachineValues(), description="what holds for every host that does not say otherwise")
     groups: dict[str, str | list[str] | GroupValues] = Field(
-        {}, description="groups of hosts: [node1, '@other'], or with expect:"
+        {}, description="groups of hosts: [node1, '@other'], or with expect: and transport:"
     )
     hosts: dict[str, HostValues | None] = Field({}, description="the hosts: node1, or several at once as node[1-4]")
     secrets: list[str] = Field([], description="names or patterns of variables under env: whose values are never shown")

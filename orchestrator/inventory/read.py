@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import fold
 from orchestrator.inventory.secrets import LEAST, is_switch, significant
 
-if TYPE_CHECKING:
-    from orchestrator.inventory.ansible import VariableFiles
-    from orchestrator.inventory.groups import Var
-
 __all__ = ["open_inventory"]
 
 
-_SUFFIXES = ("", ".yml", ".yaml", ".json")
-_USED = re.compile(
-    r"""(?m)^[\s{,]*["']?(ansible_\w+|gpus|slots|env|expect|python|runner_python|interface|workdir|cuda_visible_devices|\w+_dir)"""
-    r"""["']?\s*:"""
-)
-"""The variables that are taken from files of ``group_vars`` and ``host_vars``."""
 _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
@@ -38,12 +27,12 @@ def open_inventory(source: str) -> Inventory:
 
 
 def _opened(source: str) -> Inventory:
-    from orchestrator.inventory import formats
+    from orchestrator.inventory import machine_files
 
     path = Path(source).expanduser()
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
         return _read_inventory(path, str(source), ())
-    return formats.from_expression(source)
+    return machine_files.from_expression(source)
 
 
 def _refuse_unhideable(inventory: Inventory) -> None:
@@ -64,54 +53,18 @@ def _refuse_unhideable(inventory: Inventory) -> None:
 def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Inventory:
     """Read one file; ``above`` are the files that extend it."""
     from orchestrator import yamlfile
-    from orchestrator.inventory import base, formats
+    from orchestrator.inventory import ansible_files, base, formats
 
+    if path.is_dir():
+        return ansible_files.in_directory(path, source)
+    if ansible_files.is_program(path):
+        return ansible_files.of_program(path, source)
     text = yamlfile.read_text(path)
     document = yamlfile.loads(text, source) if _BASE.search(text) and formats.recognise(text) == "orch" else None
     over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
-        return formats.parse_text(text, source, yamlfile.loads, _variable_files(path))
+        return formats.parse_text(text, source, yamlfile.loads, ansible_files.variable_files(path.parent))
     below = path.parent / Path(over.base).expanduser()
     if below.resolve() in (file.resolve() for file in (path, *above)):
         raise ConfigError(f"expected an inventory that does not extend this one, got {over.base}", where=f"{source}: base")
     return base.laid_over(over, _read_inventory(below, str(below), (path, *above)), source)
-
-
-def _variable_files(path: Path) -> VariableFiles:
-    """Return the variables that Ansible reads next to an inventory, which orch uses: see `_USED`.
-
-    Other variables, such as those of playbooks, may be secrets or templates, and are left out.
-    """
-    from orchestrator.inventory.ansible import VariableFiles
-
-    folders = [path.parent / name for name in ("group_vars", "host_vars")]
-    groups, hosts = (_variables(folder) if folder.is_dir() else {} for folder in folders)
-    return VariableFiles(groups, hosts)
-
-
-def _variables(folder: Path) -> dict[str, dict[str, Var]]:
-    """Return the variables of each group or host from ``NAME``, ``NAME.yml`` or the files of the folder ``NAME``."""
-    by_name: dict[str, dict[str, Var]] = {}
-    for entry in sorted(folder.iterdir()):
-        files = sorted(path for path in entry.rglob("*") if path.is_file()) if entry.is_dir() else [entry]
-        name = entry.name if entry.is_dir() or entry.suffix not in _SUFFIXES else entry.stem
-        for file in files:
-            if file.suffix in _SUFFIXES and file.name[0] != "." and not file.name.endswith("~"):
-                by_name.setdefault(name, {}).update(_in_file(file))
-    return by_name
-
-
-def _in_file(path: Path) -> dict[str, Var]:
-    from orchestrator import yamlfile
-    from orchestrator.inventory.groups import Var
-
-    text = yamlfile.read_text(path)
-    if not _USED.search(text):  # also without a setting that matters: encrypted files, and what YAML of playbooks may hold
-        return {}
-    document = yamlfile.loads(text, str(path))
-    values = document.value if isinstance(document.value, dict) else {}
-    return {
-        key: Var(value, f"{path}:{document.line((key,))}: {key}")
-        for key, value in values.items()
-        if isinstance(key, str) and _USED.match(f"{key}:")
-    }

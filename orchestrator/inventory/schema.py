@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.hosts import Host, Inventory, SshSettings
+from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
 from orchestrator.inventory.values import (
     GroupValues,
@@ -60,12 +60,14 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, its place in the file, and what its hosts must have."""
+    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, and how
+    they are reached; empty if the group does not say."""
 
     name: str
     members: Sequence[str]
     where: str
     expect: Mapping[str, Any] = field(default_factory=dict)
+    transport: str = ""
 
 
 def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Inventory:
@@ -114,17 +116,21 @@ def build(
     resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
     if every_fault:
         refuse(every_fault)
-    classes = [(resolved[group.name], group.expect) for group in groups if group.expect]
-    expected = (defaults or {}).get("expect", {})
-    return Inventory(source, tuple(_expecting(host, expected, classes) for host in hosts), resolved, tuple(hidden))
+    classes = [(resolved[group.name], group) for group in groups if group.expect or group.transport]
+    complete = tuple(
+        _in_groups(host, defaults or {}, [group for names, group in classes if host.name in names]) for host in hosts
+    )
+    return Inventory(source, complete, resolved, tuple(hidden))
 
 
-def _expecting(host: Host, defaults: Mapping[str, Any], classes: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> Host:
-    """Return a host with its merged expectations: the defaults, then those of its groups in written order, then its own."""
-    merged = dict(defaults)
-    for names, expect in classes:
-        merged |= expect if host.name in names else {}
-    return replace(host, expect={**merged, **host.expect})
+def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
+    """Return a host with what its groups say, in written order: they win over the defaults, and the host wins over them."""
+    expect = dict(defaults.get("expect", {}))
+    transport = defaults.get("transport", TRANSPORTS[0])
+    for group in groups:
+        expect |= group.expect
+        transport = group.transport or transport
+    return replace(host, expect={**expect, **host.expect}, transport=host.transport or transport)
 
 
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
@@ -151,13 +157,13 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
     groupings = []
     for name, value in section.items():
         place, body = where(("groups", name)), {}
-        if isinstance(value, dict):  # {hosts: …, expect: …}
+        if isinstance(value, dict):  # {hosts: …, expect: …, transport: …}
             body = checked(GroupValues, value, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
         invalid = [found(member) for member in members if not isinstance(member, str)]
         if members and not invalid:
-            groupings.append(Grouping(name, members, place, body.get("expect", {})))
+            groupings.append(Grouping(name, members, place, body.get("expect", {}), body.get("transport", "")))
         else:
             got = invalid[0] if invalid else "an empty list"
             message = f"expected hosts and @groups as text, got {got}"
@@ -211,7 +217,8 @@ def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
     expect = values.get("expect", {})
-    return Host(name, address, gpus, slots, SshSettings(**merged["ssh"]), merged["env"], merged["vars"], expect)
+    ssh, transport = SshSettings(**merged["ssh"]), values.get("transport", "")  # `_in_groups` completes the latter
+    return Host(name, address, gpus, slots, ssh, merged["env"], merged["vars"], expect, transport)
 
 
 def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:

@@ -14,18 +14,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory.hosts import TRANSPORTS
 from orchestrator.inventory.hostset import nearest
+from orchestrator.inventory.reserved import PLACED, RESERVED
 from orchestrator.inventory.versions import is_requirement
 
 __all__ = [
-    "PLACED",
     "WHOLE",
     "GroupValues",
     "HostValues",
     "KeyPath",
     "MachineValues",
     "Where",
-    "RESERVED",
     "checked",
     "found",
     "is_whole",
@@ -45,10 +45,6 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
-# The placement of a run sets these; if an inventory set them too, every rank would get the same wrong values.
-PLACED = {"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-RESERVED = "ORCH_"
-"""The beginning of the names by which orch finds the processes of its runs and labs; only orch sets such variables."""
 
 
 def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
@@ -116,6 +112,9 @@ _Path = Annotated[str, takes("a path", _is_path, "without control characters, no
 _VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
 _EnvName = Annotated[str, takes_variable("the inventory")]
 _EnvText = Annotated[str, takes("text", _is_text, "put quotes around it")]
+
+
+_Transport = Annotated[str, takes(f"one of {', '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)]
 
 
 class _Strict(BaseModel):
@@ -224,6 +223,7 @@ class GroupValues(_Strict):
     """The keys of a group that is a mapping; its ``hosts`` are checked together with all other groups."""
 
     hosts: Any = ()
+    transport: _Transport = Field(default=TRANSPORTS[0], description="how its hosts are reached")
     expect: _Expect = _Expect()
 
 
@@ -234,6 +234,7 @@ class MachineValues(_Strict):
         default=0, description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked"
     )
     slots: Annotated[int, _whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
+    transport: _Transport = Field(default=TRANSPORTS[0], description="how it is reached")
     ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
     env: dict[_EnvName, _EnvText] = Field(default={}, description="environment variables of every run on it")
     vars: _Vars = Field(

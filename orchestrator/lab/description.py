@@ -63,7 +63,8 @@ def described(lab: Lab, gpus: int, slots: int) -> str:
     }
     ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
     devices = _counted(gpus, "GPU") if gpus else _counted(slots, "CPU slot")
-    return f"{_counted(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}"
+    slurm = ", and Slurm" if lab.slurm else ""
+    return f"{_counted(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}{slurm}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -81,7 +81,7 @@ def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
     """Return the environment variables that a session on a node gets in addition to sshd's own."""
     kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
     if lab.kind == "namespaces":
-        return kept
+        return {**kept, "SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else kept
     return {"HOME": str(node.home), "ORCH_LAB": lab.marker, "ORCH_LAB_NODE": node.name, **kept}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.lab import slurm
 from orchestrator.lab.programs import run
 from orchestrator.lab.state import Lab, LabNode
 
@@ -40,6 +41,7 @@ def mounts(lab: Lab, node: LabNode, shares: Iterable[Path]) -> list[dict[str, An
     steps += [_bind(lab.directory, directory, make=True)] if _hidden(directory) else []
     steps += [_tmpfs(f"{directory}/nodes", "mode=755"), _bind(node.folder, node.folder, make=True)]
     steps += [_tmpfs(str(lab.work), "mode=755")]
+    steps += [_tmpfs(str(slurm.private_folder(lab)), "mode=755")] if lab.slurm else []
     steps += [_bind(path, path, make=True) for path in others if _hidden(path) or _is_below(path, directory)]
     steps += [_bind(node.folder / "etc" / name, f"/etc/{name}") for name in _OVERRIDDEN if Path("/etc", name).exists()]
     return [

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.lab import cgroups, machine
+from orchestrator.lab import cgroups, machine, slurm
 from orchestrator.lab.identity import write_sshd_config
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.state import Lab, LabNode
@@ -102,8 +102,11 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "group": str(cgroups.house(lab, node.name) or ""),
         "console": str(node.folder / "console.log"),
         "mounts": machine.mounts(lab, node, shares),
-        "folders": ["/run/sshd", "/run/lock", "/run/user"],
-        "argv": [sshd, "-D", "-f", str(node.folder / "sshd_config"), "-E", str(node.folder / "sshd.log")],
+        "folders": ["/run/sshd", "/run/lock", "/run/user", *(slurm.folders() if lab.slurm else [])],
+        "programs": [
+            [sshd, "-D", "-f", str(node.folder / "sshd_config"), "-E", str(node.folder / "sshd.log")],
+            *(slurm.programs(lab, node) if lab.slurm else []),
+        ],
         "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **libraries},
     }
 

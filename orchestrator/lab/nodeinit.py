@@ -136,7 +136,7 @@ def set_clock(path: Path) -> None:
 
 
 def node_main(node: dict[str, Any]) -> NoReturn:
-    """Run as PID 1 of a node: mount its files, start sshd, then only reap children until SIGTERM."""
+    """Run as PID 1 of a node: mount its files, start sshd and other daemons, then only reap children until SIGTERM."""
     # Ignoring SIGCHLD makes the kernel reap every child, including adopted orphans.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -155,7 +155,8 @@ def node_main(node: dict[str, Any]) -> NoReturn:
     interface_up("eth0")
     if node["neighbours"]:
         know_neighbours("eth0", *node["neighbours"])
-    start(node["argv"], node["env"])
+    for argv in node["programs"]:
+        start(argv, node["env"])
     while True:
         signal.pause()
 

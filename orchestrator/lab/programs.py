@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import KINDS, Kind
 
-__all__ = ["choose_kind", "find", "run"]
+__all__ = ["choose_kind", "find", "need", "run"]
 
 _SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _PACKAGES = {
@@ -26,6 +26,8 @@ _PACKAGES = {
     "unshare": "util-linux",
     "sshd": "openssh-server",
     "ssh": "openssh-client",
+    "munged": "munge",
+    **dict.fromkeys(("srun", "sbatch", "scontrol", "squeue", "scancel", "sinfo"), "slurm-client"),
 }
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "namespaces": ("ip", "nsenter", "unshare", "sshd"),
@@ -39,6 +41,12 @@ def find(name: str) -> str:
     if path := shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])):
         return str(Path(path).absolute())
     raise ConfigError(f"lab: expected the program {name}, which is not installed", hint=_install_hint([name]))
+
+
+def need(names: Sequence[str], where: str) -> None:
+    """Raise ConfigError, with the command that installs them, if some of these programs are not installed."""
+    if missing := [name for name in names if not _is_installed(name)]:
+        raise ConfigError(f"not installed: {', '.join(missing)}", where=where, hint=_install_hint(missing))
 
 
 def run(argv: Sequence[str], *, text: str = "", timeout_s: float = 30.0) -> str:

@@ -12,12 +12,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.inventory import fold
 from orchestrator.lab import cgroups, loopback, namespaces
+from orchestrator.lab import slurm as slurmlab
 from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
@@ -39,20 +41,24 @@ def up(
     kind: str | None = None,
     mtu: int = 1500,
     share: Sequence[Path] = (),
+    slurm: bool = False,
     say: Callable[[str], None],
 ) -> Lab:
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
 
     ``python`` is the nodes' interpreter; ``gpus_per_node`` None distributes this machine's GPUs; ``slots`` is the number of
     ranks for a node without GPUs; ``kind`` None chooses the best kind that is possible on this machine; ``share`` are folders
-    below private ones, such as /home, /root, /run or /tmp, that stay visible on the nodes of a namespace lab. Raises
-    ConfigError before anything is started, RunError if a node does not start; neither leaves anything behind.
+    below private ones, such as /home, /root, /run or /tmp, that stay visible on the nodes of a namespace lab; ``slurm``
+    also starts Slurm, with one CPU for each rank. Raises ConfigError before anything is started, RunError if a node does not
+    start; neither leaves anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
     chosen, reasons = choose_kind(kind)
     for reason in reasons:
         say(f"lab: not {reason}")
-    lab = _planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu)
+    lab = replace(_planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm)
+    for note in slurmlab.require(chosen, lab.directory) if slurm else ():
+        say(f"lab: {note}")
     if read(lab.directory) is not None:
         _clear_rest(lab.directory, say)
     claim(lab)
@@ -61,7 +67,11 @@ def up(
         lab.inventory.parent.mkdir(parents=True, exist_ok=True)
         text = inventory_text(lab, gpus=gpus, slots=slots, settings=gpu_settings(os.environ))
         lab.inventory.write_text(text, encoding="utf-8")
+        if slurm:
+            slurmlab.prepare(lab, gpus or slots)
         _start_all(lab, share)
+        if slurm:
+            slurmlab.start(lab)
         wait_until_answering(lab, lab.nodes)
         mark_ready(lab)
     except BaseException:
@@ -152,7 +162,8 @@ def argv_on(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:
 
 def environment(lab: Lab) -> Mapping[str, str]:
     """Return the variables that programs on the controller's side get in addition to the caller's environment."""
-    return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker}
+    conf = {"SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else {}
+    return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker, **conf}
 
 
 def down(directory: Path) -> list[str]:
@@ -172,6 +183,7 @@ def down(directory: Path) -> list[str]:
         shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
         ended = end_all(partial(_members, lab, networks - shared, inner - shared))
     cgroups.clear(lab)
+    slurmlab.clear_groups(lab)
     others = Counter(ended[pid].name for pid in sorted(ended) if pid not in firsts | {holder})
     kept = remove(lab)
     names = [fold(nodes.values())] if nodes else []

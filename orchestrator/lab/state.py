@@ -62,6 +62,7 @@ class Lab:
     nodes: tuple[LabNode, ...]
     python: str
     mtu: int
+    slurm: bool = False
 
     @property
     def work(self) -> Path:
@@ -77,6 +78,16 @@ class Lab:
     def ssh_config(self) -> Path:
         """A configuration for OpenSSH's own programs: ``ssh -F <this> node1``."""
         return self.directory / "ssh_config"
+
+    @property
+    def slurm_folder(self) -> Path:
+        """The files of Slurm's daemons on the controller's side, if the lab has Slurm; nodes see it too."""
+        return self.directory / "slurm"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The configuration of the lab's Slurm, for ``SLURM_CONF``."""
+        return self.slurm_folder / "slurm.conf"
 
     @property
     def holder(self) -> int:
@@ -110,6 +121,7 @@ def claim(lab: Lab) -> None:
         "kind": lab.kind,
         "python": lab.python,
         "mtu": lab.mtu,
+        "slurm": lab.slurm,
         "nodes": [{"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes],
     }
     path = lab.directory / "lab.json"
@@ -156,7 +168,7 @@ def _from_record(directory: Path, record: Mapping[str, Any]) -> Lab:
         for item in record["nodes"]
     )
     kind = cast(Kind, record["kind"])
-    return Lab(directory, record["marker"], kind, nodes, record["python"], record["mtu"])
+    return Lab(directory, record["marker"], kind, nodes, record["python"], record["mtu"], record.get("slurm", False))
 
 
 def remove(lab: Lab) -> list[str]:
@@ -164,8 +176,9 @@ def remove(lab: Lab) -> list[str]:
 
     ``lab.json`` is removed last: until then a second removal can continue an interrupted one.
     """
-    if (lab.directory / "nodes").exists():
-        shutil.rmtree(lab.directory / "nodes")
+    for folder in (lab.directory / "nodes", lab.slurm_folder):
+        if folder.exists() and (lab.slurm or folder != lab.slurm_folder):
+            shutil.rmtree(folder)
     for name in _OWN_FILES:
         (lab.directory / name).unlink(missing_ok=True)
     for folder in (lab.inventory.parent, lab.work):

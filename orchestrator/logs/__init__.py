@@ -4,7 +4,7 @@ May use `inventory`. Pure: nothing in this package opens a file.
 """
 
 from orchestrator.logs.columns import last_attempt
-from orchestrator.logs.grammar import UNITS, LogGrammar
+from orchestrator.logs.grammar import SETUP_LOG, UNITS, LogGrammar, is_named
 from orchestrator.logs.steps import RankAggregate, StepSample
 
-__all__ = ["UNITS", "LogGrammar", "RankAggregate", "StepSample", "last_attempt"]
+__all__ = ["SETUP_LOG", "UNITS", "LogGrammar", "RankAggregate", "StepSample", "is_named", "last_attempt"]

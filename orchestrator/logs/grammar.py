@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
-__all__ = ["RATES", "TIMES", "UNITS", "LogGrammar"]
+__all__ = ["RATES", "SETUP_LOG", "TIMES", "UNITS", "LogGrammar", "is_named"]
+
+SETUP_LOG = "setup.out"
+"""The log of a node with the output of its setup lines, which is not that of the program."""
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
 RATES = ("samples_per_s", "steps_per_s")
+
+
+def is_named(log: str, globs: Iterable[str]) -> bool:
+    """Return True if globs of a grammar name a log of a node. None names the output of setup lines, so no result is read there.
+
+    >>> [is_named(name, ["rank-0.out", "*.out"]) for name in ("node.out", "node.err", "setup.out")]
+    [True, False, False]
+    """
+    return log != SETUP_LOG and any(fnmatchcase(log, glob) for glob in globs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,9 +119,10 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None) -> Reader
     unknown = [name for name in regex.groupindex if groups is not None and name not in groups]
     if unknown or not regex.groupindex:
         got = ", ".join(unknown) or "none"
-        raise ConfigError(
-            f"expected named groups from {', '.join(groups or ('any',))}, got {got}", kind="template_error", where=where
-        )
+        is_of_steps = where.startswith("log.patterns")
+        hint = "a result of another name is a metric: declare it under log.metrics" if unknown and is_of_steps else ""
+        message = f"expected named groups from {', '.join(groups or ('any',))}, got {got}"
+        raise ConfigError(message, kind="template_error", where=where, hint=hint)
     if _repeats_a_repeat(pattern):
         raise ConfigError(
             "a repeated group contains a repeat",
@@ -170,7 +171,7 @@ def tags_of(prefix: str) -> Tags:
             "expected plain characters outside the group, and nothing that matches the end of a line",
             kind="template_error",
             where="log.prefix",
-            hint=r"such as '^\[(?P<rank>[0-9]+)\]<std(?:out|err)>:'; write ' *' for \s*",
+            hint=r"else digits of the program count as ranks; such as '^\[(?P<rank>[0-9]+)\]<std(?:out|err)>:', ' *' for \s*",
         )
     return Tags(reader.of_lines, reader.literal, next(iter(reader.pattern.groupindex)))
 

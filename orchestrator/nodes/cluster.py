@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
-from orchestrator.nodes.node import Node
+from orchestrator.nodes.node import LEADER, Node, boot_arguments
 from orchestrator.plan.payload import runner_source
-from orchestrator.transport.ssh import Endpoint, Trust, connect, prepare
+from orchestrator.transport import Transport, Trust
+from orchestrator.transport.connections import Connections
+from orchestrator.transport.slurm import Spawners
 
 __all__ = ["Cluster"]
 
@@ -29,21 +31,23 @@ class Cluster:
         self.trust = trust
         self.redaction = redaction
         self.nodes: dict[str, Node] = {}
+        self._connections = Connections(trust)
+        self._spawners = Spawners(boot_arguments(runner_source()), LEADER + runner_source())
         self._by_name = {host.name: host for host in self.hosts}
 
     def open(self) -> Cluster:
         """Connect to all hosts at the same time. Raises Faults naming every unreachable host with its cause, and ConfigError,
         before any host is contacted, for unusable keys and files or limits of this process."""
-        make_room(len(self.hosts))
+        self._make_room()
         missing = self._missing()
         # This is local work, sometimes with `ssh -G`: more threads would only slow each other down.
-        endpoints = each_or_raise(missing, lambda name: prepare(self._host(name), self.trust), _PREPARING)
-        self.nodes.update(each_or_raise(missing, lambda name: self._connect(name, endpoints[name])))
+        connect = each_or_raise(missing, lambda name: self._connections.prepare(self._by_name[name]), _PREPARING)
+        self.nodes.update(each_or_raise(missing, lambda name: self._node(connect[name])))
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:
         """Connect to every reachable host; return the errors of the others by host name. Otherwise like `open`."""
-        make_room(len(self.hosts))
+        self._make_room()
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
         return errors
@@ -56,20 +60,32 @@ class Cluster:
         self.nodes[name] = self._connect(name)
         return self.nodes[name]
 
+    def ready_for_runs(self) -> None:
+        """Start what a run on these hosts needs besides connections: under Slurm the step in which runs are kept.
+
+        Raises RunError if that does not start. May be called before each run.
+        """
+        self._spawners.ensure(self.hosts)
+
     def close(self) -> None:
         """Close every connection."""
         each(self.nodes, lambda name: self.nodes[name].close())
         self.nodes.clear()
+        self._spawners.close()
+        self._connections.close()
+
+    def _make_room(self) -> None:
+        make_room(len(self.hosts), sum(host.transport != "ssh" for host in self.hosts))
 
     def _missing(self) -> list[str]:
         return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
 
-    def _host(self, name: str) -> Host:
-        return self._by_name[name]
+    def _connect(self, name: str) -> Node:
+        return self._node(lambda: self._connections.connect(self._by_name[name]))
 
-    def _connect(self, name: str, endpoint: Endpoint | None = None) -> Node:
+    def _node(self, connect: Callable[[], Transport]) -> Node:
         try:
-            return Node(connect(self._host(name), self.trust, endpoint), runner_source(), self.redaction)
+            return Node(connect(), runner_source(), self.redaction)
         except OrchError as error:  # an ssh server may say anything
             error.message, error.hint = self.redaction.text(error.message), self.redaction.text(error.hint)
             raise

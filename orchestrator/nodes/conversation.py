@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.strictjson import strict_json
-from orchestrator.transport.ssh import Channel
+from orchestrator.transport import Channel
 
 __all__ = ["Call", "SupervisorLine", "Reader", "owner_words", "refusal"]
 
@@ -92,8 +92,10 @@ class Call:
         return self.whole_lines()
 
     def next_line(self, data: bytes = b"") -> dict[str, Any] | None:
-        """Add ``data`` and return the first line, None if it is not complete yet."""
+        """Add ``data`` and return the first line, None if it is not complete yet. Counted bytes may end with an empty line."""
         self._buffer += data
+        while self._buffer[:1] == b"\n":
+            del self._buffer[:1]
         at = self._buffer.find(b"\n")
         if at < 0:
             if len(self._buffer) > _LINE_LIMIT:
@@ -264,6 +266,8 @@ class _Reading(Generic[T]):
                 end = text.find(b"\n") + 1 or len(text)
                 line, data = self._call.next_line(text[:end]), data[end:]
                 if line is None:
+                    if data:
+                        continue  # after an empty line
                     return None
             try:
                 self._ask(self._reader.send(line))

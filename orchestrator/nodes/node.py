@@ -22,18 +22,20 @@ from typing import Any
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
-from orchestrator.transport.ssh import Transport
+from orchestrator.transport import Transport
+from orchestrator.transport.slurm import job_of
 
-__all__ = ["Node", "Upload", "Wanted"]
+__all__ = ["LEADER", "Node", "Upload", "Wanted", "boot_arguments"]
 
+# What becomes a runner: the arguments of an interpreter, and the leader and the source, which it reads first.
 # One line without quotes or exclamation marks, so that no login shell interprets any of it. It skips lines up to the end of
-# `_LEADER`: a start-up file that reads from standard input may consume some of these, and nothing else.
+# `LEADER`: a start-up file that reads from standard input may consume some of these, and nothing else.
 # The alarm ends it if the controller has vanished silently, which the ssh server may not notice for hours.
 _BOOT = (
     "import signal,sys;signal.alarm(60);list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
     "exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 )
-_LEADER = b"\n" * 16 + b"#\n"
+LEADER = b"\n" * 16 + b"#\n"
 _PIECE_LIMIT, _PACKED_LIMIT = 1 << 24, 1 << 20
 _MAX_FILES = 4096
 
@@ -42,6 +44,11 @@ _WINDOW = -15
 """For zlib: pieces of logs are compressed in the raw format of RFC 1951."""
 Sink = Callable[[str, int], Callable[[memoryview], Any]]
 """Takes the name of a log and an offset. Returns a function that writes bytes from there on and keeps no reference to them."""
+
+
+def boot_arguments(runner: bytes) -> list[str]:
+    """Return the arguments of an interpreter that becomes a node runner when it is sent `LEADER` and this source."""
+    return ["-I", "-S", "-u", "-c", _BOOT, str(len(runner))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,10 @@ class Node:
 
         Returns once the supervisor has said hello. Raises TransportError node_lost if none answers.
         """
-        call = self._begin("line", {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}, timeout_s)
+        request: dict[str, Any] = {"run": run_id, "start": start, "wait_s": timeout_s, "stay": True}
+        if start and (job := job_of(self.host)):
+            request["job"] = job
+        call = self._begin("line", request, timeout_s)
         try:
             return SupervisorLine(call, call.line(), self._keep, self.transport.via)
         except BaseException:
@@ -206,11 +216,11 @@ class Node:
                 return idle
         began = time.monotonic()
         python = self.host.runner_python
-        argv = [*python, "-I", "-S", "-u", "-c", _BOOT, str(len(self._runner))]
+        argv = [*python, *boot_arguments(self._runner)]
         channel = self.transport.popen(argv, timeout_s=timeout_s)
         call = Call(channel, self.host, timeout_s, shlex.join(python), self.redaction)
         try:
-            call.begin(_LEADER + self._runner + header, mark, timeout_s)
+            call.begin(LEADER + self._runner + header, mark, timeout_s)
         except BaseException:
             call.channel.close()
             raise

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.values import PLACED
+from orchestrator.inventory.reserved import PLACED
 
 __all__ = ["TrainingCommand", "training_command"]
 

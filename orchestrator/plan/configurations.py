@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,12 @@ def configurations(
     choices: Iterable[Mapping[str, Any]],
     folders: Sequence[FrameworkFolder],
     hosts: Sequence[Host],
-    from_command: Collection[str],
+    origins_of: Mapping[str, str],
 ) -> Configurations:
     """Return the configurations that ``choices`` make of ``folders``; the first folder is used where none is named.
 
-    ``choices`` hold values by name, as `run_file.RunFile` does; those of the names in ``from_command`` come from the command
-    line. Without ``nodes`` and ``gpus``, all hosts are used, with one rank for each GPU.
+    ``choices`` hold values by name, as `run_file.RunFile` does; ``origins_of`` has the origin of each that is not from the
+    run file. Without ``nodes`` and ``gpus``, all hosts are used, with one rank for each GPU.
     """
     device, choices = device_of(hosts), list(choices)
     widest = hosts[: max((choice.get("nodes", len(hosts)) for choice in choices), default=len(hosts))]
@@ -50,7 +50,7 @@ def configurations(
     for choice in choices:
         folder = by_name[choice.get("framework", folders[0].framework.name)]
         whole = {"nodes": len(hosts), **choice}
-        origins = {name: "command line" if name in from_command else "run file" for name in choice}
+        origins = {name: origins_of.get(name, "run file") for name in choice}
         origins.setdefault("nodes", "all selected hosts")
         if "gpus" not in choice:
             whole["gpus"], origins["gpus"] = ranks_by_default(folder, widest)

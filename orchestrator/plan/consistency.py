@@ -6,13 +6,15 @@ Each fault is the path of its key, what was expected and what came, and a hint.
 from __future__ import annotations
 
 import ast
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import PLACED, RESERVED, KeyPath, found
+from orchestrator.inventory.reserved import PLACED, RESERVED
+from orchestrator.inventory.values import KeyPath, found
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
@@ -89,7 +91,7 @@ def _defaults(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Faul
         if loader is not None and file.loaders and loader not in file.loaders and (own or device is None):
             yield (
                 (*at, "loader"),
-                f"expected one of {', '.join(file.loaders)}, got {loader!r}",
+                f"expected one of {', '.join(file.loaders)} of loaders, got {loader!r}",
                 nearest(loader, file.loaders).lstrip("; "),
             )
     for device, types in file.dtypes.items():
@@ -205,7 +207,7 @@ def _probe(source: str) -> Iterator[Fault]:
 def _knobs(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
     seen: set[str] = set()
     for index, knob in enumerate(file.tunes):
-        names = [*knob.env] or [knob.option]
+        names = [*knob.env] or [knob.option or knob.multiplies]
         yield from ((("tunes", index), message, hint) for message, hint in _knob(file, knob, names, seen, broken))
         seen |= set(names)
 
@@ -214,8 +216,8 @@ def _knob(
     file: FrameworkFile, knob: KnobEntry, names: list[str], seen: set[str], broken: Collection[KeyPath]
 ) -> Iterator[tuple[str, str]]:
     rows = [value if isinstance(value, list) else [value] for value in knob.values]
-    if bool(knob.env) == bool(knob.option):
-        yield "expected either env: or option:, got " + ("both" if knob.env else "neither"), ""
+    if len(ways := [key for key in ("env", "option", "multiplies") if getattr(knob, key)]) != 1:
+        yield f"expected one of env:, option: and multiplies:, got {' and '.join(ways) or 'none'}", ""
     elif twice := seen & set(names) or {name for name in names if names.count(name) > 1}:
         yield f"expected each name once, got {', '.join(sorted(twice))} again", ""
     elif placed := {name for name in names if name in PLACED or (knob.env and name.startswith(RESERVED))}:
@@ -227,6 +229,9 @@ def _knob(
         yield f"expected an option of this framework, got {knob.option!r}", hint
     elif short := [row for row in rows if len(row) != len(names)]:
         yield f"expected values of {' and '.join(names)}, got {_shown(short[0])}", ""
+    elif knob.multiplies:
+        if odd := [value for (value,) in rows if isinstance(value, bool | str) or not 0 < value < math.inf]:
+            yield f"expected factors above 0, got {_shown(odd)}", ""
     elif knob.option:
         for (value,) in rows:
             try:

@@ -43,7 +43,8 @@ def declared(
 ) -> Framework:
     """Return the framework that a document declares. ``templates`` are the names of the folder's templates.
 
-    Raises Faults of ConfigError with file, line and key, together with ``others``, faults that the caller found.
+    Raises Faults of ConfigError with file, line and key, in the order of the lines, together with ``others``, faults of the
+    same file that the caller found.
     """
 
     def where(path: KeyPath) -> str:
@@ -56,17 +57,22 @@ def declared(
     faults, broken, file = _validated(value, where)
     for path, message, hint in inconsistencies(file, templates, broken):
         faults.append(ConfigError(message, where=where(path), hint=hint))
-    if faults or others:
-        raise Faults([*_distinct(faults), *others])
+    in_order = sorted([*_distinct(faults), *others], key=_line)
+    if in_order:
+        raise Faults(in_order)
     return _framework(file, name, folder, digest)
 
 
 def _distinct(faults: list[ConfigError]) -> list[ConfigError]:
-    """Return one fault of each place, in the order of the lines: the first is the nearest to the mistake."""
+    """Return one fault of each place: the first is the nearest to the mistake."""
     by_place: dict[str, ConfigError] = {}
     for fault in faults:
         by_place.setdefault(fault.where, fault)
-    return sorted(by_place.values(), key=lambda fault: int(fault.where.split("framework.yaml:")[1].split(":")[0]))
+    return list(by_place.values())
+
+
+def _line(fault: ConfigError) -> int:
+    return int(fault.where.split("framework.yaml:")[1].split(":")[0])
 
 
 def _validated(value: dict[str, Any], where: Where) -> tuple[list[ConfigError], set[KeyPath], FrameworkFile]:
@@ -136,7 +142,7 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
 
 
 def _step_options(entry: StepEntry) -> StepOptions:
-    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation)
+    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation, entry.batch_size_up_to)
 
 
 def _log_grammar(log: LogEntry) -> LogGrammar:
@@ -171,8 +177,10 @@ def _metric(name: str, entry: MetricEntry) -> Metric:
 def _knob(entry: KnobEntry) -> Knob:
     """Return the parameter, with values of variables converted to text."""
     rows = [tuple(value) if isinstance(value, list) else (value,) for value in entry.values]
-    values = tuple(rows if entry.option else [tuple(map(_as_text, row)) for row in rows])
-    return Knob(tuple(entry.env), entry.option, values, tuple(entry.networks), entry.numerics, entry.default)
+    values = tuple([tuple(map(_as_text, row)) for row in rows] if entry.env else rows)
+    when = {name: tuple(among) for name, among in entry.when.items()}
+    networks = tuple(entry.networks)
+    return Knob(tuple(entry.env), entry.option, values, networks, entry.numerics, entry.default, entry.multiplies, when)
 
 
 def _as_text(value: Any) -> str:

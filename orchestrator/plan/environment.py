@@ -9,28 +9,38 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["env_file", "setup_lines", "variables"]
+__all__ = ["SETUP_FAILED", "env_file", "setup_lines", "variables"]
+
+SETUP_FAILED = "setup: line "
+"""The beginning of the message of a setup line that fails."""
 
 # Set for every run: a fixed locale for numbers and messages in logs, unbuffered output, and the same hash seed on every rank.
 _BASE_ENV = {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-# Modules and conda use variables that are not set, and commands that fail, so -e and -u are off for these lines.
+# Modules and conda use variables that are not set, and commands that fail, so -e, -u and pipefail are off for these lines.
+# A launch script may have said set -x: what is printed until its shell options are back belongs to these lines too.
 _SETUP = """\
+{{
 orch_shell_options=$-
 set +eu
+orch_pipefail=$(shopt -po pipefail)
+set +o pipefail
 {lines}
+$orch_pipefail
 case $orch_shell_options in *e*) set -e ;; esac
 case $orch_shell_options in *u*) set -u ;; esac
-unset orch_shell_options
+unset orch_shell_options orch_pipefail
+}}{into}
 """
 
 
-def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str]) -> str:
+def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str], setup_log: str = "") -> str:
     """Return the shell file: the setup lines of the host and of the framework, then the variables, so that these win.
 
     A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all other values are literal.
-    A setup line that fails ends the shell with a message. Raises ConfigError if ``vars.setup`` is no text.
+    A setup line that fails ends the shell with a message that begins with `SETUP_FAILED`. What setup lines print, this message
+    included, is appended to the file ``setup_log`` if it is given. Raises ConfigError if ``vars.setup`` is no text.
     """
-    return _setup(setup_lines(framework, host)) + "".join(
+    return _setup(setup_lines(framework, host), setup_log) + "".join(
         f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
         for name, value in variables(framework, host, chosen).items()
     )
@@ -54,15 +64,15 @@ def setup_lines(framework: Framework | None, host: Host) -> list[str]:
     return [line for line in (*lines, *(framework.setup if framework else ())) if line.strip()]
 
 
-def _setup(lines: Sequence[str]) -> str:
-    """Return the shell text that executes the lines in the current shell."""
+def _setup(lines: Sequence[str], log: str) -> str:
+    """Return the shell text that executes the lines in the current shell; it ends the shell if it cannot write their log."""
     if not lines:
         return ""
     executed = []
     for number, line in enumerate(lines, 1):
-        what = shlex.quote(f"setup: line {number} ({' '.join(line.split())}) ended with exit code ")
+        what = shlex.quote(f"{SETUP_FAILED}{number} ({' '.join(line.split())}) ended with exit code ")
         executed.append(f'eval {shlex.quote(line)} || {{ echo {what}"$?" >&2; exit 1; }}')
-    return _SETUP.format(lines="\n".join(executed))
+    return _SETUP.format(lines="\n".join(executed), into=f" >>{shlex.quote(log)} 2>&1 || exit 1" if log else "")
 
 
 def _with_references(value: str) -> str:

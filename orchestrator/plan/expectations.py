@@ -2,8 +2,8 @@
 
 >>> expectation_of("busbw >= 350 nodes=2 size_bytes=8589934592")
 Expectation(metric='busbw', bound='>=', number=350.0, at={'nodes': '2', 'size_bytes': '8589934592'})
->>> str(expectation_of("latency<=2.5"))
-'latency <= 2.5'
+>>> str(expectation_of("latency<=2.5 test='random read'"))
+'latency <= 2.5 test="random read"'
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import ConfigError
+from orchestrator.plan.words import QUOTED, quoted, unquoted
 
-__all__ = ["Expectation", "expectation_of"]
+__all__ = ["Expectation", "as_value", "expectation_of"]
 
-_FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(>=|<=)\s*(\S+)((?:\s+[A-Za-z_][A-Za-z0-9_.]*=\S+)*)\s*", re.ASCII)
+_SPACES = " \t\n\r\f\v"
+_AT = rf"([A-Za-z_][A-Za-z0-9_.]*)=({QUOTED}(?!\S)|[^\s\"']\S*)"
+_VALUE = re.compile(_AT, re.ASCII)
+_FORM = re.compile(rf"\s*([A-Za-z_][A-Za-z0-9_]*)\s*(>=|<=)\s*(\S+)((?:\s+{_AT})*)\s*", re.ASCII)
 _MOST_CHARACTERS = 300
 _ROUNDING = 1e-12
 
@@ -35,13 +39,18 @@ class Expectation:
 
     def __str__(self) -> str:
         number = repr(self.number).removesuffix(".0")
-        return " ".join([self.metric, self.bound, number, *(f"{name}={value}" for name, value in self.at.items())])
+        return " ".join([self.metric, self.bound, number, *(f"{name}={as_value(value)}" for name, value in self.at.items())])
 
     def is_met_by(self, value: float) -> bool:
         """Whether a value is within the bound, or as close to it as the rounding of a mean of logarithms."""
         if math.isclose(value, self.number, rel_tol=_ROUNDING):
             return True
         return value >= self.number if self.bound == ">=" else value <= self.number
+
+
+def as_value(value: str) -> str:
+    """Return a value as it is written in a bound: in quotes if it is empty or contains white space, or begins with a quote."""
+    return quoted(value, _SPACES)
 
 
 def expectation_of(text: str, where: str = "") -> Expectation:
@@ -52,9 +61,12 @@ def expectation_of(text: str, where: str = "") -> Expectation:
     except ValueError:
         number = math.nan
     if match is None or not math.isfinite(number):
-        hint = "name values that only some configurations have after it, such as size_bytes=1073741824 or nodes=2"
+        hint = (
+            "name values that only some configurations have after it, such as size_bytes=1073741824 or nodes=2, "
+            'and put a value with spaces in quotes: test="random read"'
+        )
         raise ConfigError(f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint)
-    values = [(name, value) for name, _, value in (word.partition("=") for word in match[4].split())]
+    values = [(name, unquoted(value)) for name, value in _VALUE.findall(match[4])]
     names = [name for name, _ in values]
     if twice := [name for name in names if names.count(name) > 1]:
         message = f"expected each name once, got {twice[0]} again in {text[:80]!r}"

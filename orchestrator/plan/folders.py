@@ -98,7 +98,10 @@ def read_folder(folder: Path) -> FrameworkFolder:
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
     listed = document.value.get("payload") if isinstance(document.value, dict) else None
     entries = {entry: index for index, entry in enumerate(listed if isinstance(listed, list) else ()) if is_payload_name(entry)}
-    places = {entry: f"{folder}/framework.yaml:{document.line(('payload', index))}" for entry, index in entries.items()}
+    places = {
+        entry: f"{folder}/framework.yaml:{document.line(('payload', index))}: payload.{index}"
+        for entry, index in entries.items()
+    }
     payload, faults = payload_files(places, folder)
     framework = declared(document.value, document.line, folder.name, str(folder), _digest(folder), sources, faults)
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})

@@ -61,11 +61,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A parameter that `orch tune` may change: a group of environment variables, or one option of the framework.
+    """A parameter that `orch tune` may change: a group of environment variables, one option, or the batch size.
 
     ``values`` are tried in addition to the default (``default`` describes it in words), the most promising first; each has one
-    text per variable of ``env``, or one value of ``option``. ``networks`` limits it to NCCL's transports ``Socket`` and
-    ``IB``, or to ``any`` if NCCL communicates at all; empty: always. ``numerics``: the parameter changes the computed numbers.
+    text per variable of ``env``, or one value of ``option``. Those of a knob that ``multiplies`` the batch size are factors,
+    and batch sizes once the spec is known. ``networks`` limits it to NCCL's transports ``Socket`` and ``IB``, or to ``any`` if
+    NCCL communicates at all; empty: always. ``when`` limits it to tunes whose first run reports one of these values under each
+    name. ``numerics``: the parameter changes the computed numbers.
     """
 
     env: tuple[str, ...]
@@ -74,11 +76,18 @@ class Knob:
     networks: tuple[str, ...] = ()
     numerics: bool = False
     default: str = ""
+    multiplies: str = ""
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its variables, its option, or ``batch_size``."""
+        return self.env or (self.option or self.multiplies,)
 
     @property
     def name(self) -> str:
-        """Its variables joined by ``+``, or its option."""
-        return self.option or "+".join(self.env)
+        """Its names in one word."""
+        return "+".join(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,7 @@ class StepOptions:
     micro_batches: str = ""
     shared_by: tuple[str, ...] = ()
     recomputation: str = ""
+    batch_size_up_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import SETUP_LOG, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS, VALUES
@@ -55,7 +55,8 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
     groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern}
     if "patterns" not in unusable and log.patterns and not ("step" in groups and groups & set(SPEEDS)):
         got = ", ".join(sorted(groups)) or "none"
-        yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", ""
+        hint = "" if "step" in groups else "write (?P<step>[0-9]+) where a line has the number of its step"
+        yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", hint
     if log.rank and "(?P<rank>" not in log.rank:
         yield (
             ("log", "rank"),
@@ -67,6 +68,9 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             if glob.startswith("logs/"):
                 hint = f"write {glob.removeprefix('logs/')}"
                 yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
+            elif glob == SETUP_LOG:
+                hint = "it has the output of setup lines, which no result is read from: let launch.sh start what prints results"
+                yield ("log", key, index), f"expected another file, got {glob!r}", hint
     if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
         yield from _metrics(file)
 
@@ -100,8 +104,8 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     of_metrics = {metric.group or name for name, metric in log.metrics.items()}
     for index, names in enumerate(by_pattern if of_metrics and of_metrics <= set(groups) else ()):
         if not names & of_metrics:
-            got = ", ".join(sorted(names))
-            yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(of_metrics))}), got {got}", ""
+            got, hint = ", ".join(sorted(names)), "declare it under log.metrics, or leave the pattern out"
+            yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(of_metrics))}), got {got}", hint
 
 
 def _metric(
@@ -122,7 +126,7 @@ def _metric(
         hint = "say scope: rank if each log is about a rank, or scope: node"
         yield ("across",), f"expected none for a metric of the whole run, got {metric.across}", hint
     if metric.scope != "global" and not metric.across:
-        hint = f"write across: with sum, mean, min, max or each: what the values of all {metric.scope}s become"
+        hint = "write across: sum, or mean, min, max, each"
         yield ("across",), f"expected how the values of {metric.scope}s become one, got nothing", hint
     if metric.scope != "global" and log.nodes != "every":
         hint = "write nodes: every under log:"

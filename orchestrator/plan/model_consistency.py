@@ -68,14 +68,16 @@ def _step(file: FrameworkFile) -> Iterator[Fault]:
     step = file.per_step
     assert step
     counts: list[tuple[KeyPath, str]] = [(("per_step", "tokens"), step.tokens)]
+    searched = (("per_step", "batch_size_up_to"), step.batch_size_up_to)
     counts += [(("per_step", "micro_batches"), step.micro_batches)] if step.micro_batches else []
     counts += [(("per_step", "shared_by", index), name) for index, name in enumerate(step.shared_by)]
-    for place, name in counts:
+    for place, name in [*counts, *([searched] if step.batch_size_up_to else [])]:
+        least = 0 if place == searched[0] else 1
         option = file.options.get(name)
         if option is None:
             yield place, f"expected the name of an option, got {name!r}", _offered(name, file.options)
-        elif option.type != "int" or (option.minimum or 0) < 1:
-            yield place, f"expected an option of type int with minimum: 1, got {name}", ""
+        elif option.type != "int" or option.minimum is None or option.minimum < least:
+            yield place, f"expected an option of type int with minimum: {least}, got {name}", ""
     if not step.recomputation:
         return
     option = file.options.get(step.recomputation)

@@ -35,6 +35,7 @@ SKIPPED = "__pycache__"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
+_MOST_FAULTS = 20
 
 
 def payload_bytes(name: str) -> bytes:
@@ -48,76 +49,99 @@ def is_payload_name(name: object) -> bool:
 
 
 def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, bytes], list[ConfigError]]:
-    """Return the files of a folder's payload by name in the set, and a fault for each name that cannot be sent.
+    """Return the files of a folder's payload by name in the set, and every fault of what is listed.
 
-    ``places`` maps each name under ``payload:`` to its file and line. A name is looked up in the folder, then in ``remote/``;
-    one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a name that is not
-    allowed, and files beyond the limits are faults.
+    ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name is looked up in the folder,
+    then in ``remote/``; one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a
+    name that is not allowed, and files beyond the limits are faults.
     """
     files: dict[str, bytes] = {}
     faults: list[ConfigError] = []
     bytes_left = _MOST_BYTES
     for entry, place in places.items():
-        try:
-            for name, path in _payload_paths(entry, folder, place):
+        of_entry: list[ConfigError] = []
+        for found in _payload_paths(entry, folder, place):
+            if isinstance(found, ConfigError):
+                of_entry.append(found)
+                if len(of_entry) > _MOST_FAULTS:
+                    message = f"expected files that can be sent, more than {_MOST_FAULTS} of {entry} cannot"
+                    of_entry[-1] = ConfigError(message, where=place, hint="list a folder of programs only")
+                    break
+                continue
+            name, path = found
+            try:
                 bytes_left -= path.stat().st_size
                 if bytes_left < 0 or len(files) == _MOST_FILES:
-                    message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} exceeds that"
-                    hint = "send only programs; put data into vars.data_dir of each host"
-                    return {}, [*faults, ConfigError(message, where=f"{place}: payload", hint=hint)]
+                    of_entry.append(_beyond_limits(path, place))
+                    break
                 files[name] = path.read_bytes()
-        except ConfigError as error:
-            faults.append(error)
-        except OSError as error:
-            faults.append(ConfigError(f"cannot be read: {error.strerror}", where=str(error.filename or folder)))
+            except OSError as error:
+                of_entry.append(_unreadable(error, path, place))
+        faults += of_entry
     return files, faults
 
 
-def _payload_paths(name: str, folder: Path, place: str) -> Iterator[tuple[str, Path]]:
-    """Yield the name in the set and the path of every file of one entry; see `payload_files`."""
+Found = tuple[str, Path] | ConfigError
+"""The name in the set and the path of a file that is sent, or why one cannot be sent."""
+
+
+def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
+    """Yield every file of one entry; see `payload_files`."""
     path, of_orch = folder / name, shipped("remote") / name
     if not os.path.lexists(path) and of_orch.is_file():
         yield name, of_orch
         return
-    for parent in path.relative_to(folder).parents:
-        if parent.parts:
-            _refuse_link(folder / parent)
+    links = [parent for parent in path.relative_to(folder).parents if parent.parts and (folder / parent).is_symlink()]
+    if links:
+        yield _link(folder / links[-1], place)
+        return
     kind = "folder" if name.endswith("/") else "file"
     if not os.path.lexists(path):
         neighbours = [child.name + "/" * child.is_dir() for child in folder.iterdir()]
         built_in = [child.name for child in shipped("remote").glob("*.py")]
-        raise ConfigError(
-            f"expected a payload {kind}, found no {name}",
-            where=f"{place}: payload",
-            hint=f"looked in {folder} and in orch's own {shipped('remote')}{nearest(name, [*neighbours, *built_in])}",
-        )
-    if path.is_dir() != (kind == "folder"):
+        hint = f"looked in {folder} and in orch's own {shipped('remote')}{nearest(name, [*neighbours, *built_in])}"
+        yield ConfigError(f"expected a payload {kind}, found no {name}", where=place, hint=hint)
+    elif path.is_dir() != (kind == "folder"):
+        came = "file" if kind == "folder" else "folder"
         hint = "remove the slash after the name" if kind == "folder" else f"write {name}/ to send all files below it"
-        raise ConfigError(f"payload: expected {name} to be a {kind}", where=str(path), hint=hint)
-    yield from _files_at(path, name.rstrip("/"))
-
-
-def _files_at(path: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of a file, or of every file below a folder except Python's bytecode."""
-    _refuse_link(path)
-    if not _PART.match(path.name) or len(name) > _MOST_NAME:
-        expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
-        hint = "rename it, or move it elsewhere"
-        raise ConfigError(f"expected a path of {expected}, got {name!r}", where=str(path), hint=hint)
-    if path.is_file():
-        yield name, path
-    elif not path.is_dir():
-        raise ConfigError("expected a file or a folder, got a pipe, socket or device", where=str(path))
+        yield ConfigError(f"expected a payload {kind}, {path} is a {came}", where=place, hint=hint)
     else:
-        for child in sorted(path.iterdir()):
-            if child.name != SKIPPED:
-                yield from _files_at(child, f"{name}/{child.name}")
+        yield from _files_at(path, name.rstrip("/"), place)
 
 
-def _refuse_link(path: Path) -> None:
-    if path.is_symlink():
-        hint = "links are not sent: put the file itself into the folder"
-        raise ConfigError("expected a file or a folder, got a symbolic link", where=str(path), hint=hint)
+def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
+    """Yield a file, or every file below a folder except Python's bytecode."""
+    try:
+        if path.is_symlink():
+            yield _link(path, place)
+        elif not _PART.match(path.name) or len(name) > _MOST_NAME:
+            expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
+            hint = "rename it, or move it elsewhere"
+            yield ConfigError(f"expected a path of {expected}, got {name!r}", where=place, hint=hint)
+        elif path.is_file():
+            yield name, path
+        elif not path.is_dir():
+            yield ConfigError(f"expected files and folders, {path} is a pipe, socket or device", where=place)
+        else:
+            for child in sorted(path.iterdir()):
+                if child.name != SKIPPED:
+                    yield from _files_at(child, f"{name}/{child.name}", place)
+    except OSError as error:
+        yield _unreadable(error, path, place)
+
+
+def _link(path: Path, place: str) -> ConfigError:
+    hint = "links are not sent: put the file itself into the folder"
+    return ConfigError(f"expected files and folders, {path} is a symbolic link", where=place, hint=hint)
+
+
+def _unreadable(error: OSError, path: Path, place: str) -> ConfigError:
+    return ConfigError(f"{path} cannot be read: {error.strerror}", where=place)
+
+
+def _beyond_limits(path: Path, place: str) -> ConfigError:
+    message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, {path} exceeds that"
+    return ConfigError(message, where=place, hint="send only programs; put data into vars.data_dir of each host")
 
 
 def imported_files(script: Path) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
-from orchestrator.inventory.values import RESERVED
+from orchestrator.inventory.reserved import RESERVED
+from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
@@ -107,7 +108,7 @@ def render(
         context = _context(framework, spec, placement, slot, host, run_id, payload)
         setup = "\n".join(setup_lines(framework, host))
         _check_identity(setup, setup, f"setup of {framework.name} and host {host.name}")
-        files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env), 0o600)]
+        files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env, f"logs/{SETUP_LOG}"), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
             files.append(RenderedFile("launch.sh", waiting, 0o700))

@@ -56,6 +56,7 @@ class Request:
     ``axes`` hold the values of a choice by name, those of options and variables as ``options.<name>`` and ``env.<name>``;
     ``single`` hold one value or None. ``order``, ``until_ci`` and ``budget`` are unparsed text: which values are valid depends
     on the repeats, which may come from the framework. ``strict`` refuses the bench if a configuration is impossible.
+    ``origins`` name the files of those choices in ``run_file`` that are defaults of the project or the user.
     """
 
     model: str
@@ -77,6 +78,7 @@ class Request:
     strict: bool = False
     label: str = ""
     expect: tuple[Expectation, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def framework_names(self, default: Callable[[], str]) -> tuple[str, ...]:
         """Return the frameworks of its configurations; first the one of those that name none, which may be the default."""
@@ -112,10 +114,13 @@ def request_of(
     strict: bool = False,
     label: str = "",
     expect: Sequence[str] = (),
+    defaults: Mapping[str, tuple[Any, str, str]] | None = None,
 ) -> Request:
     """Return the request made by the options of ``orch bench``. Lists are comma-separated text, ``single`` is as in `Request`.
 
-    ``sets`` and ``env`` are ``name=value,value``. Raises ConfigError naming the option, or file and line of the run file.
+    ``sets`` and ``env`` are ``name=value,value``. ``defaults`` have value, file and place of ``nodes``, ``repeats`` and
+    ``timeout_s``, for what neither the options nor the run file choose.
+    Raises ConfigError naming the option, or file and line of the run file.
     """
     if shape and (nodes or gpus or ladder) or ladder and "," in gpus:
         where = "--shape" if shape else "--ladder"
@@ -131,6 +136,10 @@ def request_of(
         check_variable(name, f"--env {name}")
     axes |= {f"env.{name}": values for name, values in variables.items()}
     file = run_file_of(run_file) if run_file else RunFile()
+    chosen = {name for name, value in (single or {}).items() if value is not None} | ({"repeats"} if repeats else set())
+    chosen |= {"nodes"} if nodes or shape or ladder else set()
+    left = {name: default for name, default in (defaults or {}).items() if name not in chosen and not file.chooses(name)}
+    file = file.completed({name: (value, place) for name, (value, _, place) in left.items()})
     return Request(
         model=model,
         frameworks=tuple(dict.fromkeys(words(framework))),
@@ -151,6 +160,7 @@ def request_of(
         strict=strict,
         label=label_of(label, "--label") or file.label,
         expect=(*file.expect, *(expectation_of(text, "--expect") for text in expect)),
+        origins={name: origin for name, (_, origin, _) in left.items()},
     )
 
 
@@ -188,7 +198,8 @@ def free_knobs(framework: Framework, request: Request) -> list[Knob]:
     if not framework.tunes:
         hint = "list them under tunes: in its framework.yaml"
         raise ConfigError(f"{framework.name} has no parameters to tune", where="--framework", hint=hint)
-    return [knob for knob in framework.tunes if f"options.{knob.option}" not in request.axes]
+    fixed = {*request.axes, *(name for name, value in request.single.items() if value is not None)}
+    return [knob for knob in framework.tunes if not {f"options.{knob.option}", knob.multiplies} & fixed]
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
@@ -239,7 +250,8 @@ def _configurations(request: Request, folders: Sequence[FrameworkFolder], hosts:
             "expected a configuration that exclude: leaves and the command line allows, there is none", where="--file"
         )
     choices = [{**file.single, **combination, **commanded} for combination in combinations]
-    asked = configurations(request.model, choices, folders, hosts, {*names_of(given), *commanded})
+    origins = {**request.origins, **dict.fromkeys((*names_of(given), *commanded), "command line")}
+    asked = configurations(request.model, choices, folders, hosts, origins)
     asked.check(strict=request.strict)
     return asked
 

@@ -7,7 +7,7 @@ whatever the source of a value; `RunFile.places` says where in the file a value 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, Faults
@@ -75,6 +75,25 @@ class RunFile:
     label: str = ""
     expect: tuple[Expectation, ...] = ()
     places: Mapping[tuple[str, Any], str] = field(default_factory=dict, compare=False)
+
+    def chooses(self, name: str) -> bool:
+        """Return True if the file chooses a value of this name, with ``nodes`` also by a ladder."""
+        listed = {each for alternatives in self.lists for one in alternatives for each in one}
+        is_own = name == "repeats" and self.repeats is not None or name == "nodes" and self.ladder
+        return is_own or name in self.single or name in listed
+
+    def completed(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
+        """Return the file with further choices: (value, its place) of ``repeats`` and names of `single`; a tuple is a list."""
+        choices = {name: value for name, (value, _) in values.items() if name != "repeats"}
+        lists = [tuple({name: each} for each in value) for name, value in choices.items() if isinstance(value, tuple)]
+        each = [(name, one) for name, value in choices.items() for one in (value if isinstance(value, tuple) else (value,))]
+        return replace(
+            self,
+            single={**self.single, **{name: value for name, value in choices.items() if not isinstance(value, tuple)}},
+            lists=(*self.lists, *lists),
+            repeats=self.repeats if "repeats" not in values else values["repeats"][0],
+            places={**self.places, **{(name, one): values[name][1] for name, one in each}},
+        )
 
 
 def run_file_of(document: Document) -> RunFile:

@@ -21,12 +21,14 @@ __all__ = ["Step", "check_ranks", "follower_of", "step_of", "with_global_batch"]
 class Step:
     """What a step of a language model computes, from its options. A sample is a sequence of ``tokens``, 0 for a program whose
     samples are not made of tokens. Each copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches``
-    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`."""
+    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`. ``batch_size_up_to``: a run finds its
+    batch size itself, up to this one, and reports it; 0: it trains with the planned one."""
 
     tokens: int = 0
     micro_batches: int = 1
     model_ranks: int = 1
     recomputation: str = "none"
+    batch_size_up_to: int = 0
 
 
 def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
@@ -39,6 +41,7 @@ def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
         micro_batches=options[names.micro_batches] if names.micro_batches else 1,
         model_ranks=prod(options[name] for name in names.shared_by),
         recomputation=options[names.recomputation] if names.recomputation else "none",
+        batch_size_up_to=options[names.batch_size_up_to] if names.batch_size_up_to else 0,
     )
 
 
@@ -75,7 +78,12 @@ def with_global_batch(
         kind, _, option = name.partition(".")
         also = f"--set {option}" if kind == "options" else "--batch-size"
         raise ConfigError(f"expected no {also}, which follows from it", where="--global-batch", hint="leave one of them out")
-    ranks = world_size // step_of(framework, options).model_ranks
+    step = step_of(framework, options)
+    if step.batch_size_up_to:
+        searched = framework.step.batch_size_up_to if framework.step else ""
+        message = f"expected no --set {searched}: a batch size that a run finds need not divide it"
+        raise ConfigError(message, where="--global-batch", hint="leave one of them out")
+    ranks = world_size // step.model_ranks
     divisor = ranks if name == "batch_size" else ranks * values["batch_size"]
     if global_batch < divisor or global_batch % divisor:
         of = "" if name == "batch_size" else f" of {values['batch_size']} samples each"

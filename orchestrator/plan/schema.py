@@ -65,7 +65,12 @@ Above0 = Annotated[
     int | float, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
 ]
 Separator = Annotated[
-    str, takes("a comma, a space, _ or an apostrophe", lambda value: value in THOUSANDS, "put quotes around it: ','")
+    str,
+    takes(
+        "a comma, a space, _ or an apostrophe",
+        lambda value: value in THOUSANDS,
+        "such as thousands: ','; a point is the one before decimals",
+    ),
 ]
 Suffix = Annotated[str, takes("one to three letters", _matches(re.compile("[A-Za-z]{1,3}")), "such as K, Mi or GB")]
 Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
@@ -131,6 +136,9 @@ class StepEntry(_Strict):
         [], description="options whose product is the number of ranks that compute one copy of the model; without it, one"
     )
     recomputation: Text = Field("", description="the option that says what is recomputed: none, selective or full")
+    batch_size_up_to: Text = Field(
+        "", description="the option that, above 0, has a run train with the largest batch size up to it that fits"
+    )
 
 
 class ModelEntry(_Strict):
@@ -155,7 +163,8 @@ class Defaults(_Strict):
     steps: Annotated[int, _whole(1)] = Field(1, description="steps of a run, the warm-up included")
     warmup_steps: Annotated[int, _whole(0)] = Field(0, description="steps at the beginning that are not measured")
     timeout_s: Annotated[
-        int | float, takes("seconds above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"))
+        int | float,
+        takes("seconds above 0", lambda value: type(value) in (int, float) and 0 < value < float("inf"), "without a unit: 300"),
     ] = Field(1, description="seconds after which a run is stopped")
     repeats: Annotated[int, _whole(1)] = Field(1, description="runs of each configuration")
 
@@ -256,10 +265,14 @@ class KnobEntry(_Strict):
         [], description="the environment variables that it sets together"
     )
     option: Text = Field("", description="or the option that it sets")
+    multiplies: Literal["", "batch_size"] = Field("", description="or batch_size, which each value multiplies")
     values: Annotated[list[Scalar | list[Scalar]], Field(min_length=1)] = Field(
         description="the values to try, the best guess first"
     )
     networks: list[Literal["Socket", "IB", "any"]] = Field([], description="only where NCCL uses one of these")
+    when: dict[Word, list[Scalar]] = Field(
+        {}, description="only where the closing line of the first run has one of these values: {parallel: [fsdp]}"
+    )
     numerics: Truth = Field(False, description="it changes the computed numbers")
     default: Text = Field("", description="the value in effect if nobody sets one, in words")
 
@@ -289,7 +302,10 @@ class FrameworkFile(_Strict):
     device_defaults: dict[Device, Defaults] = Field({}, description="other defaults on one device")
     options: dict[Word, OptionEntry] = Field({}, description="the options of --set, by name")
     env: dict[Variable, Text] = Field({}, description="environment variables of every run; those of the inventory win")
-    setup: list[Text] = Field([], description="lines of bash that run first on every node, after vars.setup of the host")
+    setup: list[Text] = Field(
+        [],
+        description="lines of bash that run first on every node, after vars.setup of the host; what they print is in setup.out",
+    )
     files: Annotated[list[FileEntry], Field(min_length=1)] = Field(
         description="a list of templates, one of which has the path launch.sh"
     )

@@ -8,7 +8,7 @@ varies: these are part of the spec and take precedence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -16,7 +16,10 @@ from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 
-__all__ = ["RunSpec", "Skipped", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words"]
+__all__ = [
+    "RunSpec", "Skipped", "default_step", "as_written", "check_value", "impossible", "resolve", "skipped_words",
+    "with_batch_size",
+]  # fmt: skip
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
@@ -59,6 +62,10 @@ class RunSpec:
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
         return self.batch_size * self.step.micro_batches * (self.world_size // self.step.model_ranks)
+
+    def is_run_of(self, planned: RunSpec) -> bool:
+        """Whether it is what a run of ``planned`` trained: equal to it, but for a batch size that the run found itself."""
+        return (replace(self, batch_size=planned.batch_size) if planned.step.batch_size_up_to else self) == planned
 
     @property
     def items(self) -> int:
@@ -187,6 +194,21 @@ def resolve(
         follows=follows,
         **values,
     )
+
+
+def with_batch_size(spec: RunSpec, framework: Framework, batch_size: int, options: Mapping[str, Any]) -> RunSpec:
+    """Return a spec with other options, and with another batch size and as many micro-batches as keep the global batch, if the
+    spec has a constant one. Raises ConfigError if that is impossible."""
+    options = dict(options)
+    check_ranks(framework, options, spec.world_size)
+    kind, _, follower = spec.follows.partition(".")
+    if kind == "options":
+        copies = spec.world_size // step_of(framework, options).model_ranks
+        if spec.global_batch % (divisor := copies * batch_size):
+            message = f"expected a divisor of the global batch {spec.global_batch}, got {copies} copies of the model with"
+            raise ConfigError(f"{message} {batch_size} samples each, {divisor}", where="--global-batch")
+        options[follower] = spec.global_batch // divisor
+    return replace(spec, batch_size=batch_size, options=options, step=step_of(framework, options))
 
 
 def check_value(framework: Framework, device: str, name: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.values import PLACED, RESERVED
+from orchestrator.inventory.reserved import PLACED, RESERVED
 
 __all__ = ["check_variable"]
 

@@ -2,7 +2,7 @@
 
 Each function raises ConfigError with the option, the expected form, and the given text.
 
->>> words("fp32, fp16,"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1.5h", "--budget")
+>>> words("fp32, fp16,"), numbers("1,2,4", "--nodes"), shapes("1n8g,4x8"), seconds("1h30m", "--budget")
 (('fp32', 'fp16'), (1, 2, 4), ((1, 8), (4, 8)), 5400.0)
 >>> assignments(["bucket_mb=25,100", "sizes='1024,4096'"], "--set")
 {'bucket_mb': ('25', '100'), 'sizes': ('1024,4096',)}
@@ -15,12 +15,21 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "single", "words"]
+__all__ = [
+    "MOST_S", "QUOTED", "assignments", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest", "single",
+    "unquoted", "words",
+]  # fmt: skip
+
+QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
+"""The regular expression of a value in quotes, in which a doubled quote of the same kind stands for one."""
 
 _LONGEST_LABEL = 80
-_UNITS_S = {"s": 1, "m": 60, "h": 3600}
-_VALUE = re.compile(r"""[ ]*(?:"((?:[^"]|"")*)"|'((?:[^']|'')*)')[ ]*(?=,|$)|([^,]*)""", re.DOTALL)
-"""A value in quotes, in which a doubled quote stands for one, or the text up to the next comma."""
+MOST_S = 1e9
+"""Timers on a node overflow above this, and accept no infinity."""
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}", re.ASCII)
+_VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
+"""A value in quotes, or the text up to the next comma."""
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -56,12 +65,32 @@ def share(text: str, option: str) -> float:
     return number / 100
 
 
-def seconds(text: str, option: str) -> float:
-    """Return the seconds of a duration such as ``90s``, ``30m`` or ``1.5h``."""
-    number = _positive(text[:-1]) if text[-1:] in _UNITS_S else None
-    if number is None:
-        raise ConfigError(f"expected a time such as 90s, 30m or 2h, got {text!r}", where=option)
-    return number * _UNITS_S[text[-1]]
+def seconds(text: str, option: str, *, least: float | None = None, most: float = MOST_S) -> float:
+    """Return the seconds of a duration such as ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``90``, which is ``least`` to ``most``,
+    or, without ``least``, above 0."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match or not any(match.groups()):
+        raise ConfigError(f"expected a time such as 90s, 30m, 1h30m or 90 (seconds), got {text!r}", where=option)
+    units = (86400, 3600, 60, 1, 1)
+    number = sum(float(part) * unit for part, unit in zip(match.groups(), units, strict=True) if part)
+    if not (least or 0) <= number <= most or not number and least is None:
+        lower = "above 0" if least is None else f"of {shortest(least)} or more"
+        upper = "" if number < most else f", at most {shortest(most)}"
+        raise ConfigError(f"expected a time {lower}{upper}, got {text!r}", where=option)
+    return number
+
+
+def shortest(number: float) -> str:
+    """Return seconds as `seconds` reads them, in few characters.
+
+    >>> shortest(90), shortest(5400), shortest(7200), shortest(0.5), shortest(86400)
+    ('90s', '1h30m', '2h', '0.5s', '24h')
+    """
+    whole = int(number)
+    if whole != number or whole < 120:
+        return f"{number:g}s"
+    parts = (whole // 3600, whole % 3600 // 60, whole % 60)
+    return "".join(f"{count}{unit}" for count, unit in zip(parts, "hms", strict=True) if count)
 
 
 def _positive(text: str) -> float | None:
@@ -96,14 +125,24 @@ def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]
     return {key: several[0] for key, several in values.items()}
 
 
-def quoted(value: str) -> str:
-    """Return a value as it is written in a list of `assignments`: in quotes if it would otherwise be read differently.
+def quoted(value: str, separators: str = ",") -> str:
+    """Return a value as it is written among others that one of ``separators`` ends: in quotes if it would otherwise be read
+    differently. By default, as in a list of `assignments`.
 
     >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
     ('1024', '"1024,4096"', '"say ""hi"", twice"')
     """
-    is_plain = value and "," not in value and value.strip(" ") == value and value[0] not in "\"'"
+    is_plain = value and not set(separators) & set(value) and value.strip(" ") == value and value[0] not in "\"'"
     return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+
+def unquoted(text: str) -> str:
+    """Return the value of a text that `QUOTED` matches; any other text is returned as it is.
+
+    >>> unquoted('"say ""hi"", twice"'), unquoted("'1024,4096'"), unquoted("1024")
+    ('say "hi", twice', '1024,4096', '1024')
+    """
+    return text[1:-1].replace(text[0] * 2, text[0]) if text[:1] in ('"', "'") else text
 
 
 def _values(key: str, text: str, option: str) -> tuple[str, ...]:
@@ -113,7 +152,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
     while at <= len(text):
         match = _VALUE.match(text, at)
         assert match  # its last alternative matches any text
-        double, apostrophe, plain = match.groups()
+        in_quotes, plain = match.groups()
         if plain is not None and not plain.strip(" "):
             hint = 'write "" for an empty value'
             raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=f"{option} {key}", hint=hint)
@@ -122,13 +161,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"expected a closing quote and then a comma or the end, got {text!r}", where=f"{option} {key}", hint=hint
             )
-        values.append(
-            double.replace('""', '"')
-            if double is not None
-            else apostrophe.replace("''", "'")
-            if apostrophe is not None
-            else plain.strip(" ")
-        )
+        values.append(unquoted(in_quotes) if plain is None else plain.strip(" "))
         at = match.end() + 1
     return tuple(dict.fromkeys(values))
 

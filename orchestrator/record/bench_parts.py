@@ -68,8 +68,10 @@ class PlannedWith:
         """Return the record of these hosts and frameworks as they are now."""
 
         def public(host: Host) -> dict[str, Any]:
-            # Expectations of a host are checked before a run; no file of a plan depends on them.
-            return {name: value for name, value in asdict(host).items() if name != "expect"}
+            # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
+            fields = {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
+            # A bench may go on in another job of Slurm that has the same hosts.
+            return {**fields, "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"}}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {
@@ -126,13 +128,14 @@ def _launch_digest(folder: FrameworkFolder) -> str:
 @dataclass(frozen=True, slots=True)
 class RungRecord:
     """A round (rung) of a tune at its start. A candidate is one index into the values of each parameter; ``cells`` are those of
-    the default and of the candidates."""
+    the default and of the candidates. ``refused`` are further candidates, which cannot be run, each with the reason."""
 
     candidates: tuple[tuple[int, ...], ...]
     repeats: int
     steps: int
     confirms: bool
     cells: tuple[int, ...]
+    refused: tuple[tuple[tuple[int, ...], str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +271,10 @@ def tune(value: Any) -> TuneRecord:
 
 def _knob(written: Mapping[str, Any]) -> Knob:
     values = tuple(map(tuple, written["values"]))
+    when = {name: tuple(among) for name, among in _object(written.get("when", {})).items()}
+    networks, multiplies = tuple(written["networks"]), text(written.get("multiplies", ""))
     return Knob(
-        tuple(written["env"]), written["option"], values, tuple(written["networks"]), written["numerics"], written["default"]
+        tuple(written["env"]), written["option"], values, networks, written["numerics"], written["default"], multiplies, when
     )
 
 
@@ -278,4 +283,5 @@ def _rung(written: Mapping[str, Any]) -> RungRecord:
     cells = tuple(map(_whole, written["cells"]))
     if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
         raise ValueError("got a rung that does not have one cell per candidate and one for the default")
-    return RungRecord(candidates, _whole(written["repeats"]), _whole(written["steps"]), written["confirms"], cells)
+    refused = tuple((tuple(map(_whole, candidate)), text(reason)) for candidate, reason in written.get("refused", []))
+    return RungRecord(candidates, _whole(written["repeats"]), _whole(written["steps"]), written["confirms"], cells, refused)

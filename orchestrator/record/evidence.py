@@ -17,11 +17,23 @@ from orchestrator.errors import DataError
 from orchestrator.files import failures
 from orchestrator.inventory import Redaction
 from orchestrator.inventory.secrets import merged, spliced
+from orchestrator.logs import SETUP_LOG
+from orchestrator.plan.environment import SETUP_FAILED
 from orchestrator.record.node_record import LogFile
 from orchestrator.record.rundir import EXIT_RECORD, RunDir
 from orchestrator.record.state_file import check_name, map_bytes, read_bytes
 
-__all__ = ["deadline", "first_bytes", "invalid", "last_bytes", "log_bytes", "mark_secrets", "rendered_texts", "verified"]
+__all__ = [
+    "deadline",
+    "first_bytes",
+    "invalid",
+    "last_bytes",
+    "log_bytes",
+    "mark_secrets",
+    "rendered_texts",
+    "setup_failed",
+    "verified",
+]
 
 _MAX_LOG_BYTES = 1 << 30
 _MAX_COLLECTED_BYTES = 1 << 40
@@ -29,6 +41,7 @@ _MOST_PLACES = 100_000
 _READ_LOG_BYTES = 16 << 20
 _MAX_RENDERED_BYTES = 1 << 20
 _PARSE_SECONDS = 60.0
+_LAST_WORDS_BYTES = 8192
 
 
 def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: bytes = b"") -> None:
@@ -65,6 +78,14 @@ def first_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
 def last_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
     """Return the last ``count`` bytes of a log, without secret values. Raises OSError."""
     return _piece(run, host, name, lambda size: max(0, size - count), count)
+
+
+def setup_failed(run: RunDir, host: str) -> bool:
+    """Return True if a setup line of a run failed on a host, so that its program did not start. Raises OSError."""
+    if not run.log_path(host, SETUP_LOG).is_file():
+        return False
+    lines = last_bytes(run, host, SETUP_LOG, _LAST_WORDS_BYTES).decode("utf-8", "replace").splitlines()
+    return any(line.startswith(SETUP_FAILED) for line in lines)
 
 
 def _piece(run: RunDir, host: str, name: str, start_of: Callable[[int], int], count: int) -> bytes:

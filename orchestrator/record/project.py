@@ -13,6 +13,8 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
+from orchestrator.record.defaults import PROJECT_FILE, Default, defaults
+from orchestrator.slurm import here
 
 __all__ = ["Project", "keep", "owner"]
 
@@ -69,8 +71,16 @@ class Project:
         """The project's own framework folders, which may be missing; relative in the current directory."""
         return Path(_TEMPLATES) if self.root == Path.cwd() else self.root / _TEMPLATES
 
+    def defaults(self, environment: Mapping[str, str]) -> dict[str, Default]:
+        """Return the defaults of options that the files of this project and of the user set, by key.
+
+        Raises ConfigError or Faults of it, with file and line.
+        """
+        return defaults(self.root, environment)
+
     def template_folders(self, given: Sequence[Path], environment: Mapping[str, str]) -> tuple[Path, ...]:
-        """Return the folders of framework folders, the first takes precedence: the options, ``ORCH_TEMPLATES``, the project's.
+        """Return the folders of framework folders, the first takes precedence: the options, ``ORCH_TEMPLATES``, those that a
+        file of defaults lists, the project's own.
 
         ``ORCH_TEMPLATES`` is a list of paths like ``PATH``. Raises ConfigError for one that is no folder.
         """
@@ -87,11 +97,17 @@ class Project:
                 raise ConfigError(
                     message, where="ORCH_TEMPLATES", hint="it is a list of paths, with a colon between two of them"
                 )
+        default = self.defaults(environment).get("templates")
+        kept, where = (default.value, default.where) if default else ((), "")
+        for path in kept:
+            if not path.is_dir():
+                raise ConfigError(f"expected folders of framework folders, found none at {path}", where=where)
         own = [self.templates] if self.templates.is_dir() else []
-        return tuple(dict.fromkeys([*given, *listed, *own]))
+        return tuple(dict.fromkeys([*given, *listed, *kept, *own]))
 
     def inventory_source(self, given: str, environment: Mapping[str, str]) -> tuple[str, str]:
-        """Return (inventory, its source): the option, ``ORCH_HOSTS``, the last deploy, or the default file.
+        """Return (inventory, its source): the option, ``ORCH_HOSTS``, ``hosts`` of the project's file of defaults, the last
+        deploy, the job of Slurm that this process runs in, ``hosts`` of the user's file, or the default file.
 
         In a lab, the default file's name means the lab's inventory: the commands of a tutorial then work on a lab as they are,
         and never contact the machines of a real inventory of this name.
@@ -102,9 +118,16 @@ class Project:
             return given, "--hosts"
         if environment.get("ORCH_HOSTS"):
             return environment["ORCH_HOSTS"], "ORCH_HOSTS"
+        default = self.defaults(environment).get("hosts")
+        if default and default.origin == PROJECT_FILE:
+            return default.value, default.origin
         remembered = self._remembered()
         if remembered:
             return remembered, "the last deploy"
+        if here(environment):
+            return "slurm", "SLURM_JOB_ID"
+        if default:
+            return default.value, default.origin
         return str(self.root / _DEFAULT) if not (Path.cwd() / _DEFAULT).exists() else _DEFAULT, "the default"
 
     def _is_default(self, given: str) -> bool:

@@ -33,7 +33,7 @@ def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
 
 def _step(written: Mapping[str, Any]) -> Step:
     step = Step(**written)
-    counts = ((step.tokens, 0), (step.micro_batches, 1), (step.model_ranks, 1))
+    counts = ((step.tokens, 0), (step.micro_batches, 1), (step.model_ranks, 1), (step.batch_size_up_to, 0))
     if not all(type(number) is int and number >= least for number, least in counts) or step.recomputation not in RECOMPUTATIONS:
         raise TypeError("spec.step")
     return step

@@ -42,7 +42,7 @@ def _table(series: str, explanations: Sequence[Explanation]) -> Table:
         title=one_line(series),
         head=(
             f"ideal: {explanations[0].ideal}",
-            "speeds in samples/s; parts of the gap in ms per step and in % of the step",
+            f"speeds in {explanations[0].unit}; parts of the gap in ms per step and in % of the step",
         ),
         rows=tuple(_cells(explanation) for explanation in explanations),
         footnotes=tuple(
@@ -78,7 +78,8 @@ def _evidence(explanation: Explanation) -> Iterator[str]:
             behind.setdefault(part.behind, []).append(part.name)
         yield from (f"{', '.join(names)}: {text}" for text, names in behind.items())
         if explanation.from_baseline:
-            yield f"predicted from baseline and all-reduces alone: {number(explanation.from_baseline)} samples/s"
+            speed = f"{number(explanation.from_baseline)} {explanation.unit}"
+            yield f"predicted from baseline and collectives alone: {speed}"
     if started := explanation.startup:
         before_s, share = started.until_window_s, started.until_window_s / started.run_s
         yield f"start-up: the window begins after {before_s:.1f} s of a run of {started.run_s:.1f} s, {share:.0%}"

@@ -19,8 +19,10 @@ def answer(tuned: Tuned) -> str:
     measured = ""
     if gain and tuned.median_speed and tuned.default_speed:
         ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {gain.pairs} pairs of runs"
-        speeds = f"{tuned.median_speed:.1f} against {tuned.default_speed:.1f} samples/s"
-        measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}): {tuned.best}"
+        speeds = f"{tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
+        before, after = tuned.global_batches
+        work = f"; a step computes a global batch of {after} instead of {before}" if after != before else ""
+        measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}{work}): {tuned.best}"
     return one_line(
         {
             "faster": measured,
@@ -53,7 +55,7 @@ def _order(tried: Tried) -> float:
 def _line(tried: Tried) -> str:
     speeds = " ".join(f"{speed:.1f}" for speed in tried.speeds) or "–"
     of_default = "" if tried.of_default is None else f"  {tried.of_default:.3f}"
-    failed = f"  {tried.failed} failed: {tried.failure}" if tried.failed else ""
+    failed = f"  {tried.failed} failed: {tried.failure}" if tried.failed else f"  {tried.failure}" if tried.failure else ""
     return one_line(f"  {tried.settings}: {speeds}{of_default}{failed}")
 
 
@@ -67,9 +69,10 @@ def inventory_file(tuned: Tuned, base: str) -> str:
 
 
 def options_file(tuned: Tuned) -> str:
-    """Return the run file for ``--file`` that sets the options."""
+    """Return the run file for ``--file`` that sets the options, and the batch size if it is another one."""
     lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.options.items()]
-    return "\n".join([*_evidence(tuned), "options:", *lines]) + "\n"
+    sizes = [f"batch_size: {tuned.batch_size}"] if tuned.batch_size else []
+    return "\n".join([*_evidence(tuned), *sizes, *(["options:", *lines] if lines else [])]) + "\n"
 
 
 def _evidence(tuned: Tuned) -> Sequence[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from orchestrator.errors import ConfigError, OrchError, Regression, Undecided
 from orchestrator.inventory import nearest
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.expectations import Expectation
+from orchestrator.plan.expectations import Expectation, as_value
 from orchestrator.plan.spec import RunSpec, Skipped, as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.measured import metrics_of
@@ -22,8 +22,13 @@ from orchestrator.results.run import RunResult
 __all__ = ["MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_planned", "errors_of", "judged", "notes_on"]
 
 _SHOWN = 100
+_SHOWN_CONFIGURATIONS = 6
 _IN_OTHER_UNIT = ", before the log was read again"
 MET, NOT_MET, NOT_CERTAIN = "met", "not met", "not certain"
+
+
+Candidate = tuple[Mapping[str, str], Sequence[str]]
+"""The values of a planned configuration that has the metric of a bound, and the names of the metric's keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class Judgement:
 
 def check_planned(plan: Bench) -> None:
     """Raise ConfigError if a bound of a bench can apply to no run of it: no framework has the metric, no configuration has the
-    field, option or variable and the metric no such key, or no configuration has the value. Values of keys are known only
-    after a run, and a bench that skips configurations may have skipped those with the value: these are judged at the end."""
+    field, option or variable and the metric no such key, or no configuration has the values. Values of keys are known only
+    after a run, and a bench that skips configurations may have skipped those with the values: these are judged at the end."""
     frameworks = {name: folder.framework for name, folder in plan.folders.items()}
     metrics = {
         name: {metric.name: metric.key_columns for metric in metrics_of(framework.measure, framework.log)}
@@ -72,20 +77,16 @@ def check_planned(plan: Bench) -> None:
             for spec in plan.cells
             if expected.metric in metrics[spec.framework]
         ]
-        for name, value in expected.at.items():
-            if candidates:
-                _check_value(expected, name, value, candidates, plan.skipped)
+        for name, value in expected.at.items() if candidates else ():
+            _check_value(expected, name, value, candidates, plan.skipped)
+        if candidates and not plan.skipped:
+            _check_together(expected, candidates)
 
 
 def _check_value(
-    expected: Expectation,
-    name: str,
-    value: str,
-    candidates: Sequence[tuple[Mapping[str, str], Sequence[str]]],
-    skipped: Sequence[Skipped],
+    expected: Expectation, name: str, value: str, candidates: Sequence[Candidate], skipped: Sequence[Skipped]
 ) -> None:
-    """Raise ConfigError if no configuration that has the metric can have this value. Each of ``candidates`` has the values of a
-    planned configuration and the names of the metric's keys."""
+    """Raise ConfigError if no configuration that has the metric can have this value."""
     keys = dict.fromkeys(key for _, keys in candidates for key in keys)
     known = dict.fromkeys((*keys, *(known for values, _ in candidates for known in values)))
     not_planned = {choice.rpartition(".")[2] for left_out in skipped for choice in left_out.choices}
@@ -97,7 +98,26 @@ def _check_value(
     present = dict.fromkeys(values[name] for values, _ in candidates if name in values)
     if value not in present and name not in keys and not skipped:
         message = f"expected a value of {name} that this bench has in {bound}, got {value!r}"
-        raise ConfigError(message, where="--expect", hint=f"{name} has {', '.join(present)}")
+        raise ConfigError(message, where="--expect", hint=f"{name} has {', '.join(map(as_value, present))}")
+
+
+def _check_together(expected: Expectation, candidates: Sequence[Candidate]) -> None:
+    """Raise ConfigError if no configuration can have all values of a bound, although each of them is one of a configuration."""
+
+    def in_common(values: Mapping[str, str], keys: Sequence[str]) -> int:
+        return sum(name in keys or values.get(name) == value for name, value in expected.at.items())
+
+    by_agreement = sorted(candidates, key=lambda candidate: in_common(*candidate), reverse=True)
+    if in_common(*by_agreement[0]) == len(expected.at):
+        return
+    described = dict.fromkeys(
+        " ".join(f"{name}={as_value(values[name])}" for name in expected.at if name in values and name not in keys)
+        for values, keys in by_agreement
+    )
+    shown = "; ".join(list(described)[:_SHOWN_CONFIGURATIONS])
+    more = f"; and {len(described) - _SHOWN_CONFIGURATIONS} more" if len(described) > _SHOWN_CONFIGURATIONS else ""
+    message = f"expected values that a configuration of this bench has together in {str(expected)!r}, none has all of them"
+    raise ConfigError(message, where="--expect", hint=f"the nearest configurations have {shown}{more}")
 
 
 def _spec_values(spec: RunSpec | None) -> dict[str, str]:
@@ -141,7 +161,7 @@ def notes_on(judgements: Sequence[Judgement]) -> list[str]:
         return [*notes, *map(str, met)]
     bounds = "; ".join(dict.fromkeys(judgement.expected for judgement in met))
     shown = bounds if len(bounds) <= _SHOWN else f"{bounds[:_SHOWN]}…"
-    return [*notes, f"{len(met)} bounds met: {shown}"]
+    return [*notes, f"bounds met, in {len(met)} rows: {shown}"]
 
 
 def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
@@ -155,7 +175,7 @@ def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
         if not present:
             return f"no such value; nothing that was measured has a {name}"
         if value not in present:
-            return f"no such value; {name} has {', '.join(present)}"
+            return f"no such value; {name} has {', '.join(map(as_value, present))}"
     return "no such value; no configuration has all of these"
 
 

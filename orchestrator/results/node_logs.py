@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.logs import LogGrammar, RankAggregate, StepSample
+from orchestrator.logs import LogGrammar, RankAggregate, StepSample, is_named
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.steps import VALUES
 from orchestrator.pool import shared_out
@@ -86,7 +85,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
         sampled = []
         of_node = grammar.nodes == "every" and grammar.scope == "node"
         for name, data, log in _parsed(RunDir(path), host, entries, grammar):
-            is_sample = holds and any(fnmatchcase(name, pattern) for pattern in grammar.files)
+            is_sample = holds and is_named(name, grammar.files)
             if is_sample:
                 sampled.append(name)
                 arrivals = arrivals or _arrivals(data, growth.get(name, ()), grammar)
@@ -136,7 +135,7 @@ def _parsed(
 ) -> Iterator[tuple[str, bytes | mmap, Parsed]]:
     for name, entry in sorted(entries.items()):
         data = verified(run, host, name, entry)
-        if any(fnmatchcase(name, pattern) for pattern in (*grammar.files, *grammar.rank_files)):
+        if is_named(name, (*grammar.files, *grammar.rank_files)):
             try:
                 yield name, data, parse(data, grammar, deadline(f"{host}/{name}", data))
             except DataError as error:

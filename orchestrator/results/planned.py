@@ -84,15 +84,28 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
         if entry is None or not alike:
             unknown += 1
             continue
-        pattern = next((result for result in alike if result.spec == spec), alike[0])
+        pattern = next((result for result in alike if result.spec and spec and result.spec.is_run_of(spec)), alike[0])
         run = RunResult(
             run_id, entry.repeat, spec, pattern.simulated, NEVER_RUN, measure=pattern.measure, metrics=pattern.metrics
         )
         planned.append(replace(run, repeated_by=RESUME))
+    planned = _as_found(planned)
     counts = counted(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
     note = _note(record.bench_id, planned, counts, is_held)
     return Planned(tuple(planned), counts, note, record.label, record.skipped, record.expect)
+
+
+def _as_found(results: Sequence[RunResult]) -> list[RunResult]:
+    """Return the results, those without a number beside the others of their configuration where runs find the batch size."""
+    found = [run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to]
+
+    def placed(run: RunResult) -> RunResult:
+        spec = run.spec
+        alike = {other.batch_size: other for other in found if other and spec and other.is_run_of(spec)}
+        return replace(run, spec=next(iter(alike.values()))) if len(alike) == 1 and not run.is_good else run
+
+    return list(map(placed, results))
 
 
 def _is_over(bench: BenchDir, result: RunResult) -> bool:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from fnmatch import fnmatchcase
 from statistics import median
-from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.inventory import fold
-from orchestrator.logs import nccl
+from orchestrator.logs import is_named, nccl
 from orchestrator.logs.parse import Parsed
 from orchestrator.plan.measures import LANGUAGE_MODEL, TOKENS_PER_S
 from orchestrator.plan.placement import Slot
@@ -24,6 +22,7 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
+from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import infiniband_gbit, loaded, of_gpus, quiet, slowed
 from orchestrator.results.language_model import language_values, peak_note, with_devices
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
@@ -49,8 +48,6 @@ from orchestrator.results.values import Value
 __all__ = ["read_run"]
 
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
-_OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
 
 
 def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
@@ -103,16 +100,19 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
     notes = [text for text in (planned.reread, planned.caveat) if text] + _verify_ranks(planned, parsed)
-    observed = _closing(planned, sampled)
-    notes += [text for log in sampled for text in log.warnings] + _remarks(observed)
+    observed = closing_of(planned, sampled, holders[0].host)
+    spec = as_trained(spec, observed)
+    terms = Terms.of(spec, grammar)
+    notes += [text for log in sampled for text in log.warnings] + remarks(observed)
     notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
-    notes += _arithmetic(spec.dtype, observed.get("output_dtype"))
+    notes += arithmetic(spec.dtype, observed.get("output_dtype"))
     paths = _transport(run, planned, records)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
     notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
     result = replace(
         result,
+        spec=spec,
         state="finished",
         simulated=planned.simulated or observed.get("simulated") is True,
         qualifications=tuple(dict.fromkeys(notes)),
@@ -184,15 +184,9 @@ def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]
         log_bytes(run, node.host, name)
         for node in planned.slots
         for name in records[node.host].files
-        if any(fnmatchcase(name, pattern) for pattern in planned.grammar.nccl_files)
+        if is_named(name, planned.grammar.nccl_files)
     )
     return nccl.transport(logs)
-
-
-def _remarks(observed: Mapping[str, Any]) -> list[str]:
-    """Return the program's own notes on its numbers: ``remarks`` of its last line."""
-    remarks = observed.get("remarks")
-    return [text[:300] for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
 
 
 def _leftovers(outcome: RecordedOutcome | None) -> list[str]:
@@ -218,14 +212,6 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[str]:
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
             notes.append(f"{host} answered slowly: {took * 1e3:.0f} ms, the others {usual * 1e3:.1f} ms")
     return notes
-
-
-def _arithmetic(dtype: str, output_dtype: Any) -> list[str]:
-    """Return a qualification if the program reports another type of its model's output than the run's dtype implies."""
-    expected = _OUTPUT_TYPES.get(dtype)
-    if None in (expected, output_dtype) or output_dtype == expected:
-        return []
-    return [f"dtype {dtype} requested, the model's output was {short(output_dtype)}"]
 
 
 def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
@@ -279,7 +265,7 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
     seen: dict[int, str] = {}
     for node in planned.slots:
         for name, log in parsed[node.host].items():
-            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            if not is_named(name, patterns):
                 continue
             for rank, world_size in log.ranks:
                 if world_size not in (None, world):
@@ -315,25 +301,6 @@ def _life_s(record: ExitRecord) -> float | None:
     """Return for how long a node's part of a run lasted; None if it is not known."""
     began, ended = record.started_mono_s, record.ended_mono_s
     return None if began is None or ended is None else ended - began
-
-
-def _closing(planned: Manifest, sampled: Sequence[Parsed]) -> Mapping[str, Any]:
-    """Return the values of the program's closing line. Raises DataError if it is missing or belongs to another run."""
-    if not planned.grammar.closing:
-        return {}
-    host = _holders(planned)[0].host
-    closing = next((log.closing for log in sampled if log.closing is not None), None)
-    if closing is None:
-        reasons = [text for log in sampled for text in log.warnings if text.startswith("closing line")]
-        raise invalid("expected the program's closing line, the log has none", host, hint="; ".join(reasons))
-    expected = planned.spec.as_dict() | {"world_size": planned.spec.world_size, "global_batch": planned.spec.global_batch}
-    for key in _AGREE:
-        if key in closing and closing[key] != expected[key]:
-            raise invalid(f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}", host)
-    ranks = closing.get("ranks")
-    if ranks is not None and ranks != list(range(planned.spec.world_size)):
-        raise invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {short(ranks)}", host)
-    return closing
 
 
 def _ended_everywhere(run: RunDir, planned: Manifest) -> bool:

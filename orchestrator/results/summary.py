@@ -217,6 +217,8 @@ def _no_baseline(series: str, family: Sequence[Cell]) -> str:
     shape = bases[0].spec.shape if bases else "1n1g"
     rerun = "orch bench without --no-baseline measures one or borrows a good one of the same spec"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
+    if not bases and any(cell.spec.step.batch_size_up_to for cell in family):
+        return f"{series}: no speedup, because no {shape} run found this batch size; --batch-size sets one for all shapes"
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"
     if any(run.state == RUNNING for run in tried):
         return f"{series}: no speedup yet, because no {shape} run is over"

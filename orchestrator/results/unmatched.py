@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 
 from orchestrator.errors import DataError
-from orchestrator.logs import StepSample
+from orchestrator.logs import StepSample, is_named
 from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.parse import Parsed
 from orchestrator.logs.patterns import tags_of
@@ -54,7 +53,7 @@ def verify_matched(
         raise _unmatched(expected, grammar.by_key("patterns"), run, files, planned, misread)
     if grammar.rank and not any(log.ranks for by_name in parsed.values() for log in by_name.values()):
         globs = grammar.rank_files or grammar.files
-        places = [(host, name) for host, names in parsed.items() for name in names if _is_like(name, globs)]
+        places = [(host, name) for host, names in parsed.items() for name in names if is_named(name, globs)]
         raise _unmatched(
             f"expected rank lines of {spec.world_size} ranks, found 0", {"log.rank": grammar.rank}, run, places, planned
         )
@@ -62,10 +61,6 @@ def verify_matched(
         raise _unmatched(
             "expected the program's closing line, found none", {"log.closing": grammar.closing}, run, files, planned
         )
-
-
-def _is_like(name: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _is_of_closing(warning: str) -> bool:

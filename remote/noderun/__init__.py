@@ -15,6 +15,8 @@ with one shared namespace. A name may therefore be defined in one part only, and
    listens on an abstract socket; the controller reaches it through `op_line`. If nobody renews the lease before it
    expires, the supervisor ends the run.
 
+   Under Slurm it is a fork of the ``spawner``, an operation that does not end, in a step of its own.
+
 ``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log files and records how it
 ended. It imports few parts and few modules, because all ranks of a node start at the same moment.
 

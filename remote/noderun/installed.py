@@ -49,8 +49,11 @@ def framework_facts(python, probe, timeout_s, environment):
     try:
         return json.loads(out.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        last = re.sub(r"^/dev/fd/\d+: line \d+: (exec: )?", "", (err.strip().splitlines() or ["it printed nothing"])[-1])[:400]
-        return {"error": last if last.startswith((words[0] + ": ", "setup: ")) else "%s: %s" % (python, last)}
+        lines = err.strip().splitlines() or ["it printed nothing"]
+        before, last = [re.sub(r"^/dev/fd/\d+: line \d+: (exec: )?", "", line)[:400] for line in (["", ""] + lines)[-2:]]
+        if last.startswith("setup: "):
+            return {"error": "%s; before it: %s" % (last, before) if before else last}
+        return {"error": last if last.startswith(words[0] + ": ") else "%s: %s" % (python, last)}
 
 
 def in_environment(environment, argv, timeout_s):

@@ -22,7 +22,7 @@ def launch(order, barrier, report, group):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
+        environment = {key: value for key, value in os.environ.items() if not of_connection(key)}
         environment.update(ORCH_RUN_ID=order["run_id"], ORCH_NODE_RANK=str(order["node_rank"]))
         usual = go_first()
         word = os.read(barrier, 64)
@@ -44,6 +44,14 @@ def launch(order, barrier, report, group):
         os.write(2, ("%s: %s\n" % (order["argv"][0], error.strerror)).encode())
     finally:
         os._exit(127)
+
+
+def of_connection(name):
+    """Return True for a variable that tells how this process was started: sshd's, and those of a step of Slurm.
+
+    A step has one task on a node, and a program that believes these variables would find another world than the run's.
+    """
+    return name.startswith(("SSH_", "SLURM", "PMI_", "PMIX_")) and name not in ("SLURM_CONF", "SLURM_JOB_ID")
 
 
 def go_first():

@@ -6,6 +6,8 @@ import os
 from noderun.files import NAME, opened
 
 MAX_FILES = 4096
+SETUP_LOG = "setup.out"
+"""What the setup lines of a run print; no line of it is one of the program."""
 
 
 def log_files(directory):
@@ -21,8 +23,8 @@ def log_files(directory):
 
 
 def in_order(sizes):
-    """Return names of logs, those of node and ranks first: a program that writes many files must not displace them."""
-    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-")), name))
+    """Return names of logs, first those that every run has: a program that writes many files must not displace them."""
+    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-", SETUP_LOG)), name))
 
 
 def within(sizes, budget):

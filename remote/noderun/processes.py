@@ -91,6 +91,11 @@ def boot_id():
         return file.read().strip()
 
 
+def in_step():
+    """Return True if this process belongs to a step of Slurm, which ends all its processes when it ends."""
+    return "SLURM_STEP_ID" in os.environ
+
+
 def owners(pids):
     """Return {pid: user name} of the first 1000 processes that exist here; those inside a container have other numbers."""
     import pwd

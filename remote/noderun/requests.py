@@ -8,23 +8,24 @@ import signal
 import sys
 import time
 
-from noderun.channel import reply
+from noderun.channel import reply, write_bytes
 from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, own_directory, read_slice, root_directory, run_directory
 from noderun.lock import holder
 from noderun.processes import bearers, boot_id, send_signal
 from noderun.runs import belonging, connected, living_runs, remove_run, supervisor_lives, sweep
-from noderun.supervisor import start_supervisor
+from noderun.spawner import start_by
 from noderun.unverified import unverified
 
 
 def op_line(request):
     """Start a supervisor for a run directory if requested, then relay lines between it and the controller until one side ends.
 
+    If the request names a job of Slurm, the supervisor is started by the spawner of that job.
     After the controller's "bye" more requests may follow; otherwise they could be mistaken for orders still on their way.
     """
     directory = run_directory(request)
     if request["start"]:
-        start_supervisor(directory)
+        start_by(request.get("job"), directory, request.get("wait_s", 10))
     os.listdir(directory)  # raises the system's error if there is no such directory
     deadline = time.monotonic() + request.get("wait_s", 10)
     while True:
@@ -161,8 +162,7 @@ def op_tail(request):
         data = read_slice(path, offset, CHUNK)
         if data:
             reply(offset=offset, bytes=len(data))
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            write_bytes(data)
             offset += len(data)
             continue
         if not request["follow"] or not lives:

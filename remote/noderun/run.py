@@ -10,7 +10,7 @@ import time
 from noderun.files import Refused, digest_of, free_bytes, free_inodes
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
-from noderun.logs import MAX_FILES, digests, log_files
+from noderun.logs import MAX_FILES, SETUP_LOG, digests, log_files
 from noderun.meter import Meter
 from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
 from noderun.records import read_record, write_json, write_whole
@@ -220,6 +220,7 @@ class Run:
     def judge_progress(self, sizes, now):
         """Stop a run whose logs stay empty or stop growing. Only logs that contain its steps count, on nodes that have any."""
         patterns = self.order.get("progress") or ()
+        sizes = {name: size for name, size in sizes.items() if name != SETUP_LOG}
         watched = {name: size for name, size in sizes.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
         size = sum(watched.values())
         last_size, since = self.progress

@@ -1,5 +1,6 @@
 """The node runner: it answers requests from standard input."""
 
+import contextlib
 import json
 import os
 import signal
@@ -8,8 +9,11 @@ import sys
 from noderun.channel import reply
 from noderun.facts import op_facts
 from noderun.files import Refused, why
+from noderun.processes import in_step
 from noderun.requests import op_drop, op_left, op_line, op_program, op_status, op_stop, op_tail
+from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
+from noderun.undeploy import op_undeploy
 
 STAY_S = 15
 OPERATIONS = {
@@ -20,14 +24,18 @@ OPERATIONS = {
     "line": op_line,
     "program": op_program,
     "put": op_put,
+    "spawn": op_spawn,
     "status": op_status,
     "stop": op_stop,
     "tail": op_tail,
+    "undeploy": op_undeploy,
 }
 
 
 def serve_main():
     """Answer requests from standard input: one, or more while each says that another may follow within STAY_S."""
+    if in_step():
+        begin_step()
     home = os.getcwd()
     while True:
         line = sys.stdin.buffer.readline()
@@ -50,6 +58,19 @@ def serve_main():
             return
         os.chdir(home)
         signal.alarm(STAY_S)
+
+
+def begin_step():
+    """Make a task of Slurm what a session of sshd is: with the variables of its user on this node, in the home directory."""
+    import pwd
+
+    # Slurm gives a job that ends some time until SIGKILL, in which records and logs can be fetched.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    user = pwd.getpwuid(os.getuid())
+    for name, value in (("HOME", user.pw_dir), ("USER", user.pw_name), ("LOGNAME", user.pw_name), ("SHELL", user.pw_shell)):
+        os.environ.setdefault(name, value)
+    with contextlib.suppress(OSError):  # as sshd, which stays in / without a home directory
+        os.chdir(user.pw_dir)
 
 
 if __name__ == "__main__":

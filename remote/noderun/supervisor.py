@@ -14,7 +14,7 @@ import time
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
-from noderun.processes import boot_id, descendants, ending, send_signal
+from noderun.processes import boot_id, descendants, ending, in_step, send_signal
 from noderun.records import write_whole
 from noderun.run import RESERVE_BYTES, STUCK_S, Run
 from noderun.runs import address_of, is_own, sweep
@@ -31,6 +31,7 @@ class Supervisor:
         self.run = Run(directory, self.tell)
         self.connections = {}
         self.owner = b""
+        self.is_job_ending = False
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(address_of(directory))
@@ -47,6 +48,8 @@ class Supervisor:
             ready = select.select(doors + list(self.connections), [], [], pause_s)[0]
             # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
             run.judge_lateness()
+            if self.is_job_ending:
+                run.stop("cancelled by Slurm, which ends the job")
             for connection in ready:
                 if connection is self.listener:
                     self.accept()
@@ -62,6 +65,10 @@ class Supervisor:
                     if not self.connections:
                         run.state = "gone"
         self.listener.close()
+
+    def hear_slurm(self, *_):
+        """Note SIGTERM, which the spawner hands on: the job is cancelled, preempted or at its time limit."""
+        self.is_job_ending = True
 
     # -- connections
 
@@ -210,19 +217,18 @@ ORDERS = {
 
 def supervise(directory):
     """Become the supervisor of a run directory. The caller has detached this process from ssh."""
-    import ctypes
-
     os.chdir(directory)
     os.umask(0o077)
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_NAME, b"orch-supervisor", 0, 0, 0)
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    name_process(b"orch-supervisor")
+    process_control(PR_SET_CHILD_SUBREAPER, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     sweep(os.path.dirname(os.path.dirname(directory)))
     supervisor = Supervisor(directory)
+    if in_step():
+        signal.signal(signal.SIGTERM, supervisor.hear_slurm)
     try:
         supervisor.serve()
     except BaseException as error:
@@ -239,6 +245,18 @@ def supervise(directory):
         remove_group(supervisor.run.group)
         with contextlib.suppress(FileNotFoundError):
             os.unlink("env.sh")
+
+
+def process_control(option, value):
+    """Call prctl(2)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def name_process(name):
+    """Set the name of this process in lists of processes, at most 15 bytes."""
+    process_control(PR_SET_NAME, name)
 
 
 def start_supervisor(directory):
@@ -258,6 +276,11 @@ def start_supervisor(directory):
             os._exit(0)
     except OSError as error:
         os._exit(error.errno)
+    become_supervisor(directory)
+
+
+def become_supervisor(directory):
+    """Turn this process, a fork, into the supervisor of a run directory, with no stream of the process that it came from."""
     code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)

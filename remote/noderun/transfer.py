@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 
-from noderun.channel import IDLE_S, received, reply
+from noderun.channel import IDLE_S, received, reply, write_bytes
 from noderun.files import (
     Refused,
     digest_of,
@@ -202,5 +202,4 @@ def op_get(request):
                 offset += sent
     extra = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
     reply(done=True, sizes=sizes, alive=supervisor_lives(directory), **extra)
-    sys.stdout.buffer.write(record)
-    sys.stdout.buffer.flush()
+    write_bytes(record)

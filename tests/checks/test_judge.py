@@ -432,6 +432,8 @@ def test_one_machine_under_two_names_is_an_error() -> None:
     assert [str(error) for error in same_machine(twice)] == [
         "gpu01 and gpu03 are one machine (same host key, same boot). name it once in the inventory"
     ]
+    untold = {name: {**values, "host_key": ""} for name, values in twice.items()}
+    assert same_machine(untold) == []
 
 
 def test_facts_go_into_json_and_come_back_the_same() -> None:
@@ -467,9 +469,12 @@ def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
     assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
 
 
-def test_slices_of_gpus_leave_the_facts_as_they_are() -> None:
+def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     facts = healthy("h200-pair-580.xml")
-    assert nvidiasmi.selected(facts, "MIG-0f") == facts
+    assert nvidiasmi.selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
+    host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
+    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
+    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
     assert nvidiasmi.selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
 
 

@@ -82,7 +82,7 @@ def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project:
 def test_a_script_that_cannot_be_sent_makes_no_folder(project: Project) -> None:
     (project.path / "run.py").symlink_to("/etc/hostname")
     said = project.refused("framework", "new", "mine", "--from-command", "torchrun run.py")
-    assert said.startswith("orch: run.py: expected a file or a folder, got a symbolic link")
+    assert said.startswith("orch: --from-command: expected files and folders, run.py is a symbolic link")
     assert "--from-command: expected a file, found no gone.py here" in project.refused(
         "framework", "new", "mine", "--from-command", "torchrun gone.py"
     )
@@ -105,7 +105,8 @@ def test_the_patterns_are_tried_on_a_given_log(project: Project) -> None:
 
 def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(project: Project) -> None:
     done = project.orch("framework", "check", "mlp", "--log", log_of(project, "x\nstep  1  loss 0.9  0.5 s/it\n"))
-    assert (done.returncode, done.stderr) == (4, "orch: own.log: expected lines that give a number, found none\n")
+    said = "orch: own.log: expected lines that give a number, found none. correct the patterns, or name another log of the "
+    assert (done.returncode, done.stderr) == (4, f"{said}program with --log FILE\n")
     assert "log.patterns[0]: 0 matches" in done.stdout
     assert "nearly matches line 2: step  1  loss 0.9  0.5 s/it" in done.stdout
     assert "then the pattern has 'step' where the line has 'it'" in done.stdout

@@ -26,9 +26,15 @@ def _no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, keys: Keys) -> Iterator[Rig]:
+def transport() -> str:
+    """The transport of a test: the default one, unless a module has parameters for it."""
+    return "ssh"
+
+
+@pytest.fixture
+def rig(tmp_path: Path, keys: Keys, transport: str) -> Iterator[Rig]:
     """Servers and hosts for one test."""
-    made = Rig(tmp_path, keys)
+    made = Rig(tmp_path, keys, transport)
     made.configure()
     yield made
     made.close()

@@ -7,10 +7,12 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.ssh import Transport, Trust, connect
+from orchestrator.transport import Trust
+from orchestrator.transport.openssh import OpensshConnector
+from orchestrator.transport.ssh import SshConnector
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]
@@ -29,6 +31,9 @@ while data := line.recv(65536):
 """
 
 
+Server = TypeVar("Server", bound=Sshd)
+
+
 @dataclass(frozen=True)
 class Keys:
     """Key files that are made once: the one that servers let in, one that they do not, and one of a server."""
@@ -41,7 +46,8 @@ class Keys:
 class Rig:
     """Servers, and hosts that reach them, for one test."""
 
-    def __init__(self, directory: Path, keys: Keys) -> None:
+    def __init__(self, directory: Path, keys: Keys, transport: str = "ssh") -> None:
+        self.transport = transport
         self.directory = directory
         self.keys = keys
         self.known_hosts = directory / "known_hosts"
@@ -62,11 +68,11 @@ class Rig:
         script.write_text(_PUMP)
         return f"ProxyCommand {sys.executable} {script} %h %p"
 
-    def serve(self, *options: str, known: bool = True, **settings: Any) -> Sshd:
+    def serve(self, *options: str, known: bool = True, kind: type[Server] = Sshd, **settings: Any) -> Server:  # type: ignore[assignment]
         """Start a server that lets the client key in; ``known`` puts its key into the known-hosts file."""
         number = next(self._numbers)
         settings = {"host_keys": [self.keys.server], "authorized": [self.keys.client], **settings}
-        server = Sshd(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
+        server = kind(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
         self._open.enter_context(server)
         if known:
             with self.known_hosts.open("a") as stream:
@@ -76,7 +82,7 @@ class Rig:
     def host(self, server: Sshd, name: str = "lab1", **ssh: Any) -> Host:
         """Return the inventory's view of a server; ``ssh`` overrides its settings."""
         settings = SshSettings(user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config))
-        return Host(name, server.address, ssh=replace(settings, **ssh))
+        return Host(name, server.address, ssh=replace(settings, **ssh), transport=self.transport)
 
     def behind(self, server: Sshd, *jumps: Sshd, **ssh: Any) -> Host:
         """Return the inventory's view of a server that is reached through ``jumps``, one behind the other."""
@@ -86,10 +92,12 @@ class Rig:
         """Return a trust with this rig's store."""
         return Trust(self.store, accept_new)
 
-    def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Transport:
-        """Connect; the line is closed when the test ends."""
+    def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Any:
+        """Connect, by the host's transport and no other; the line is closed when the test ends."""
         host = server if isinstance(server, Host) else self.host(server)
-        transport = connect(host, self.trust(accept_new=accept_new))
+        connector = {"ssh": SshConnector, "openssh": OpensshConnector}[host.transport](self.trust(accept_new=accept_new))
+        self._open.callback(connector.close)
+        transport = connector.connect(host)
         self._open.callback(transport.close)
         return transport
 

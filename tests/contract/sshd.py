@@ -103,7 +103,7 @@ class Sshd:
             (self.directory / "sshd_config").write_text("\n".join(self._configuration()) + "\n")
             with (self.directory / "log").open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")],
+                    [*self._program(sshd), "-D", "-e", "-f", str(self.directory / "sshd_config")],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -148,6 +148,10 @@ class Sshd:
         for process in self.connections():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+    def _program(self, sshd: str) -> list[str]:
+        """Return the command that starts the server, before its options."""
+        return [sshd]
 
     def _configuration(self) -> list[str]:
         return [

@@ -32,6 +32,12 @@ from tests.contract.rig import Rig
 from tests.support import judge
 
 
+@pytest.fixture(params=["ssh", "openssh"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every transport that reaches a server by SSH."""
+    return str(request.param)
+
+
 def runners(node: Node) -> set[int]:
     """The node runners of the node's own server, wherever they hang by now; tests beside this one have servers of theirs."""
     return {pid for pid, name in _started(node) if name != "orch-supervisor"}

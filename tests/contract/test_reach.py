@@ -217,7 +217,7 @@ def test_failures_print_nothing(rig: Rig) -> None:
     server = rig.serve("Ciphers aes128-cbc")
     program = (
         "import sys\nfrom pathlib import Path\nfrom orchestrator.inventory.hosts import Host, SshSettings\n"
-        "from orchestrator.transport.ssh import Trust, connect\n"
+        "from orchestrator.transport import Trust\nfrom orchestrator.transport.ssh import connect\n"
         "ssh = SshSettings(port=int(sys.argv[1]), key=sys.argv[2], config=sys.argv[3])\n"
         "try:\n    connect(Host('lab1', '127.0.0.2', ssh=ssh), Trust(Path(sys.argv[4])))\n"
         "except Exception as error:\n    print(error.kind)\n"

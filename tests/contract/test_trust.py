@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import DataError, OrchError, TransportError
-from orchestrator.transport.ssh import Trust, connect
+from orchestrator.transport import Trust
+from orchestrator.transport.protocols import OtherTransportNeeded
+from orchestrator.transport.ssh import connect
 from orchestrator.transport.ssh.config import Endpoint, resolve
-from orchestrator.transport.ssh.hostkeys import HostKey, judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, known_keys
+from orchestrator.transport.trust import HostKey
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import Sshd, make_key
 
@@ -126,8 +129,9 @@ LINES = {
     "bare address with another key": ("127.0.0.9 {other}", "host_key_unknown"),
     "damaged line of this host": ("{name} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA", "host_key_unknown"),
     "type that the key is not": ("{name} ssh-rsa {blob}", "host_key_unknown"),
-    "authority of this host": ("@cert-authority {name} {other}\n{name} {key}", "host_key_unknown"),
+    "authority of this host, and its key": ("@cert-authority {name} {other}\n{name} {key}", None),
     "authority of all": ("@cert-authority * {other}", "host_key_unknown"),
+    "authority with the host's own key": ("@cert-authority {name} {key}", "host_key_unknown"),
     "unheard-of mark": ("@maybe {name} {key}", "host_key_unknown"),
     "changed": ("{name} {other}", "host_key_changed"),
     "changed, hashed": ("{hashed} {other}", "host_key_changed"),
@@ -158,7 +162,7 @@ def test_every_form_of_known_hosts_line_is_judged(rig: Rig, endpoint: Endpoint, 
         judge(endpoint, rig.trust(), public(rig.keys.server))
     assert caught.value.kind == kind
     if "authority" in case:
-        assert "certificates are not supported" in str(caught.value)
+        assert isinstance(caught.value, OtherTransportNeeded) and f"{rig.known_hosts}:1" in str(caught.value)
     if "damaged" in case:
         assert str(rig.known_hosts) in str(caught.value)
 
@@ -177,9 +181,9 @@ def test_damaged_lines_are_named_when_a_key_is_missed(rig: Rig, endpoint: Endpoi
         judge(endpoint, rig.trust(), public(rig.keys.server))
 
 
-@pytest.mark.parametrize("line", ["@revoked {} {}\n", "@cert-authority {} {}\n"])
+@pytest.mark.parametrize("line", ["@revoked {} {}\n", "@maybe {} {}\n"])
 def test_marks_refuse_a_real_connection_before_any_log_in(rig: Rig, line: str) -> None:
-    server = rig.serve("LogLevel DEBUG1")
+    server = rig.serve("LogLevel DEBUG1", known="maybe" not in line)
     blob = " ".join(Path(f"{rig.keys.server}.pub").read_text().split()[:2])
     with rig.known_hosts.open("a") as stream:
         stream.write(line.format(server.known_as, blob))
@@ -208,8 +212,9 @@ import sys, threading
 from pathlib import Path
 from dataclasses import replace
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.ssh.hostkeys import Trust, HostKey, judge
+from orchestrator.transport.ssh.hostkeys import judge
 from orchestrator.transport.ssh.config import resolve
+from orchestrator.transport.trust import HostKey, Trust
 store, known, config, rounds = sys.argv[1:]
 endpoint = resolve(Host("lab1", "127.0.0.9", ssh=SshSettings(config=config)))
 blob = bytes([0, 0, 0, 11]) + b"ssh-ed25519" + bytes([0, 0, 0, 32])

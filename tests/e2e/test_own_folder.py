@@ -46,6 +46,37 @@ def test_an_example_runs_on_two_nodes(controller: Controller) -> None:
     assert [path.read_text().splitlines()[0] for path in ranks] == ["rank 0 of 2 is up", "rank 1 of 2 is up"]
 
 
+MACHINE = """\
+title: prints a number
+measures: readings
+models: {number: {}}
+dtypes: {cpu: {none: none}}
+defaults: {dtype: none, steps: 1, warmup_steps: 0, timeout_s: 60, repeats: 1}
+files: [{template: launch.sh.j2, path: launch.sh, mode: "0700"}]
+probe: "print('{}')"
+setup: ["echo rate=7 >&2", "echo rate=8", "export RATE=9"]
+log: {files: ["*"], readings: '^rate=(?P<rate>[0-9]+)$', metrics: {rate: {unit: GB/s, better: higher}}}
+"""
+
+
+def test_nothing_that_setup_lines_print_is_read_as_a_result_and_one_that_fails_is_blamed(controller: Controller) -> None:
+    folder: Path = controller.project / "templates" / "number"
+    folder.mkdir(parents=True)
+    (folder / "framework.yaml").write_text(MACHINE)
+    (folder / "launch.sh.j2").write_text("#!/bin/bash\nset -euo pipefail\n. ./env.sh\necho rate=$RATE\n")
+    assert speed(controller, "number", "--shape", "1n1g") == pytest.approx(9)
+    assert (controller.runs[-1] / "logs" / "node1" / "setup.out").read_text() == "rate=7\nrate=8\n"
+    # It fails where a run is, and not in the preflight.
+    failing = MACHINE.replace('"export RATE=9"', '"ls launch.sh /nowhere; [ ! -e launch.sh ]"')
+    (folder / "framework.yaml").write_text(failing)
+    done = controller.orch("bench", "number", "-f", "number", "--shape", "1n1g")
+    assert done.code == 1
+    assert "setup: line 3 (ls launch.sh /nowhere; [ ! -e launch.sh ]) ended with exit code 1" in done.err
+    assert "last lines of setup.out on node1" in done.err and "'/nowhere': No such file or directory" in done.err
+    shown = controller.orch("logs")
+    assert shown.code == 0 and "node1 setup.out: setup: line 3" in shown.out, shown
+
+
 def test_a_command_becomes_a_bench_with_its_script_and_its_arguments(controller: Controller) -> None:
     source: Path = controller.project / "src"
     source.mkdir()

@@ -36,6 +36,14 @@ def test_variables_go_over_those_of_the_hosts_named_and_all_else_is_the_base(tmp
     assert (found.groups, found.secrets) == (base.groups, ("B",))
 
 
+def test_devices_slots_and_facts_of_a_host_go_over_those_of_the_base(tmp_path: Path) -> None:
+    hosts = 'hosts: {n1: {gpus: 1, vars: {cuda_visible_devices: "1"}}, n2: {gpus: 0, slots: 4}}'
+    found = open_inventory(written(tmp_path, f"schema: 1\nbase: cluster.yaml\n{hosts}\n"))
+    seen = [(host.gpus, host.slots, dict(host.vars), dict(host.env)) for host in found.hosts]
+    env = {"A": "base", "B": "base"}
+    assert seen == [(1, 1, {"cuda_visible_devices": "1"}, env), (0, 4, {}, env), (2, 1, {}, env)]
+
+
 def test_what_the_base_hides_by_pattern_and_what_looks_like_a_secret_is_hidden_in_what_is_laid_over_it(tmp_path: Path) -> None:
     text = "schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {B2: xxxx, C: x, HF_TOKEN: xxxx}}}\n"
     path = written(tmp_path, text)
@@ -60,7 +68,7 @@ def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(
         ("schema: 1\nbase: [a]\n", ["over.yaml:2: base: expected the path of an inventory, got a list"]),
         ("schema: 2\nbase: cluster.yaml\n", ["over.yaml:1: schema: expected 1, got the number 2"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n9: {env: {A: x}}}\n", ["over.yaml:3: hosts.n9: no host 'n9'", "n[1-3]"]),
-        ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {gpus: 4}}\n", ["over.yaml:3: hosts.n1.gpus: expected a known key"]),
+        ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {address: n7}}\n", ["over.yaml:3: hosts.n1.address: expected a known"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {A: 4}}}\n", ["hosts.n1.env.A: expected text, got a number"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {RANK: '4'}}}\n", ["a variable that the inventory may set"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {ORCH_RUN_ID: x}}}\n", ["over.yaml:3", "does not begin with ORCH_"]),

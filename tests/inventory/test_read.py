@@ -9,7 +9,7 @@ import doctest
 import json
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults, OrchError
 from orchestrator.inventory import formats as inventory_formats
-from orchestrator.inventory import ssh_args
-from orchestrator.inventory.formats import from_expression, parse_text, recognise
+from orchestrator.inventory import machine_files, ssh_args
+from orchestrator.inventory.formats import parse_text, recognise
 from orchestrator.inventory.hosts import Inventory, SshSettings
 from orchestrator.inventory.hostset import expand
+from orchestrator.inventory.machine_files import from_expression
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.schema import parse
 from tests.support.examples import examples
@@ -63,6 +64,7 @@ def plain(inventory: Inventory) -> dict[str, Any]:
 def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(inventory_formats).failed == 0
     assert doctest.testmod(ssh_args).failed == 0
+    assert doctest.testmod(machine_files).failed == 0
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -320,12 +322,93 @@ ansible_user=all
     assert host.ssh.user == "near"
 
 
-def test_a_vault_is_refused_before_it_is_read_as_yaml() -> None:
-    found = faults_of(lambda: read("all:\n  vars:\n    key: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n"))
-    assert found == [
-        "lab.yaml:3: expected plain values, got one encrypted by Ansible Vault."
-        " keep secrets out of the inventory; orch logs in by key and needs only connection settings"
-    ]
+def test_an_encrypted_value_is_refused_only_where_it_decides_to_which_machine_a_connection_goes() -> None:
+    text = "all:\n  hosts: {a: {ansible_user: root}}\n  vars:\n    %s: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      61\n"
+    inventory = read(text % "data_dir")
+    assert (dict(inventory.hosts[0].vars), inventory.notes) == ({}, ("not read: data_dir (an encrypted value)",))
+    assert read(text % "ansible_user").hosts[0].ssh.user == "root"  # a nearer value takes its place
+    (fault,) = faults_of(lambda: read(text % "ansible_host"))
+    assert fault.startswith("lab.yaml:4: all.vars.ansible_host: expected a plain value, got an encrypted value.")
+
+
+def test_an_encrypted_inventory_is_refused() -> None:
+    (fault,) = faults_of(lambda: read("$ANSIBLE_VAULT;1.1;AES256\n6162\n"))
+    assert fault.startswith("lab.yaml: expected an inventory, got one encrypted by Ansible Vault")
+
+
+LISTED = {"cluster": "cluster/hosts", "sites": "sites"}
+
+
+def jump_in(arguments: str) -> str | None:
+    """The jump host in ssh arguments, by text alone: ``-J``, ``ProxyJump``, or the host and port of a ProxyCommand."""
+    if match := re.search(r"(?:-J |ProxyJump=)(\S+)", arguments):
+        return match[1]
+    match = re.search(r"ProxyCommand=.* (\S+@[\w.]+) -p (\d+)", arguments)
+    return f"{match[1]}:{match[2]}" if match else None
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> None:
+    """``NAME.listed.json`` is what `ansible-inventory --list` of ansible-core 2.19 printed for the same files, decrypted."""
+    listed = json.loads((DATA / "ansible" / f"{name}.listed.json").read_text())
+    variables = listed.pop("_meta")["hostvars"]
+    names = {host for group in listed.values() for host in group.get("hosts", ())}
+    expected = {}
+    for host in names:
+        of_host = variables.get(host, {})
+        if of_host.get("ansible_connection", "ssh") == "ssh":
+            arguments = " ".join(of_host.get(f"ansible_ssh_{kind}_args", "") for kind in ("common", "extra"))
+            port = of_host.get("ansible_port")
+            expected[host] = (
+                of_host.get("ansible_host", host), of_host.get("ansible_ssh_user", of_host.get("ansible_user")),
+                int(port) if port else None, of_host.get("ansible_ssh_private_key_file"), jump_in(arguments),
+            )  # fmt: skip
+    inventory = open_inventory(str(DATA / "ansible" / LISTED[name]))
+    read_hosts = {host.name: (host.address, *(getattr(host.ssh, key) for key in ("user", "port", "key", "jump")))
+                  for host in inventory.hosts}  # fmt: skip
+    assert read_hosts == expected
+    members = {group: set(body.get("hosts", ())) & expected.keys() for group, body in listed.items()}
+    for group, body in listed.items():
+        for child in body.get("children", ()):
+            members[group] |= members.get(child, set())
+    assert all(set(inventory.groups[group]) >= members[group] for group in inventory.groups)
+
+
+def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -> None:
+    assert open_inventory(str(DATA / "ansible" / "cluster" / "hosts")).notes == (
+        "not read: StrictHostKeyChecking of ansible_ssh_common_args, ansible_become; interface (a template); "
+        "group_vars/all/vault.yml (encrypted)",
+    )
+    assert open_inventory(str(DATA / "ansible" / "sites")).notes == (
+        "not read: sw1 (connection network_cli, not ssh)",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ('echo \'{"gpu": ["n1", "n2"]\'', "--list: expected JSON, got 21 bytes of something else"),
+        ("echo no token >&2; exit 3", "--list: expected exit status 0, got 3: no token"),
+        ("echo '[1]'", "expected a mapping of groups, got a list"),
+        ("exec sleep 60", "--list: expected an answer within 0.2 s, got none"),
+    ],
+)
+def test_a_program_that_prints_no_inventory_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    monkeypatch.setattr("orchestrator.inventory.ansible_files._PROGRAM_S", 0.2 if "sleep" in program else 60.0)
+    path = tmp_path / "cloud"
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    found = faults_of(lambda: open_inventory(str(path)))
+    assert words in found[0] and str(path) in found[0]
+
+
+def test_a_directory_without_inventories_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "notes.md").write_text("x\n")
+    (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
+    assert fault == f"{tmp_path}: expected inventories of Ansible in the directory, there are none"
 
 
 def test_loops_and_crowds_of_ansible_groups_are_refused() -> None:
@@ -367,6 +450,43 @@ def test_a_machine_file_with_a_line_for_each_slot_names_each_host_once() -> None
     assert [(host.name, host.slots, host.gpus) for host in hosts] == [("node1", 2, None), ("node2", 2, None)]
 
 
+def test_a_number_after_the_colon_is_a_port_where_it_cannot_be_slots() -> None:
+    text = "me@gpu[01-02]:2222, root@[fd00::1]:22, c:4022, d:8, ann@e"
+    for hosts in (from_expression(text).hosts, read(text.replace(", ", "\n") + "\n").hosts):
+        assert [(host.name, host.address, host.ssh.user, host.ssh.port, host.gpus) for host in hosts] == [
+            ("gpu01", "gpu01", "me", 2222, None), ("gpu02", "gpu02", "me", 2222, None),
+            ("fd00--1", "fd00::1", "root", 22, None), ("c", "c", None, 4022, None), ("d", "d", None, None, 8),
+            ("e", "e", "ann", None, None),
+        ]  # fmt: skip
+
+
+def test_ports_of_one_address_are_machines_with_names_of_their_own() -> None:
+    hosts = from_expression("root@10.0.0.1:2201,root@10.0.0.1:2202,root@10.0.0.2:2201").hosts
+    assert [(host.name, host.address, host.ssh.port) for host in hosts] == [
+        ("10.0.0.1-2201", "10.0.0.1", 2201), ("10.0.0.1-2202", "10.0.0.1", 2202), ("10.0.0.2", "10.0.0.2", 2201),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n1\nn1\nn2\n",  # $PBS_NODEFILE and $LSB_DJOB_HOSTFILE
+        "n1 2 n2 1\n",  # $LSB_MCPU_HOSTS
+        "n1 n1 n2",  # $LSB_HOSTS
+    ],
+)
+def test_machine_files_of_schedulers_count_slots_and_leave_gpus_to_be_asked(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "1234.server"
+    path.write_text(text)
+    inventories = [open_inventory(str(path))] if "\n" in text else []
+    for inventory in [*inventories, *([open_inventory(text.strip())] if " " in text else [])]:
+        assert [(host.name, host.slots, host.gpus) for host in inventory.hosts] == [("n1", 2, None), ("n2", 1, None)]
+
+
+def test_spaces_around_the_equals_sign_of_slots_are_read() -> None:
+    assert [(host.name, host.gpus) for host in read("n1 slots = 4 max_slots=8\nn2 slots= 2\n").hosts] == [("n1", 4), ("n2", 2)]
+
+
 def test_what_a_dynamic_inventory_prints_is_read() -> None:
     text = """{
       "_meta": {"hostvars": {"n1": {"ansible_host": "10.0.0.1", "ansible_port": 2222}, "n2": {"ansible_user": "bob"}}},
@@ -383,7 +503,7 @@ def test_what_a_dynamic_inventory_prints_is_read() -> None:
 
 def test_an_inventory_program_is_refused_with_what_to_do() -> None:
     (fault,) = faults_of(lambda: read("#!/usr/bin/env python3\nprint('{}')\n"))
-    assert "got a program" in fault and "--list > hosts.json" in fault
+    assert "got a program that may not be executed" in fault and "--list > hosts.json" in fault
 
 
 def test_variables_next_to_an_ansible_inventory_are_read_in_ansibles_order(tmp_path: Path) -> None:
@@ -412,24 +532,41 @@ def test_variables_next_to_an_ansible_inventory_are_read_in_ansibles_order(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "chosen", "unsupported"),
+    ("arguments", "chosen", "unread", "refused"),
     [
-        ("-J gate", {"jump": "gate"}, ""),
-        ("-oProxyJump=a,b -C -q", {"jump": "a,b"}, ""),
-        ("-o 'ProxyJump me@gate'", {"jump": "me@gate"}, ""),
-        ('-o ProxyCommand="ssh -p 2222 -W %h:%p -q me@gate"', {"jump": "me@gate:2222"}, ""),
-        ("-o ControlPersist=60s -i ~/.ssh/k -l ann -p 22", {"key": "~/.ssh/k", "user": "ann", "port": 22}, ""),
-        ("-o ProxyCommand='nc %h %p'", {}, "-o ProxyCommand=nc %h %p"),
-        ("-o StrictHostKeyChecking=no", {}, "-o StrictHostKeyChecking=no"),
-        ("-o", {}, "-o"),
-        ("-p x", {}, "-p x"),
-        ("'", {}, "'"),
+        ("-J gate", {"jump": "gate"}, (), ""),
+        ("-oProxyJump=a,b -C -q -tt", {"jump": "a,b"}, (), ""),
+        ("-o 'ProxyJump me@gate'", {"jump": "me@gate"}, (), ""),
+        ('-o ProxyCommand="ssh -p 2222 -W %h:%p -q me@gate"', {"jump": "me@gate:2222"}, (), ""),
+        ('-o ProxyCommand="/usr/bin/ssh -W [%h]:%p -l me -oPort=23 gate"', {"jump": "me@gate:23"}, (), ""),
+        (
+            "-o ProxyCommand='ssh -o StrictHostKeyChecking=no -i ~/.ssh/g -W %h:%p me@gate'",
+            {"jump": "me@gate"},
+            ("StrictHostKeyChecking of ProxyCommand", "IdentityFile of ProxyCommand"),
+            "",
+        ),
+        ("-o ControlPersist=60s -i ~/.ssh/k -l ann -p 22", {"key": "~/.ssh/k", "user": "ann", "port": 22}, (), ""),
+        ("-F other.conf -o UserKnownHostsFile=/k", {"config": "other.conf", "known_hosts": "/k"}, (), ""),
+        ("-o ConnectTimeout=5 -o Ciphers=x", {"connect_timeout_s": 5}, ("Ciphers",), ""),
+        (
+            "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
+            {},
+            ("StrictHostKeyChecking", "UserKnownHostsFile"),
+            "",
+        ),
+        ("-o ProxyCommand='nc %h %p'", {}, (), "-o ProxyCommand=nc %h %p"),
+        ("-o ProxyCommand='ssh -W %h:%p'", {}, (), "-o ProxyCommand=ssh -W %h:%p"),
+        ("-o ProxyCommand='ssh -J a -W %h:%p b'", {}, (), "-o ProxyCommand=ssh -J a -W %h:%p b"),
+        ("-o HostName=other", {}, (), "-o HostName=other"),
+        ("-o", {}, (), "-o"),
+        ("-p x", {}, (), "-p x"),
+        ("'", {}, (), "'"),
     ],
 )
-def test_arguments_for_ssh_have_a_plain_meaning_or_are_refused(
-    arguments: str, chosen: dict[str, Any], unsupported: str
+def test_arguments_for_ssh_have_a_plain_meaning_or_are_named_or_refused(
+    arguments: str, chosen: dict[str, Any], unread: tuple[str, ...], refused: str
 ) -> None:
-    assert ssh_args.settings(arguments) == (chosen, unsupported)
+    assert ssh_args.settings(arguments) == ssh_args.Arguments(chosen, unread, refused)
 
 
 def test_an_expression_may_count_gpus_as_horovod_does() -> None:
@@ -446,7 +583,9 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
         ("node1:0", "slots as a whole number from 1 to 1024"),
         ("[fd00::1]", "without brackets"),
         ("node[1-", "paired brackets"),
-        ("a b", "without spaces"),
+        ("a b,c", "without spaces"),
+        ("me@a:0", "expected a port from 1 to 65535, got 0"),
+        ("me@a:70000", "expected a port from 1 to 65535, got 70000"),
         ("-oProxyCommand=x", "letters, digits"),
         ("../x", "letters, digits"),
         ("", "empty text"),
@@ -554,11 +693,16 @@ ENV = TOP + "defaults:\n  env:\n    HF_TOKEN"
         f"all: {{hosts: {{a: HF_TOKEN={SECRET}}}}}\n",
     ],
 )
-def test_no_error_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
+def test_nothing_said_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
     path = tmp_path / "hosts.yaml"
     for source in (text, text.replace("schema: 1\n", "schema: 1\nbase: other.yaml\n")):
         path.write_text(source)
-        assert not [fault for fault in faults_of(lambda: open_inventory(str(path))) if "hunter2" in fault]
+        try:
+            said: Sequence[str] = open_inventory(str(path)).notes
+            assert said
+        except OrchError:
+            said = faults_of(lambda: open_inventory(str(path)))
+        assert not [words for words in said if "hunter2" in words]
 
 
 @pytest.mark.parametrize("value", ["abc", "'a b c'", "\"'abc'\"", "x"])
@@ -576,3 +720,19 @@ def test_switches_may_have_the_name_of_a_secret(tmp_path: Path, value: str) -> N
     path = tmp_path / "hosts.yaml"
     path.write_text(f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n")
     assert open_inventory(str(path)).secrets == ("HF_HUB_DISABLE_IMPLICIT_TOKEN",)
+
+
+def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() -> None:
+    text = (
+        "schema: 1\ndefaults: {transport: openssh}\ngroups:\n  inner: {hosts: 'a[1-3]', transport: ssh}\n"
+        "  some: {hosts: a2, transport: openssh}\n  none: [a1]\nhosts:\n  'a[1-2]':\n  a3: {transport: openssh}\n  b:\n"
+    )
+    assert {host.name: host.transport for host in read(text).hosts} == {
+        "a1": "ssh",
+        "a2": "openssh",
+        "a3": "openssh",
+        "b": "openssh",
+    }
+    assert read(TOP).hosts[0].transport == "ssh"
+    fault = faults_of(lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}")))
+    assert fault == ["lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, got the text 'rsh'"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.nodes.node import _BOOT, _LEADER
+from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.bundle import bundle, parts
 from orchestrator.plan.payload import rank_source, runner_source
 from tests.support.machine import old_interpreters, python_name
@@ -104,8 +104,8 @@ def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(tmp
 def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
     request = {"op": "status", "nonce": "n", "root": str(tmp_path / "work"), "node": "a"}
     runner = runner_source()
-    argv = [python, "-I", "-S", "-u", "-c", _BOOT, str(len(runner))]
-    asked = _LEADER + runner + json.dumps(request).encode() + b"\n"
+    argv = [python, *boot_arguments(runner)]
+    asked = LEADER + runner + json.dumps(request).encode() + b"\n"
     done = subprocess.run(argv, input=asked, capture_output=True, timeout=20, check=True)
     mark, answer = done.stdout.splitlines()
     assert mark == b"ORCH n" and set(json.loads(answer)) == {"owner", "runs"} and done.stderr == b""

@@ -45,7 +45,7 @@ def test_all_mistakes_of_a_file_come_together_in_the_order_of_their_lines(tmp_pa
         read_folder(folder_of(tmp_path / "mlp", text))
     keys = [str(error.where).rsplit(": ", 1)[1] for error in caught.value.errors]
     assert keys == [
-        "title", "titel", "defaults.repeats", "options.width.default", "options.mode.choices", "log.patterns.0", "payload",
+        "title", "titel", "defaults.repeats", "options.width.default", "options.mode.choices", "payload.0", "log.patterns.0",
     ]  # fmt: skip
 
 

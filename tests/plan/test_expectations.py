@@ -18,6 +18,12 @@ from orchestrator.plan.expectations import Expectation, expectation_of
         ("busbw >= 350", Expectation("busbw", ">=", 350.0)),
         (" busbw>=3.5e2 ", Expectation("busbw", ">=", 350.0)),
         ("lat <= 2.5 size=4096 dtype=fp16", Expectation("lat", "<=", 2.5, {"size": "4096", "dtype": "fp16"})),
+        ('iops>=1 test="random read" nodes=2', Expectation("iops", ">=", 1, {"test": "random read", "nodes": "2"})),
+        ("iops >= 1 test='say \"hi\"' a=it's", Expectation("iops", ">=", 1, {"test": 'say "hi"', "a": "it's"})),
+        (
+            'iops >= 1 a="" b="""" c="x=1 y=2" d=e=f',
+            Expectation("iops", ">=", 1, {"a": "", "b": '"', "c": "x=1 y=2", "d": "e=f"}),
+        ),
     ],
 )
 def test_a_bound_and_where_it_applies(text: str, expected: Expectation) -> None:
@@ -26,18 +32,27 @@ def test_a_bound_and_where_it_applies(text: str, expected: Expectation) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "busbw", "busbw > 3", "busbw >= x", "busbw >= nan", "busbw >= 3 size", ">= 3", "b >= 3 =4", "a" * 400]
+    "text",
+    [
+        *("", "busbw", "busbw > 3", "busbw >= x", "busbw >= nan", "busbw >= 3 size", ">= 3", "b >= 3 =4", "a" * 400),
+        *("b >= 3 test=random read", 'b >= 3 test="random read', "b >= 3 test=\"random read'", 'b >= 3 test="a"b', "b >= 3 a="),
+    ],
 )
 def test_what_is_no_bound_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--expect: expected a bound such as busbw >= 350, got ") as caught:
         expectation_of(text, "--expect")
-    assert "nodes=2" in caught.value.hint
+    assert "nodes=2" in caught.value.hint and 'test="random read"' in caught.value.hint
 
 
 @given(st.text(max_size=60))
 def test_no_text_brings_the_reader_down(text: str) -> None:
     with suppress(ConfigError):
         assert expectation_of(str(expectation_of(text))) == expectation_of(text)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=20)))
+def test_every_value_is_read_back_as_it_was(values: dict[str, str]) -> None:
+    assert expectation_of(str(Expectation("rate", "<=", 1, values))).at == values
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -24,7 +24,13 @@ def test_a_step_is_what_its_options_say(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, sets={"accumulation": "3", "tensor_parallel": "2", "pipeline_parallel": "2", "recompute": "full"})
     assert spec.step == Step(tokens=2048, micro_batches=3, model_ranks=4, recomputation="full")
     assert spec.global_batch == 5 * 3 * (8 // 4)
-    assert spec.as_dict()["step"] == {"tokens": 2048, "micro_batches": 3, "model_ranks": 4, "recomputation": "full"}
+    assert spec.as_dict()["step"] == {
+        "tokens": 2048,
+        "micro_batches": 3,
+        "model_ranks": 4,
+        "recomputation": "full",
+        "batch_size_up_to": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,6 +67,16 @@ def test_copies_of_a_model_must_fit_the_ranks(tmp_path: Path) -> None:
             "  recomputation: recompute\n",
             "  recomputation: mode\n",
             "per_step.recomputation: expected an option with choices out of",
+        ),
+        (
+            "  recomputation: recompute\n",
+            "  batch_size_up_to: largest\n",
+            "per_step.batch_size_up_to: expected the name of an option, got 'largest'",
+        ),
+        (
+            "  recomputation: recompute\n",
+            "  batch_size_up_to: mode\n",
+            "per_step.batch_size_up_to: expected an option of type int with minimum: 0, got mode",
         ),
         (
             "  tokens: seq_len\n",

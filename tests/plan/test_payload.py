@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import Faults, OrchError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan import framework as framework_module
 from orchestrator.plan.folders import FrameworkFolder, frameworks, hidden, open_framework
@@ -92,7 +92,7 @@ def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
 
 def _plant(mine: Path, what: str) -> None:
     models = mine / "models"
-    models.mkdir(parents=True)
+    models.mkdir(parents=True, exist_ok=True)
     (models / "net.py").write_text("")
     (mine / "train.py").write_text("")
     {
@@ -113,41 +113,76 @@ def _plant(mine: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "payload", "where", "words"),
+    ("plant", "payload", "words"),
     [
-        ("link", "[models/]", "/models/etc: ", "expected a file or a folder, got a symbolic link"),
-        ("link to a neighbour", "[models/]", "/models/same.py: ", "got a symbolic link"),
-        ("broken link", "[models/]", "/models/gone.py: ", "got a symbolic link"),
-        ("linked file", "[train.py]", "/train.py: ", "got a symbolic link"),
-        ("linked folder", "[also/]", "/also: ", "got a symbolic link"),
-        ("linked folder", "[also/net.py]", "/also: ", "got a symbolic link"),
-        ("pipe", "[models/]", "/models/pipe: ", "got a pipe, socket or device"),
-        ("space", "[models/]", "/models/net copy.py: ", "letters, digits, dots"),
-        ("hidden", "[models/]", "/models/.git: ", "letters, digits, dots"),
-        ("line", "[models/]", "/models/a", "'models/a\\nb.py'"),
-        ("deep", "[models/]", "/models/xxx", "up to 200 letters"),
-        ("many", "[models/]", "/framework.yaml:9: payload: ", "expected up to 256 files of 16 MiB together"),
-        ("large", "[models/]", "/framework.yaml:9: payload: ", "models/net.py exceeds that"),
-        ("", "[models]", "/models: ", "write models/ to send all files below it"),
-        ("", "[train.py/]", "/train.py: ", "remove the slash after the name"),
-        ("", "[absent/]", "/framework.yaml:9: payload: ", "expected a payload folder, found no absent/. looked in "),
-        ("", "[trian.py]", "/framework.yaml:9: payload: ", "did you mean 'train.py'?"),
-        ("", "[../mine/train.py]", "/framework.yaml:9: payload.0: ", "expected a file such as train.py, or a folder"),
-        ("", "[/etc/passwd]", "/framework.yaml:9: payload.0: ", "relative to the framework's folder, got the text '/etc"),
-        ("", "[models//net.py]", "/framework.yaml:9: payload.0: ", "relative to the framework's folder"),
-        ("", "['a b.py']", "/framework.yaml:9: payload.0: ", "relative to the framework's folder"),
-        ("", "[./]", "/framework.yaml:9: payload.0: ", "relative to the framework's folder"),
-        ("", "[rank_wrapper.py]", "/framework.yaml:9: payload.0: ", "orch's rank wrapper has this one"),
+        ("link", "[models/]", "models/etc is a symbolic link"),
+        ("link to a neighbour", "[models/]", "models/same.py is a symbolic link"),
+        ("broken link", "[models/]", "models/gone.py is a symbolic link"),
+        ("linked file", "[train.py]", "train.py is a symbolic link"),
+        ("linked folder", "[also/]", "also is a symbolic link"),
+        ("linked folder", "[also/net.py]", "also is a symbolic link"),
+        ("pipe", "[models/]", "models/pipe is a pipe, socket or device"),
+        ("space", "[models/]", "no part starting with a dot or dash, got 'models/net copy.py'"),
+        ("hidden", "[models/]", "got 'models/.git'. rename it, or move it elsewhere"),
+        ("line", "[models/]", r"'models/a\nb.py'"),
+        ("deep", "[models/]", "up to 200 letters"),
+        ("many", "[models/]", "expected up to 256 files of 16 MiB together"),
+        ("large", "[models/]", "models/net.py exceeds that"),
+        ("", "[models]", "expected a payload file, {mine}/models is a folder. write models/ to send all files below it"),
+        ("", "[train.py/]", "expected a payload folder, {mine}/train.py is a file. remove the slash after the name"),
+        ("", "[absent/]", "expected a payload folder, found no absent/. looked in {mine} "),
+        ("", "[trian.py]", "did you mean 'train.py'?"),
+        ("", "[../mine/train.py]", "expected a file such as train.py, or a folder"),
+        ("", "[/etc/passwd]", "relative to the framework's folder, got the text '/etc"),
+        ("", "[models//net.py]", "relative to the framework's folder"),
+        ("", "['a b.py']", "relative to the framework's folder"),
+        ("", "[./]", "relative to the framework's folder"),
+        ("", "[rank_wrapper.py]", "orch's rank wrapper has this one"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_refused_with_its_place(
-    tmp_path: Path, plant: str, payload: str, where: str, words: str
-) -> None:
-    _plant(tmp_path / "mine", plant)
+def test_what_cannot_be_sent_is_refused_with_file_line_and_key(tmp_path: Path, plant: str, payload: str, words: str) -> None:
+    mine = tmp_path / "mine"
+    _plant(mine, plant)
     with pytest.raises(OrchError) as caught:
-        with_payload(tmp_path / "mine", payload)
+        with_payload(mine, payload)
     assert caught.value.exit_code == 2
-    assert str(caught.value).startswith(f"{tmp_path}/mine{where}") and words in str(caught.value), str(caught.value)
+    assert str(caught.value).startswith(f"{mine}/framework.yaml:9: payload.0: "), str(caught.value)
+    assert words.replace("{mine}", str(mine)) in str(caught.value), str(caught.value)
+
+
+def test_all_faults_of_a_payload_come_together_and_with_those_of_other_keys(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for plant in ("link", "pipe", "space", "hidden"):
+        _plant(mine, plant)
+    write(
+        mine,
+        framework__yaml=f"titel: x\npayload:\n- trian.py\n- models/\n- ../x\n- train.py/\n{MINIMAL}",
+        launch__sh__j2="echo\n",
+    )
+    with pytest.raises(Faults) as caught:
+        open_framework("mine", (tmp_path,))
+    places = [fault.where.removeprefix(f"{mine}/framework.yaml:") for fault in caught.value.errors]
+    assert places == ["1: titel", "3: payload.0", *["4: payload.1"] * 4, "5: payload.2", "6: payload.3"]
+
+
+def test_what_cannot_be_sent_of_a_large_folder_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    _plant(mine, "many")
+    for number in range(30):
+        (mine / "models" / f"f{number}.py").unlink()
+        (mine / "models" / f"f{number}.py").symlink_to("net.py")
+    _, faults = payload_files({"models/": "a", "absent.py": "b"}, mine)
+    assert [fault.where for fault in faults] == [*["a"] * 21, "b"]
+    assert str(faults[20]).startswith("a: expected files that can be sent, more than 20 of models/ cannot. ")
+
+
+def test_what_follows_files_beyond_the_limits_is_looked_at_too(tmp_path: Path) -> None:
+    _plant(tmp_path / "mine", "large")
+    _, faults = payload_files({"models/": "a", "absent.py": "b"}, tmp_path / "mine")
+    assert [str(fault).split(",")[0] for fault in faults] == [
+        "a: expected up to 256 files of 16 MiB together",
+        "b: expected a payload file",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
@@ -163,8 +198,10 @@ def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
     monkeypatch.chdir(tmp_path)  # the folders above it are closed to others
     os.seteuid(65534)
     try:
-        _, faults = payload_files({"models/": "mine/framework.yaml:9"}, Path("mine"))
-        assert re.match(r"mine/models(/net\.py)?: cannot be read: Permission denied", str(faults[0]))
+        _, faults = payload_files({"models/": "framework.yaml:9: payload.0"}, Path("mine"))
+        assert re.match(
+            r"framework.yaml:9: payload\.0: mine/models(/net\.py)? cannot be read: Permission denied", str(faults[0])
+        )
     finally:
         os.seteuid(0)
 

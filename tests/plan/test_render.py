@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.plan import sandbox
-from orchestrator.plan.environment import env_file
+from orchestrator.plan.environment import SETUP_FAILED, env_file
 from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
@@ -83,7 +83,12 @@ def environment_of(script: str, name: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictness() -> None:
-    lines = ["export LD_LIBRARY_PATH=/m$UNSET", "f() { false; true; }; f", "NCCL_ALGO=Tree\nexport NCCL_ALGO\n"]
+    lines = [
+        "export LD_LIBRARY_PATH=/m$UNSET",
+        "f() { false; true; }; f",
+        "yes | head -c 99 >/dev/null",
+        "NCCL_ALGO=Tree\nexport NCCL_ALGO\n",
+    ]
     host = Host("n", "10.0.0.1", env={"LD_LIBRARY_PATH": "/x:$LD_LIBRARY_PATH", "NCCL_ALGO": "Ring"}, vars={"setup": lines})
     script = env_file(replace(FRAMEWORK, setup=("export LATER=$NCCL_ALGO",)), host, {})
     done = {name: environment_of(script, name).stdout for name in ("LD_LIBRARY_PATH", "NCCL_ALGO", "LATER")}
@@ -91,6 +96,7 @@ def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictnes
         "LD_LIBRARY_PATH": "/x:/m", "NCCL_ALGO": "Ring", "LATER": "Tree",
     }  # fmt: skip
     assert all({"e", "u"} <= set(value.split("|")[1]) for value in done.values())
+    assert environment_of(f"{script}false | true || LATER=pipefail\n", "LATER").stdout.startswith("pipefail")
 
 
 def test_a_setup_line_that_fails_ends_the_run_with_its_words() -> None:
@@ -98,6 +104,32 @@ def test_a_setup_line_that_fails_ends_the_run_with_its_words() -> None:
     done = environment_of(env_file(FRAMEWORK, host, {}), "HOME")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.splitlines()[-1] == "setup: line 2 (cd '/no such' # it's) ended with exit code 1"
+
+
+def test_what_setup_lines_print_is_apart_from_what_the_program_prints(tmp_path: Path) -> None:
+    log = tmp_path / "it's" / "setup.out"
+    log.parent.mkdir()
+    lines = ["echo rate=7; echo warned >&2", "f() { echo loaded; }; f; export A=b", "(sleep 0.1; echo late) &"]
+    host = Host("n", "10.0.0.1", vars={"setup": lines})
+    done = environment_of(f"set -x\n{env_file(FRAMEWORK, host, {}, str(log))}f\nwait\nset +x\n", "A")
+    assert done.stdout.startswith("loaded\nb|") and "rate=7" not in done.stderr, done
+    printed = [line for line in log.read_text().splitlines() if not line.startswith("+")]
+    assert printed == ["rate=7", "warned", "loaded", "late"]
+
+
+def test_a_setup_line_that_fails_is_named_after_its_last_words(tmp_path: Path) -> None:
+    host = Host("n", "10.0.0.1", vars={"setup": ["echo one", "cd '/no such'", "echo after"]})
+    done = environment_of(env_file(FRAMEWORK, host, {}, str(tmp_path / "setup.out")), "HOME")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    one, words, last = (tmp_path / "setup.out").read_text().splitlines()
+    assert one == "one" and words.endswith("/no such: No such file or directory")
+    assert last == f"{SETUP_FAILED}2 (cd '/no such') ended with exit code 1"
+
+
+def test_setup_lines_whose_output_cannot_be_kept_end_the_run(tmp_path: Path) -> None:
+    host = Host("n", "10.0.0.1", vars={"setup": "export A=b"})
+    done = environment_of(env_file(FRAMEWORK, host, {}, str(tmp_path / "none" / "setup.out")), "A")
+    assert (done.returncode, done.stdout) == (1, "") and "setup.out: No such file or directory" in done.stderr
 
 
 def test_setup_lines_cannot_change_the_identity_of_a_run() -> None:

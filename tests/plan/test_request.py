@@ -218,7 +218,7 @@ def test_a_bench_begins_with_no_more_repeats_than_its_cap() -> None:
         ({"until_ci": "1%", "repeats": 1}, "--repeats: expected 2 to 30 initial repeats, got 1"),
         ({"until_ci": "1%", "repeats": 9, "max_repeats": 8}, "--repeats: expected 2 to 8 initial repeats, got 9"),
         ({"until_ci": "1"}, "--until-ci: expected a percentage above 0 and below 100, such as 1%, got '1'"),
-        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
+        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m, 1h30m or 90 (seconds), got 'soon'"),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:
@@ -446,7 +446,7 @@ def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() 
         ({"sets": ["seed"]}, "--set: expected key=value, got 'seed'"),
         ({"sets": ["seed=1,2"]},
          "--set seed: expected one value, got 1,2. put quotes around a value that contains a comma"),
-        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m or 2h, got 'soon'"),
+        ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m, 1h30m or 90 (seconds), got 'soon'"),
     ],
 )  # fmt: skip
 def test_a_tune_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:

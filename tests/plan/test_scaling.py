@@ -69,6 +69,16 @@ def test_a_global_batch_that_cannot_be_is_refused(single: dict[str, Any], words:
     assert said in str(caught.value)
 
 
+def test_a_batch_size_that_runs_find_need_not_divide_a_global_batch(tmp_path: Path) -> None:
+    searching = LANGUAGE_MODEL.replace("  tokens: seq_len", "  tokens: seq_len\n  batch_size_up_to: largest")
+    searching = searching.replace("options:\n", "options:\n  largest: {type: int, default: 0, minimum: 0, help: search}\n")
+    folder = read_folder(folder_of(tmp_path / "lm", searching))
+    assert bench(folder, "nine", shape="1n8g", single={"global_batch": 40}).cells[-1].step.batch_size_up_to == 0
+    with pytest.raises(ConfigError) as caught:
+        bench(folder, "nine", shape="1n8g", sets=["largest=64"], single={"global_batch": 40})
+    assert "--global-batch: expected no --set largest: a batch size that a run finds need not divide it" in str(caught.value)
+
+
 def test_a_shape_that_cannot_divide_the_global_batch_is_left_out_and_named() -> None:
     made = bench(IMAGES, "resnet50", shape="1n8g,3n8g", single={"global_batch": 256})
     assert [spec.shape for spec in made.cells] == ["1n1g", "1n8g"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan import words as module
-from orchestrator.plan.words import assignments, label, numbers, quoted, seconds, shapes, share, single, words
+from orchestrator.plan.words import assignments, label, numbers, quoted, seconds, shapes, share, shortest, single, words
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -55,15 +55,36 @@ def test_the_word_that_is_no_shape_is_named(text: str, word: str) -> None:
     assert refusal(lambda: shapes(text)) == f"--shape: expected shapes such as 1n1g,4n8g, got {word!r}"
 
 
-@pytest.mark.parametrize(("text", "value"), [("90s", 90), ("30m", 1800), ("1.5h", 5400)])
-def test_a_budget_has_a_unit(text: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("1.5h", 5400),
+        ("1h30m", 5400),
+        ("1h0m5s", 3605),
+        ("2d12h", 216000),
+        ("90", 90),
+        ("0.5", 0.5),
+    ],
+)
+def test_a_duration_has_units_or_is_in_seconds(text: str, value: float) -> None:
     assert seconds(text, "--budget") == value
+    assert seconds(shortest(value), "--budget") == value
 
 
-@pytest.mark.parametrize("text", ["30", "m", "-3m", "0s", "1e9s", "٣m", "3 m", "nan%", ""])
+@pytest.mark.parametrize("text", ["m", "-3m", "1e9s", "٣m", "3 m", "nan%", "", "1h30", "30m1h", "1s1s"])
 def test_what_is_no_time_and_no_percentage_is_refused_with_its_option(text: str) -> None:
     assert refusal(lambda: seconds(text, "--budget")).startswith("--budget: expected a time such as 90s")
     assert refusal(lambda: share(text, "--until-ci")).startswith("--until-ci: expected a percentage above 0")
+
+
+def test_a_duration_outside_its_limits_is_refused_with_them() -> None:
+    assert seconds("0", "--stop-grace", least=0) == 0
+    assert refusal(lambda: seconds("0s", "--budget")) == "--budget: expected a time above 0, got '0s'"
+    assert refusal(lambda: seconds("1s", "--lease", least=2)) == "--lease: expected a time of 2s or more, got '1s'"
+    over = refusal(lambda: seconds("2d", "--lease", least=2, most=86400))
+    assert over == "--lease: expected a time of 2s or more, at most 24h, got '2d'"
 
 
 def test_a_share_is_a_percentage() -> None:

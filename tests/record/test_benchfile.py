@@ -33,8 +33,12 @@ CELLS = checked_specs(Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype"
 PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7, repeats=2, until_ci=0.02, budget_s=600.0))
 BASE = Path(FOLDER.framework.folder).parent
 SKIPPED = Skipped("simulated", "resnet50", {"nodes": 9, "gpus": 1, "options.seed": "5", "env.NCCL_ALGO": None}, "too few hosts")
-KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), numerics=False, default="unset")
-TUNE = TuneRecord((KNOB,), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1,), (2,)), 3, 60, False, (0, 1, 0)),))
+KNOB = Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",)), ("any",), default="unset", when={"parallel": ("ddp", "none")})
+SIZE = Knob((), "", ((2,), (0.5,)), multiplies="batch_size")
+REFUSED = (((0, 2), "no divisor"),)
+TUNE = TuneRecord(
+    (KNOB, SIZE), 5, False, "", {"LC_ALL": "C"}, (RungRecord(((1, 0), (2, 1)), 3, 60, False, (0, 1, 0), REFUSED),)
+)
 
 
 def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
@@ -43,6 +47,7 @@ def record(tune: TuneRecord | None = TUNE) -> BenchRecord:
     )
     plan = {**(whole.plan or {}), "late": PlanEntry(1, 3, rung=0, attempt=2)}
     more = {"label": "before the update", "skipped": (SKIPPED,), "expect": (expectation_of("busbw >= 3 nodes=2"),)}
+    more |= {"devices": {"a": "1,2"}}
     return replace(whole, superseded={"gone": "late"}, plan=plan, notes=("a note",), left_out=("late",), **more)
 
 
@@ -61,7 +66,8 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
     content = written(record(None).as_dict())
     assert list(content) == [
         "bench_id", "created", "orch", "argv", "inventory", "templates", "runs", "borrowed", "superseded", "cells", "plan",
-        "course", "limits", "planned_with", "label", "skipped", "expect", "notes", "left_out",
+        "course", "limits", "planned_with", "label", "skipped", "devices", "expect", "notes",
+        "left_out",
     ]  # fmt: skip
     assert content["plan"]["late"] == {"cell": 1, "repeat": 3, "rung": 0, "attempt": 2}
     assert content["plan"][content["runs"][1]] in ({"cell": 0, "repeat": 1}, {"cell": 1, "repeat": 1})

@@ -181,6 +181,7 @@ SPREAD = {
         2,
         ["--batch-size", "1", "--accumulation", "2", "--parallel", "fsdp", "--checkpointing", "full"],
     ),
+    "fsdp that gathers ahead": (2, ["--batch-size", "2", "--parallel", "fsdp", "--prefetch", "2"]),
     "fsdp with chunks of the loss": (2, ["--batch-size", "2", "--parallel", "fsdp", "--loss-chunks", "2"]),
     "replicas of shards": (4, ["--batch-size", "1", "--parallel", "fsdp", "--replicas", "2"]),
     "tensor": (2, ["--batch-size", "4", "--tensor-parallel", "2"]),
@@ -203,6 +204,30 @@ OF_LLAMA = ("fsdp", "tensor", "data and tensor", "pipeline")
 """What is different where keys are grouped, positions are rotations and the output layer is a table of its own."""
 
 
+OUTER, LAYER = 4 * (512 * 64 + 64 * 64 + 2 * 64), 4 * (12 * 64 * 64 + 3 * 64 + 64 + 256 + 64 + 4 * 64)
+"""Bytes of gpt-tiny: table, positions and last norm; matrices, biases and norms of a layer."""
+NORM, LOSS_OF_TWO, LOSS_OF_FOUR = ["allreduce", 4, 2, 1], ["allreduce", 4, 2, 1], ["allreduce", 4, 4, 1]
+GATHERED_ONCE = [["all_gather", size, 2, 1] for size in (OUTER, LAYER, LAYER)]
+GATHERED = [*GATHERED_ONCE, ["all_gather", LAYER, 2, 1]]
+"""Everything for the forward pass, and the first layer again for the backward pass; the last one is kept for it."""
+SCATTERED = [["reduce_scatter", size, 2, 1] for size in (LAYER, LAYER, OUTER)]
+SENT: dict[str, list[list[Any]] | None] = {
+    "ddp": [["allreduce", OUTER + 2 * LAYER, 2, 1], LOSS_OF_TWO],
+    "ddp with accumulation": [["allreduce", OUTER + 2 * LAYER, 2, 1], LOSS_OF_TWO],
+    "fsdp": [*GATHERED, *SCATTERED, NORM, LOSS_OF_TWO],
+    "fsdp without resharding": [*GATHERED_ONCE, *SCATTERED, NORM, LOSS_OF_TWO],
+    "fsdp with accumulation": [*GATHERED, *GATHERED, *SCATTERED, NORM, LOSS_OF_TWO],
+    "replicas of shards": [
+        *GATHERED,
+        *(row for whole in SCATTERED for row in (whole, ["allreduce", whole[1] // 2, 2, 2])),
+        *(NORM, LOSS_OF_FOUR),
+    ],
+    "tensor": None,
+    "pipeline": None,
+}
+"""What a step of gpt-tiny sends in fp32: collective, bytes, number of ranks, distance from one to the next."""
+
+
 @pytest.mark.parametrize(("model", "how"), [*(("gpt-tiny", how) for how in SPREAD), *(("llama-tiny", how) for how in OF_LLAMA)])
 def test_a_spread_model_trains_as_on_one_device(alone: Any, model: str, how: str, tmp_path: Path) -> None:
     nproc, arguments = SPREAD[how]
@@ -210,6 +235,21 @@ def test_a_spread_model_trains_as_on_one_device(alone: Any, model: str, how: str
     same(alone(model), got)
     assert len(got[1]["memory_bytes"]) == nproc
     assert got[1]["parameters"] == MODELS[model]["parameters"]
+    if model == "gpt-tiny" and how in SENT:
+        sends(got[1], SENT[how])
+
+
+def sends(facts: dict[str, Any], expected: list[list[Any]] | None) -> None:
+    """A step makes these collectives, at moments of it; ranks that share a copy of the model report none."""
+    rows, steps_s = facts["collectives"], facts["solo_step_s"]
+    if expected is None:
+        assert rows is None and set(steps_s) == {None}
+        return
+    assert [row[:4] for row in rows] == expected
+    moments = [moment for row in rows for moment in row[4:]]
+    assert moments == sorted(moments) and moments[0] > 0 and moments[-1] < steps_s[0]
+    # Only DDP reduces while something is computed; on a CPU, FSDP waits for each collective.
+    assert all((time_s is not None) == (facts["parallel"] == "ddp") for time_s in facts["beside_reduce_s"])
 
 
 def test_a_mixture_of_experts_in_shards_trains_as_on_one_device(alone: Any, tmp_path: Path) -> None:
@@ -305,7 +345,8 @@ def test_stages_have_all_parameters_once() -> None:
 
 def test_the_launch_script_passes_every_flag() -> None:
     template = (FOLDER / "launch.sh.j2").read_text()
-    declared = flags(PROGRAM) | {f"--{name}" for name in ("layers", "width", "heads", "mlp", "vocab")}
+    own = {"--attempts"}  # the program gives it to the process that its search for a batch size starts
+    declared = flags(PROGRAM) - own | {f"--{name}" for name in ("layers", "width", "heads", "mlp", "vocab")}
     assert [flag for flag in declared if f"{flag} " not in template] == []
 
 

@@ -259,6 +259,15 @@ def test_a_rank_is_told_again_what_it_said(shared: ModuleType) -> None:
         shared.packed({"host": "h" * 1020})
 
 
+def test_memory_is_that_of_a_rank_and_not_of_what_started_it() -> None:
+    program = "import trainer; block = bytearray(b'x') * (96 << 20); del block; print(trainer.resident_bytes() >> 20)"
+    large = bytearray(b"x") * (300 << 20)
+    own = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(SHARED.parent)}, capture_output=True, text=True, check=True
+    )
+    assert len(large) == 300 << 20 and 96 < int(own.stdout) < 200
+
+
 def test_ranks_are_counted(shared: ModuleType) -> None:
     shared.check_ranks([6, 4], 4)
     shared.check_ranks([6, 4], 4, group=4)

@@ -22,6 +22,7 @@ ONE = Explanation(
     case="1n1g",
     world_size=1,
     simulated=False,
+    unit="samples/s",
     measured=6000.0,
     step_s=0.042,
     ideal_s=0.042,
@@ -64,7 +65,7 @@ hidden at 164 columns: predicted 95%, ideal ms; COLUMNS=192 shows them, or --for
   1n2g communication: 5 buckets
   1n2g input, straggler: not told
   1n2g contention: solo steps
-  1n2g predicted from baseline and all-reduces alone: 11900.00 samples/s
+  1n2g predicted from baseline and collectives alone: 11900.00 samples/s
   1n2g start-up: the window begins after 21.0 s of a run of 28.0 s, 75%
   1n2g a measurement is missing; take it with: orch bench allreduce --shape 1n2g
 """  # noqa: E501 - as wide as the terminal

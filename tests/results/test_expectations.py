@@ -138,7 +138,7 @@ def test_every_output_of_a_bench_judges_and_the_exit_status_says_it(
     bench.change(lambda before: type(before).of({**record, "expect": expect}, str(bench.path / "bench.json")))
     done = orch(tmp_path, "summarize", "b1")
     assert done.returncode == code and said in done.stderr, done
-    assert ("2 bounds met: time_s <= 25" if code != 6 else "expected time_s <= 1.02 to=0: not certain") in done.stdout
+    assert ("bounds met, in 2 rows: time_s <= 25" if code != 6 else "expected time_s <= 1.02 to=0: not certain") in done.stdout
     document = json.loads(orch(tmp_path, "summarize", "b1", "--json").stdout)
     assert {judgement["expected"] for judgement in document["expected"]} == set(expect)
 
@@ -149,6 +149,6 @@ def test_bounds_that_are_met_are_one_line_and_the_others_are_named() -> None:
     assert notes_on([met[0], other[0], *met[1:], other[1]]) == [
         "expected time <= 2: not met, disk 1n1g: 3.00 s",
         "expected time <= 2: not certain, disk 1n1g: 3.00 s",
-        "3 bounds met: rate >= 5",
+        "bounds met, in 3 rows: rate >= 5",
     ]
     assert notes_on(met[:1]) == ["expected rate >= 5: met, disk 1n1g: 6.00 GB/s"] and notes_on([]) == []

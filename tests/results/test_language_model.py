@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,44 @@ def test_a_closing_line_of_another_global_batch_is_refused(bench: BenchDir) -> N
     run = build(bench, "r1", other)
     error = read_run(run).error
     assert error and f"expected global_batch {MICRO * 2} as planned, the program reports {SEQUENCES}" in str(error)
+
+
+def _found(found: int, up_to: int = 64, shape: int = NODES) -> Any:
+    """Return what makes a run that was planned with another batch size, and found this one."""
+
+    def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        _shaped(shape, 1.0, nodes_origin="command line, baseline" if shape == 1 else "command line")(planned, logs)
+        planned["spec"]["batch_size"] = 7
+        planned["spec"]["step"]["batch_size_up_to"] = up_to
+        sequences = 2 * found * shape * GPUS
+        log = re.sub(r"samples=(?!0)\d+", f"samples={sequences}", logs[0]["rank-0.out"]).partition("orch done")[0]
+        facts = {"world_size": shape * GPUS, "global_batch": sequences, "batch_size": found}
+        logs[0]["rank-0.out"] = f"{log}orch done {json.dumps(facts)}\n"
+
+    return change
+
+
+def test_a_batch_size_that_runs_find_is_that_of_every_number(bench: BenchDir) -> None:
+    build(bench, "r1", _found(12, shape=1))
+    build(bench, "r2", _found(12))
+    build(bench, "r3", _found(12), repeat=2)
+    one, two = summarize([read_run(run) for run in bench.runs()]).speeds()
+    assert [(row.batch_size, row.global_batch, row.n) for row in (one, two)] == [(12, 48, 1), (12, 96, 2)]
+    assert (two.value, two.speedup, two.step_s) == (pytest.approx(96 * TOKENS), pytest.approx(2.0), pytest.approx(1.0))
+
+
+def test_shapes_that_find_different_batch_sizes_are_not_compared(bench: BenchDir) -> None:
+    build(bench, "r1", _found(12, shape=1))
+    build(bench, "r2", _found(16))
+    summary = summarize([read_run(run) for run in bench.runs()])
+    assert [row.speedup for row in summary.speeds()] == [1.0, None]
+    assert "no 1n1g run found this batch size; --batch-size sets one for all shapes" in " ".join(summary.notes)
+
+
+@pytest.mark.parametrize("found", [0, 65, 12.0])
+def test_a_batch_size_that_no_run_can_have_found_is_refused(bench: BenchDir, found: Any) -> None:
+    error = read_run(build(bench, "r1", _found(found))).error
+    assert error and f"expected a batch size from 1 to 64, the program reports {found}" in str(error)
 
 
 @pytest.mark.parametrize(

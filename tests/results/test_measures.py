@@ -250,6 +250,40 @@ def test_a_bound_that_can_apply_to_no_run_is_refused_before_the_first(
     assert message in done.stderr
 
 
+ROWS = "schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n  node2: {address: 10.11.0.3, gpus: 0}\n"
+PAIRED = """\
+include:
+  - {nodes: 1, options: {test: random read, depth: 1}}
+  - {nodes: 1, options: {test: write, depth: 8}}
+  - {nodes: 2, options: {test: write, depth: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        (
+            'time_s <= 3 test="random read" depth=8',
+            "--expect: expected values that a configuration of this bench has together in "
+            """'time_s <= 3 test="random read" depth=8', none has all of them. """
+            'the nearest configurations have test="random read" depth=1; test=write depth=8; test=write depth=1\n',
+        ),
+        ("time_s <= 3 nodes=2 depth=8 to=1", "have nodes=1 depth=8; nodes=2 depth=1; nodes=1 depth=1\n"),
+        ("time_s <= 3 test=read", """test has "random read", write\n"""),
+        ("time_s <= 3 test='random read' depth=1 to=1", ""),
+        ("time_s <= 3 nodes=2 depth=1", ""),
+    ],
+)
+def test_values_of_a_bound_are_those_of_one_configuration(tmp_path: Path, bound: str, message: str) -> None:
+    options = "options:\n  test: {type: str, default: write, help: test}\n  depth: {type: int, default: 1, help: depth}\n"
+    folder(tmp_path / "templates", "pinger", text=FOLDER + options.replace("{", "{{").replace("}", "}}"))
+    (tmp_path / "hosts.yaml").write_text(ROWS)
+    (tmp_path / "run.yaml").write_text(PAIRED)
+    words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", "templates", "--file", "run.yaml", "--dry-run", "--json")
+    done = orch(tmp_path, *words, "--expect", bound)
+    assert (done.returncode, message in done.stderr) == (2 if message else 0, True), done.stderr
+
+
 def test_a_bound_on_what_is_skipped_as_impossible_is_judged_at_the_end(templates: Path, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("schema: 1\nhosts:\n  node1: {address: 10.11.0.2, gpus: 0}\n")
     words = ("bench", "ping", "--hosts", "hosts.yaml", "--templates", str(templates), "--nodes", "1,2", "--dry-run", "--json")

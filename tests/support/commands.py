@@ -82,7 +82,7 @@ class Commands:
 
 def inherited_environment() -> dict[str, str]:
     """Return the environment of the tests without what a developer has set for `orch` and ssh."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_"))}
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_", "XDG_"))}
 
 
 @cache

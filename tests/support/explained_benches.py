@@ -43,8 +43,17 @@ def all_reduces(
     planned: dict[str, Any], logs: list[dict[str, str]], times: float = 1.0, measured: dict[int, float] = TIMES
 ) -> None:
     """Make a run of `build` one that measured all-reduces, each so many ``times`` as long."""
-    spec = {"framework": "collectives", "model": "allreduce", "dtype": "fp32", "batch_size": 1, "loader": "none"}
-    planned["spec"] |= spec | {"options": {"sizes": ",".join(map(str, measured)), "in_place": "in"}}
+    collectives(planned, logs, "allreduce", {size: times * time_s for size, time_s in measured.items()})
+
+
+def collectives(
+    planned: dict[str, Any], logs: list[dict[str, str]], collective: str, measured: dict[int, float], **groups: int
+) -> None:
+    """Make a run of `build` one that measured a collective, in ``groups`` of ranks: seconds by size, as training calls it."""
+    form = 0 if collective == "reduce_scatter" else 1
+    spec = {"framework": "collectives", "model": collective, "dtype": "fp32", "batch_size": 1, "loader": "none"}
+    options = {"sizes": ",".join(map(str, measured)), "in_place": ("out", "in")[form], **groups}
+    planned["spec"] |= spec | {"options": options}
     log = planned["framework"]["log"]
     planned["framework"] |= {
         "name": "collectives",
@@ -52,10 +61,11 @@ def all_reduces(
         "log": {**log, "patterns": [], "readings": READINGS},
     }
     lines = [
-        f"orch collective=allreduce size_bytes={size} in_place=1 iterations=20 time_s={time_s:.6f} max_time_s={time_s:.6f}\n"
-        for size, time_s in ((size, times * time_s) for size, time_s in measured.items())
+        f"orch collective={collective} size_bytes={size} in_place={form} iterations=20"
+        f" time_s={time_s:.6f} max_time_s={time_s:.6f}\n"
+        for size, time_s in measured.items()
     ]
-    said = closing(model="allreduce", dtype="fp32", batch_size=1, global_batch=WORLD)
+    said = closing(model=collective, dtype="fp32", batch_size=1, global_batch=WORLD)
     logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + said
 
 

@@ -24,7 +24,7 @@ from orchestrator.inventory import NO_SECRETS, Redaction
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.node import Sink, Upload, Wanted
 from orchestrator.plan.framework import run_path
-from orchestrator.transport.ssh import Result
+from orchestrator.transport import Result
 from tests.support.fake_supervisor import FakeLine, FakeSupervisor, Program, digest, idle
 
 __all__ = ["FakeCluster", "FakeNode"]
@@ -269,6 +269,9 @@ class FakeCluster:
         node.transport = FakeTransport(node)
         self.nodes[name] = node
         return node
+
+    def ready_for_runs(self) -> None:
+        """Nothing is needed: no relay ends what it starts here."""
 
     def close(self) -> None:
         for node in self.nodes.values():

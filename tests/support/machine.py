@@ -66,8 +66,9 @@ class Line:
         self.send(json.dumps({**fields, "do": do}).encode() + b"\n")
 
     def read_line(self, within_s: float = 10.0) -> dict[str, Any]:
-        while b"\n" not in self.buffer:
+        while b"\n" not in self.buffer.lstrip(b"\n"):  # counted bytes may end with an empty line
             self.more(within_s)
+        self.buffer[:] = self.buffer.lstrip(b"\n")
         line, _, rest = bytes(self.buffer).partition(b"\n")
         self.buffer[:] = rest
         value: dict[str, Any] = json.loads(line)
@@ -118,6 +119,7 @@ class Machine:
     name: str = "node1"
     lines: list[Line] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def call(self, op: str, **request: Any) -> Line:
         """Start one operation; the answer's mark is taken off."""
@@ -129,7 +131,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={"PATH": os.environ["PATH"], "ORCH_LAB_NODE": self.mark or str(self.root)},
+            env={"PATH": os.environ["PATH"], "ORCH_LAB_NODE": self.mark or str(self.root), **self.environment},
             user=self.user,
         )
         line = Line(process)
@@ -175,8 +177,8 @@ class Machine:
         assert answer == {"done": True}, answer
         return {"launch.sh": hashlib.sha256(script.encode()).hexdigest()}
 
-    def supervisor(self, run: str, *, start: bool = True) -> Line:
-        line = self.call("line", run=run, start=start, wait_s=5, stay=True)
+    def supervisor(self, run: str, *, start: bool = True, **request: Any) -> Line:
+        line = self.call("line", run=run, start=start, wait_s=5, stay=True, **request)
         assert line.read_line()["event"] == "hello"
         return line
 

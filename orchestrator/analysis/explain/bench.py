@@ -1,14 +1,16 @@
-"""Explain a bench: from the step parts that its runs report, and the newest all-reduces measured on the same hosts with the
+"""Explain a bench: from the step parts that its runs report, and the newest collectives measured on the same hosts with the
 same NCCL settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.analysis.explain.curves import newest_curve, settings_of
-from orchestrator.analysis.explain.overlap import Curve
-from orchestrator.analysis.explain.prediction import Collective, Explanation, Startup, explanation
+from orchestrator.analysis.explain.communication import Collective, largest_sizes
+from orchestrator.analysis.explain.curve import Curve
+from orchestrator.analysis.explain.measured import newest_curve, settings_of
+from orchestrator.analysis.explain.prediction import Explanation, Startup, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
+from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult, median
 from orchestrator.results.account import BenchAccount, RunAccount
@@ -17,7 +19,7 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["explain_bench"]
 
 _LEAST_BYTES = 1 << 20
-"""Least ``max_bytes`` of a bench of all-reduces: sizes start at 1 KiB, and a lower end leaves too few for a curve."""
+"""Least ``max_bytes`` of a bench of collectives: sizes start at 1 KiB, and a lower end leaves too few for a curve."""
 
 
 def explain_bench(
@@ -25,7 +27,7 @@ def explain_bench(
 ) -> tuple[Explanation, ...]:
     """Return an explanation of each row that has a speed and a baseline.
 
-    All-reduces are searched for in the other benches of the same project directory.
+    Collectives are searched for in the other benches of the same project directory.
     """
     good = {result.run_id: result for result in results if result.is_good}
     explanations = []
@@ -36,43 +38,49 @@ def explain_bench(
             continue
         baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
         parts = [_step_parts(run) for run in runs]
-        largest = max(typical(parts).buckets_bytes, default=0)
-        collective = _collective(bench, row, runs[-1].run_id, largest)
+        wanted = largest_sizes(typical(parts)) or {ALL_REDUCE: 0} if row.world_size > 1 else {}
+        measured = _measured(bench, row, runs[-1].run_id, wanted)
         explanations.append(
             explanation(
                 row,
                 baseline,
                 parts,
                 [_step_parts(run) for run in baseline_runs],
-                collective,
+                measured,
                 sockets=any(_uses_sockets(run) for run in runs),
                 startup=_startup(runs, account.runs),
-                missing=_missing(row, collective, largest),
+                missing=_missing(row, measured, wanted),
             )
         )
     return tuple(explained for explained in explanations if explained)
 
 
-def _collective(bench: BenchDir, row: Row, run_id: str, largest: int) -> Collective | None:
-    if row.world_size == 1:
-        return None
+def _measured(bench: BenchDir, row: Row, run_id: str, wanted: Mapping[Link, int]) -> dict[Link, Collective]:
+    """Return those of the wanted collectives that were measured in the shape of a row. ``wanted`` has their largest sizes."""
     benches, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
-    measured = newest_curve(benches, row.shape, settings, device=row.device, reaching=largest)
-    # A single size gives no curve: the command in `_missing` then measures more sizes.
-    if measured is None or len(measured.times_s) < 2:
-        return None
-    source = measured.bench_id
-    if measured.passed_over:
-        source += f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
-    return Collective(Curve.of(measured.times_s), source, measured.uncertain)
+    found = {}
+    for link, largest in wanted.items():
+        measured = newest_curve(benches, row.shape, settings, link=link, device=row.device, reaching=largest)
+        # A single size gives no curve: the command in `_missing` then measures more sizes.
+        if measured is None or len(measured.times_s) < 2:
+            continue
+        source = measured.bench_id
+        if measured.passed_over:
+            source += f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
+        found[link] = Collective(Curve.of(measured.times_s), source, measured.uncertain)
+    return found
 
 
-def _missing(row: Row, collective: Collective | None, largest: int) -> list[str]:
-    """Return the command that measures what is missing, up to the first power of two (its last size) from ``largest``."""
-    if row.world_size == 1 or (collective and collective.curve.reaches(largest)):
-        return []
-    sizes = f" --set max_bytes={1 << (max(largest, _LEAST_BYTES) - 1).bit_length()}" if largest else ""
-    return [f"orch bench allreduce --shape {row.shape}{sizes}"]
+def _missing(row: Row, measured: Mapping[Link, Collective], wanted: Mapping[Link, int]) -> list[str]:
+    """Return the commands that measure what is missing, each up to the first power of two from the largest size on."""
+    commands = []
+    for link, largest in sorted(wanted.items()):
+        if link in measured and measured[link].curve.reaches(largest):
+            continue
+        groups = f" --set group_ranks={link.ranks} --set group_distance={link.distance}" if link.ranks else ""
+        sizes = f" --set max_bytes={1 << (max(largest, _LEAST_BYTES) - 1).bit_length()}" if largest else ""
+        commands.append(f"orch bench {link.collective} --shape {row.shape}{groups}{sizes}")
+    return commands
 
 
 def _step_parts(run: RunResult) -> StepParts:

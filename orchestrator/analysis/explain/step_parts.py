@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.analysis.explain.overlap import Sharing, sharing_of
+from orchestrator.analysis.explain.timeline import Sharing, sharing_of
+from orchestrator.analysis.explain.transfers import Transfer, transfers_in, typical_transfers
 from orchestrator.results import mean, median
 
 __all__ = ["StepParts", "told", "typical"]
@@ -32,6 +33,7 @@ _ALONE_AND_BESIDE = ("solo_backward_s", "solo_reduce_s", "beside_backward_s", "b
 class StepParts:
     """The measured parts of a step, in seconds per step; empty or None if not known.
 
+    ``transfers`` are all collectives of a step, None for a program that reports its gradients alone, by their buckets:
     ``buckets_bytes`` are in the order in which they are reduced; ``is_cut_here`` if the program reported only their sum;
     ``ready`` are the shares of the backward pass after which each bucket is complete.
     ``solo_mean_s`` and ``solo_max_s`` are mean and maximum over the ranks, for steps without communication that all ranks run
@@ -51,15 +53,18 @@ class StepParts:
     backward: float | None = None
     slowed: float | None = None
     sharing: Sharing | None = None
+    transfers: tuple[Transfer, ...] | None = None
 
 
 def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
     """Return the step parts in a program's last line; ``window_steps`` is the number of steps over which it summed its waits.
 
-    If it reports the bytes of its gradients but not the buckets, they are cut into pieces of ``bucket_cap_mb`` MiB.
+    If it reports the bytes of its gradients but neither buckets nor all its collectives, and does not say that it holds the
+    model in shards, they are cut into pieces of ``bucket_cap_mb`` MiB.
     """
     buckets = _numbers(observed.get("gradient_buckets_bytes"))
-    cut = () if buckets else _cut(observed, bucket_cap_mb)
+    is_cut = not buckets and "collectives" not in observed and observed.get("parallel") != "fsdp"
+    cut = _cut(observed, bucket_cap_mb) if is_cut else ()
     solo, waits = _numbers(observed.get("solo_step_s")), _numbers(observed.get("input_wait_s"), least=0.0)
     slowed, sharing = _probed(observed)
     reduce = _numbers(observed.get("solo_reduce_s"))
@@ -77,6 +82,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
         backward=min(1.0, median(backward) / median(solo)) if backward and solo else None,
         slowed=slowed,
         sharing=sharing,
+        transfers=transfers_in(observed.get("collectives"), solo[0], len(solo)) if solo else None,
     )
 
 
@@ -96,6 +102,7 @@ def typical(runs: Sequence[StepParts]) -> StepParts:
         backward=_median(runs, lambda run: run.backward),
         slowed=_median(runs, lambda run: run.slowed),
         sharing=None if compute is None or reduce is None else Sharing(compute, reduce),
+        transfers=typical_transfers([run.transfers for run in runs]),
     )
 
 

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from orchestrator.analysis.published.divided import divided
@@ -21,6 +20,7 @@ from orchestrator.analysis.published.folders import TABLES, open_published
 from orchestrator.analysis.published.rules import Case, Rule, rule_of
 from orchestrator.analysis.published.tables import BASELINE
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.logs import is_named
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.folders import open_framework
 from orchestrator.record import BenchDir, RunDir
@@ -117,7 +117,7 @@ def _first_node_logs(run: RunDir) -> Iterable[bytes]:
     manifest = read_manifest(run)
     folder = run.path / "logs" / manifest.slots[0].host
     patterns = manifest.grammar.files
-    paths = [path for path in folder.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in patterns)]
+    paths = [path for path in folder.iterdir() if is_named(path.name, patterns)]
     return (read_bytes(path, _MAX_LOG_BYTES) for path in sorted(paths, key=lambda path: _natural(path.name)))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from orchestrator.analysis.tune.candidates import Candidate, settings, written
+from orchestrator.analysis.tune.candidates import Candidate, Settings, settings, written
 from orchestrator.analysis.tune.halving import Gain, RungResult, gain, ranked
 from orchestrator.analysis.tune.state import State, state_of
+from orchestrator.plan import RunSpec
+from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.record import BenchDir
 from orchestrator.results import NEVER_RUN, RUNNING, RunResult
 from orchestrator.results.tally import Tally
 
-__all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned"]
+__all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned", "unit_of"]
 
 FASTER, DEFAULT, UNCONFIRMED, UNFINISHED = "faster", "default", "unconfirmed", "unfinished"
 _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
@@ -22,9 +24,10 @@ _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One candidate in one round: its speeds (samples/s), and their median over the default's, None if either has no speed.
+    """One candidate in one round: its speeds, in the unit of the tune, and their median over the default's, None if either has
+    no speed.
 
-    ``failure``: why a run of the candidate, in any round, has no number.
+    ``failure``: why a run of the candidate, in any round, has no number, or why none could be made.
     """
 
     rung: int
@@ -41,7 +44,8 @@ class Tried:
 class Tuned:
     """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was faster, ``unconfirmed`` if time or
     good runs were too few to decide, or ``unfinished``. ``gain`` is that of the confirmation, whatever its outcome. ``chosen``
-    are the options from the command line."""
+    are the options from the command line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those of
+    the default and of the best candidate. Speeds are in ``unit``: samples/s, or tokens/s of a language model."""
 
     bench_id: str
     created: str
@@ -56,6 +60,9 @@ class Tuned:
     best: str
     env: Mapping[str, str]
     options: Mapping[str, Any]
+    batch_size: int | None
+    global_batches: tuple[int, int]
+    unit: str
     gain: Gain | None
     median_speed: float | None
     default_speed: float | None
@@ -64,7 +71,12 @@ class Tuned:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON; speeds are unrounded."""
-        return {"schema": 1, "unit": "samples/s", **asdict(self)}
+        return {"schema": 1, **asdict(self)}
+
+
+def unit_of(spec: RunSpec) -> str:
+    """Return the unit in which the speeds of a spec are compared."""
+    return (TOKENS_PER_S if spec.step.tokens else SAMPLES_PER_S).unit
 
 
 def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
@@ -75,9 +87,10 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     measured = gain(last) if last else None
     best: Candidate = last.rung.candidates[0] if last else ()
     knobs = state.schedule.knobs if state.schedule else ()
-    env, options = settings(knobs, best) if last else ({}, {})
-    speeds = [_median(last.speeds[who].values()) if last else None for who in (best, (0,) * len(best))]
+    chosen = settings(knobs, best) if last else Settings({}, {})
     default = record.cells[0]
+    found, base = (_median(last.speeds[who].values(), default) if last else None for who in (best, (0,) * len(best)))
+    fastest = record.cells[record.tune.rungs[-1].cells[1]] if last and record.tune else default
     observed = state.pilot.observed if state.pilot else {}
     return Tuned(
         bench_id=record.bench_id,
@@ -93,13 +106,16 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         networks=tuple(observed.get("networks", ())),
         versions={name: observed[name] for name in _VERSIONS if observed.get(name)},
         best=written(knobs, best) if last else "",
-        env=env,
-        options=options,
+        env=chosen.env,
+        options=chosen.options,
+        batch_size=chosen.batch_size,
+        global_batches=(default.global_batch, fastest.global_batch),
+        unit=unit_of(default),
         gain=measured,
-        median_speed=speeds[0],
-        default_speed=speeds[1],
+        median_speed=found,
+        default_speed=base,
         evidence=state.confirming,
-        tried=tuple(_tried(state)),
+        tried=tuple(_tried(state, default)),
     )
 
 
@@ -121,8 +137,8 @@ def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
 
 def _best(measured: RungResult) -> Candidate | None:
     """Return the fastest candidate of a round except the default, or the one it confirms; None if no candidate has a speed."""
-    confirmed = measured.rung.candidates[0]
     if measured.rung.confirms:
+        confirmed = measured.rung.candidates[0]
         return confirmed if any(measured.speeds[confirmed].values()) else None
     return next(filter(any, ranked(measured.speeds)), None)
 
@@ -147,21 +163,21 @@ def _verdict(state: State, measured: Gain | None) -> str:
     return DEFAULT
 
 
-def _tried(state: State) -> list[Tried]:
+def _tried(state: State, default: RunSpec) -> list[Tried]:
     rows = []
     for number, measured in enumerate(state.rungs, start=1):
-        base = _median(measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values())
+        base = _median(measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values(), default)
         for candidate, by_repeat in measured.speeds.items():
             words = written(state.schedule.knobs if state.schedule else (), candidate)
-            speeds = tuple(speed for speed in by_repeat.values() if speed)
-            middle = _median(speeds)
+            speeds = tuple(speed * default.items for speed in by_repeat.values() if speed)
+            middle = median(speeds) if speeds else None
             ratio = middle / base if middle and base and any(candidate) else None
             rung, failed = measured.rung, len(by_repeat) - len(speeds)
-            failure = state.failures.get(words, "") if failed else ""
+            failure = state.failures.get(words, "") if failed or not by_repeat else ""
             rows.append(Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure))
     return rows
 
 
-def _median(speeds: Any) -> float | None:
-    good = [speed for speed in speeds if speed]
-    return median(good) if good else None
+def _median(samples_per_s: Iterable[float | None], spec: RunSpec) -> float | None:
+    good = [speed for speed in samples_per_s if speed]
+    return median(good) * spec.items if good else None

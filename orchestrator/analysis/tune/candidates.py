@@ -6,7 +6,7 @@ A candidate has an index of a value for each knob, counted from 1; 0 leaves a kn
 >>> design(knobs, seed=1, count=3)
 ((1, 0), (1, 1), (2, 1))
 >>> settings(knobs, (2, 1))
-({'NCCL_ALGO': 'Tree'}, {'bucket_cap_mb': 50})
+Settings(env={'NCCL_ALGO': 'Tree'}, options={'bucket_cap_mb': 50}, batch_size=None)
 """
 
 from __future__ import annotations
@@ -16,32 +16,48 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.plan import Knob, RunSpec
-from orchestrator.plan.spec import as_written
+from orchestrator.plan import Framework, Knob, RunSpec
+from orchestrator.plan.spec import as_written, with_batch_size
 
-__all__ = ["Candidate", "applicable", "applied", "children", "design", "settings", "written"]
+__all__ = ["Candidate", "Settings", "applicable", "applied", "children", "design", "settings", "written"]
 
 
 Candidate = tuple[int, ...]
+DEFAULT = "the default"
+
+
+class Settings(NamedTuple):
+    """What a candidate sets: environment variables, options, and the batch size, None if it is that of the default."""
+
+    env: dict[str, str]
+    options: dict[str, Any]
+    batch_size: int | None = None
 
 
 def applicable(
-    knobs: Iterable[Knob], networks: Sequence[str], spec: RunSpec, env: Mapping[str, str], *, numerics: bool
+    knobs: Iterable[Knob], facts: Mapping[str, Any], spec: RunSpec, env: Mapping[str, str], *, numerics: bool
 ) -> tuple[Knob, ...]:
-    """Return the knobs that apply to a spec, without the values that are already set.
+    """Return the knobs that apply to a spec, without the values that are already set, and with batch sizes for factors of it.
 
-    ``networks`` are those that NCCL chose, as `nccl.networks` names them; empty if NCCL was not used. A single node uses none
-    of them. ``env`` holds the variables that are equal on all hosts. Knobs that change computed numbers require ``numerics``.
+    ``facts`` are those that the first run reported: what `Knob.when` names, and under ``networks`` those that NCCL chose, as
+    `nccl.networks` names them; empty if NCCL was not used. A single node uses none of them. ``env`` holds the variables that
+    are equal on all hosts. Knobs that change computed numbers require ``numerics``. The batch size is no knob where it follows
+    from the global batch, or each run finds its own.
     """
+    networks = facts.get("networks", ())
     between = networks if spec.nodes > 1 else ()
     transports = {name.removeprefix("NET/").split(" ")[0] for name in between} | ({"any"} if networks else set())
-    held = {**spec.options, **env, **spec.env}
+    held = {**spec.options, **env, **spec.env, "batch_size": spec.batch_size}
+    has_batch_size = spec.follows != "batch_size" and not spec.step.batch_size_up_to
     usable = []
     for knob in knobs:
-        current = tuple(held.get(name) for name in knob.env or (knob.option,))
-        values = tuple(value for value in knob.values if value != current)
+        current = tuple(held.get(name) for name in knob.names)
+        possible = tuple(_batch_sizes(knob, spec) if has_batch_size else ()) if knob.multiplies else knob.values
+        values = tuple(value for value in possible if value != current)
+        if any(facts.get(name) not in among for name, among in knob.when.items()):
+            continue
         if values and (not knob.networks or transports & set(knob.networks)) and (numerics or not knob.numerics):
             usable.append(replace(knob, values=values))
     return tuple(usable)
@@ -49,25 +65,40 @@ def applicable(
 
 def written(knobs: Sequence[Knob], candidate: Candidate) -> str:
     """Return the settings of a candidate as text."""
-    env, options = settings(knobs, candidate)
-    return " ".join(f"{name}={as_written(value)}" for name, value in {**env, **options}.items()) or "the default"
+    chosen = settings(knobs, candidate)
+    size = {"batch_size": chosen.batch_size} if chosen.batch_size else {}
+    return (
+        " ".join(f"{name}={as_written(value)}" for name, value in {**size, **chosen.env, **chosen.options}.items()) or DEFAULT
+    )
 
 
-def settings(knobs: Sequence[Knob], candidate: Candidate) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the environment variables and the options that a candidate sets."""
+def settings(knobs: Sequence[Knob], candidate: Candidate) -> Settings:
+    """Return what a candidate sets."""
     env: dict[str, str] = {}
     options: dict[str, Any] = {}
+    sizes: dict[str, int] = {}
     for knob, index in zip(knobs, candidate, strict=True):
         if index:
-            (env if knob.env else options).update(zip(knob.env or (knob.option,), knob.values[index - 1], strict=True))
-    return env, options
+            of_knob: dict[str, Any] = env if knob.env else options if knob.option else sizes
+            of_knob.update(zip(knob.names, knob.values[index - 1], strict=True))
+    return Settings(env, options, sizes.get("batch_size"))
 
 
-def applied(spec: RunSpec, knobs: Sequence[Knob], candidate: Candidate) -> RunSpec:
-    """Return the spec of a candidate: ``spec`` with the candidate's settings, whose origin is ``tune``."""
-    env, options = settings(knobs, candidate)
+def applied(spec: RunSpec, framework: Framework, knobs: Sequence[Knob], candidate: Candidate) -> RunSpec:
+    """Return the spec of a candidate: ``spec`` with the candidate's settings, whose origin is ``tune``, and with its global
+    batch if that is constant. Raises ConfigError if that is impossible."""
+    env, options, batch_size = settings(knobs, candidate)
     origins = {f"env.{name}": "tune" for name in env} | {f"options.{name}": "tune" for name in options}
-    return replace(spec, env={**spec.env, **env}, options={**spec.options, **options}, origins={**spec.origins, **origins})
+    origins |= {"batch_size": "tune"} if batch_size else {}
+    spec = replace(spec, env={**spec.env, **env}, origins={**spec.origins, **origins})
+    return with_batch_size(spec, framework, batch_size or spec.batch_size, {**spec.options, **options})
+
+
+def _batch_sizes(knob: Knob, spec: RunSpec) -> Iterator[tuple[int]]:
+    """Yield the batch sizes that the factors of a knob give, in order; those that are no whole number are left out."""
+    for (factor,) in knob.values:
+        if (size := spec.batch_size * factor) >= 1 and size == int(size):
+            yield (int(size),)
 
 
 def design(knobs: Sequence[Knob], seed: int, count: int) -> tuple[Candidate, ...]:

@@ -50,8 +50,7 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     pilot = next((result for entry, result in runs if entry.rung is None), None)
     if pilot is None or pilot.throughput is None or pilot.spec is None:
         return State(pilot, None, (), {}, (), tune.ended)
-    networks = tuple(pilot.observed.get("networks", ()))
-    knobs = applicable(tune.knobs, networks, pilot.spec, tune.held, numerics=tune.numerics)
+    knobs = applicable(tune.knobs, pilot.observed, pilot.spec, tune.held, numerics=tune.numerics)
     schedule = TuneSchedule(knobs, tune.seed, pilot.spec.warmup_steps, pilot.spec.steps)
     failures: dict[str, str] = {}
     try:
@@ -77,10 +76,14 @@ def _measured(
     rung = Rung(kept.candidates, kept.repeats, kept.steps, kept.confirms)
     by_cell = dict(zip(kept.cells, (schedule.default, *rung.candidates), strict=True))
     speeds: dict[Candidate, dict[int, float | None]] = {candidate: {} for candidate in by_cell.values()}
+    for candidate, reason in kept.refused:
+        speeds[candidate] = {}
+        failures.setdefault(written(schedule.knobs, candidate), reason)
     for entry, result in runs:
         candidate = by_cell[entry.cell]
         speeds[candidate][entry.repeat] = result.throughput.samples_per_s if result.throughput else None
         if result.error:
-            words = ": ".join(word for word in (result.error.host, result.error.message.partition("\n")[0]) if word)
+            parts = (result.error.host, result.error.message.partition("\n")[0], result.error.cause)
+            words = ": ".join(word for word in parts if word)
             failures.setdefault(written(schedule.knobs, candidate), words)
     return RungResult(rung, speeds)

@@ -130,10 +130,17 @@ def planned_sizes(spec: RunSpec) -> list[int]:
         sizes = [_option(spec, "min_bytes", 1)]
         while sizes[-1] * step <= most:
             sizes.append(sizes[-1] * step)
-    ranks = spec.world_size if spec.model in _IN_PARTS else 1
+    ranks = calling_ranks(spec) if spec.model in _IN_PARTS else 1
     unit = ranks * _ALIGNED_BYTES
     usable = (size - size % _ITEM_BYTES[spec.dtype] for size in sizes)
     return list(dict.fromkeys(max(unit, size // unit * unit) for size in usable))
+
+
+def calling_ranks(spec: RunSpec) -> int:
+    """Return how many ranks make a call together: those of a group, or all."""
+    return (
+        _option(spec, "group_ranks", 0) or spec.world_size if "group_ranks" in spec.options else spec.world_size
+    )  # of earlier runs
 
 
 def _option(spec: RunSpec, name: str, least: int) -> int:
@@ -189,7 +196,7 @@ def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
 def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, ...]:
     """Return the values of a run, for each size and form in their order: bus and algorithm bandwidth (GB/s) and time (us)."""
     by_metric: dict[str, Callable[[CollectivePoint], float]] = {
-        "busbw": lambda point: bus_bandwidth(point, spec.world_size),
+        "busbw": lambda point: bus_bandwidth(point, calling_ranks(spec)),
         "algbw": algorithm_bandwidth,
         "time": lambda point: point.time_s * 1e6,
     }

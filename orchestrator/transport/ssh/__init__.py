@@ -18,8 +18,7 @@ if "paramiko" not in sys.modules and "invoke" not in sys.modules:
 
 from orchestrator.transport.ssh.channel import Channel  # noqa: E402
 from orchestrator.transport.ssh.config import Endpoint  # noqa: E402
-from orchestrator.transport.ssh.connection import Result, Transport, connect, prepare  # noqa: E402
-from orchestrator.transport.ssh.hostkeys import Trust  # noqa: E402
+from orchestrator.transport.ssh.connection import SshConnector, Transport, connect, prepare  # noqa: E402
 from orchestrator.transport.ssh.quoting import remote_command  # noqa: E402
 
-__all__ = ["Channel", "Endpoint", "Result", "Transport", "Trust", "connect", "prepare", "remote_command"]
+__all__ = ["Channel", "Endpoint", "SshConnector", "Transport", "connect", "prepare", "remote_command"]

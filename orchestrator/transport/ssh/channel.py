@@ -1,15 +1,10 @@
-"""One remote command as bytes in both directions: `Channel`.
-
-Output is received in the connection's own thread, so that nothing waits for a second thread or a poll: standard output up to a
-window, and more only when it is read; standard error always, but only its end is kept.
-"""
+"""One remote command as bytes in both directions: `Channel`. Output is received in the connection's own thread."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import paramiko
@@ -18,30 +13,25 @@ from paramiko.message import Message
 
 from orchestrator.errors import TransportError
 from orchestrator.inventory import Host
-from orchestrator.transport.ssh.streams import Inbox, Taker
+from orchestrator.transport import streams
+from orchestrator.transport.receiver import Receiver
+from orchestrator.transport.ssh.streams import WindowInbox
 from orchestrator.transport.ssh.wire import Wire
+from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES
 
 __all__ = ["Channel", "open_channel"]
-
-STALL_S = 60.0
-"""A node that accepts no data for this long is lost."""
-
-STDERR_TAIL_BYTES = 8192
-OUTPUT_LIMIT_BYTES = 256 << 20
-"""Bytes of each stream that a channel with ``take_all`` keeps."""
 
 _FREEING_S = 1.0
 _BROKEN = (OSError, EOFError, paramiko.SSHException)
 
 
-class Channel:
+class Channel(Receiver[WindowInbox]):
     """One remote command, bytes only. Several threads may use it: the data of one `send` stays together."""
 
-    def __init__(self, host: Host, channel: Any, stdout: Inbox, stderr: Inbox) -> None:
+    def __init__(self, host: Host, channel: Any, stdout: WindowInbox, stderr: WindowInbox) -> None:
+        super().__init__(stdout, stderr)
         self._host = host
         self._channel = channel
-        self._stdout = stdout
-        self._stderr = stderr
         self._sending = threading.Lock()
 
     def send(self, data: bytes) -> None:
@@ -56,7 +46,7 @@ class Channel:
         """Send by the monotonic ``deadline``, or without one as long as the node accepts data every `STALL_S`."""
         rest = memoryview(data)
         while rest:
-            limit_s = STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+            limit_s = streams.STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
             self._channel.settimeout(limit_s)
             try:
                 sent = self._channel.outbox.send(rest[: 1 << 17])
@@ -68,46 +58,6 @@ class Channel:
             if sent == 0 or not self._channel.transport.is_active():
                 raise self._gone()
             rest = rest[sent:]
-
-    def recv(self, timeout_s: float) -> bytes:
-        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its end.
-
-        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection broke.
-        """
-        data = self._stdout.take(timeout_s)
-        if not data and not self._stdout.ended:
-            raise self._gone()
-        return data
-
-    def pour(self, taker: Taker, timeout_s: float) -> None:
-        """Pass output to ``taker`` as it arrives, in the connection's own thread, until ``taker`` is done.
-
-        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does, and errors of ``taker``.
-        """
-        if not self._stdout.pour(taker, timeout_s):
-            raise EOFError if self._stdout.ended else self._gone()
-
-    def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Pass output to ``listener`` as it arrives, in the connection's thread, which it must not block; ``b""`` at the end.
-
-        Then `recv` shows whether the command ended or the connection broke. With None, `recv` gets the output again.
-        """
-        self._stdout.listen(listener)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server reported the end of the command's output; False if the connection broke."""
-        return self._stdout.ended
-
-    def stderr_tail(self) -> bytes:
-        """Return the last bytes, at most 8 KiB, that the command has written to standard error."""
-        return self._stderr.tail(STDERR_TAIL_BYTES)
-
-    def received(self) -> tuple[bytes, bytes, bool]:
-        """Return standard output and standard error of a channel with ``take_all``, and whether one exceeded the limit."""
-        streams = self._stdout, self._stderr
-        too_much = any(stream.total > OUTPUT_LIMIT_BYTES for stream in streams)
-        return streams[0].tail(OUTPUT_LIMIT_BYTES), streams[1].tail(OUTPUT_LIMIT_BYTES), too_much
 
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
         """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
@@ -161,8 +111,8 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
         if wire.is_active():
             raise TransportError("the host did not open a session in time", kind="node_lost", host=host.name) from error
         raise lost from error
-    stdout = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else None)
-    stderr = Inbox(channel, OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
+    stdout = WindowInbox(channel, OUTPUT_LIMIT_BYTES if take_all else None)
+    stderr = WindowInbox(channel, OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
     channel.in_buffer, channel.in_stderr_buffer = stdout, stderr
     opened = Channel(host, channel, stdout, stderr)
     try:

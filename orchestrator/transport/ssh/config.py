@@ -6,6 +6,7 @@ the inventory override both.
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, SshSettings
+from orchestrator.transport.protocols import OtherTransportNeeded
 from orchestrator.transport.ssh.config_groups import likeness
 
 __all__ = ["Endpoint", "resolve"]
@@ -28,6 +30,7 @@ __all__ = ["Endpoint", "resolve"]
 Settings = Mapping[str, Sequence[str]]
 """Options by lower-case name, each with its values in order, as ``ssh -G`` prints them."""
 
+_log = logging.getLogger("orchestrator.transport")
 _MAX_HOPS = 8
 _HOP = re.compile(
     r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[^-\[\]:/@\s][^\[\]:/@\s]*)(?::(?P<port>\d{1,5}))?/?"
@@ -47,11 +50,14 @@ class Endpoint:
 
     ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the agent's keys are offered, and
     those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not be used; with ``keys`` it
-    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files.
+    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is
+    what the inventory or a ProxyJump calls it, which the ssh configuration may turn into another ``address``.
+    ``control_path`` is where a shared connection of the user may listen, empty if none is configured.
     """
 
     host: str
     label: str
+    name: str
     address: str
     port: int
     user: str
@@ -62,11 +68,27 @@ class Endpoint:
     known_hosts: tuple[Path, ...]
     proxy_command: str
     connect_timeout_s: float
+    control_path: str
     via: Endpoint | None
+
+    @property
+    def summary(self) -> str:
+        """Where the connection goes and what it may use, in words."""
+        keys = ", ".join(map(str, self.keys)) or f"agent {self.agent or 'none'}, {', '.join(map(str, self.default_keys))}"
+        way = f", through {self.via.label}" if self.via else ""
+        return f"{self.name} is {self.user}@{self.address} port {self.port}{way}; keys: {keys}; known as {self.known_as}"
 
     def error(self, kind: str, message: str, hint: str = "") -> TransportError:
         """Return an error about this server, with the name of the host that is reached through it."""
         return TransportError(message, kind=kind, hint=hint, host=self.host, where=self.label)
+
+    def tell(self, step: str) -> None:
+        """Report a step of a log-in to whoever debugs it (``-v``)."""
+        _log.debug("%s: %s", f"{self.host} ({self.label})" if self.label else self.host, step)
+
+    def beyond(self, kind: str, message: str, hint: str = "") -> OtherTransportNeeded:
+        """Return an error about what paramiko cannot do at this server, and the program ssh can."""
+        return OtherTransportNeeded(message, kind=kind, hint=hint, host=self.host, where=self.label)
 
 
 def resolve(host: Host) -> Endpoint:
@@ -89,6 +111,7 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
     return Endpoint(
         host=host.name,
         label=label,
+        name=name,
         address=address,
         port=port_number,
         user=login,
@@ -99,6 +122,7 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
         known_hosts=_known_hosts(host.ssh, settings, tokens),
         proxy_command="" if via else _expand(_one(settings, "proxycommand", "none"), tokens),
         connect_timeout_s=_connect_timeout(host.ssh, settings),
+        control_path=_control_path(settings),
         via=via,
     )
 
@@ -240,6 +264,11 @@ def _connect_timeout(ssh: SshSettings, settings: Settings) -> float:
     """Return the shorter of the inventory's limit (which has a default) and the ssh configuration's."""
     named = _one(settings, "connecttimeout", "none")
     return min(ssh.connect_timeout_s, float(named)) if named.isdigit() and int(named) else ssh.connect_timeout_s
+
+
+def _control_path(settings: Settings) -> str:
+    path = _one(settings, "controlpath", "none")
+    return "" if path == "none" else str(_path(path))
 
 
 def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[str, str]:

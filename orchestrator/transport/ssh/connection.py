@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from orchestrator.errors import ConfigError, RunError, TransportError
+from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host
+from orchestrator.transport.completion import completed
+from orchestrator.transport.protocols import OtherTransportNeeded, Result
 from orchestrator.transport.ssh.channel import Channel, open_channel
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.dial import greets
-from orchestrator.transport.ssh.hostkeys import Trust, known_keys
+from orchestrator.transport.ssh.hostkeys import known_keys, refuse_authorities
 from orchestrator.transport.ssh.identity import identities
 from orchestrator.transport.ssh.line import Client, Line
 from orchestrator.transport.ssh.quoting import remote_command
 from orchestrator.transport.ssh.wire import Wire
+from orchestrator.transport.trust import Trust
 
-__all__ = ["Result", "Transport", "connect", "prepare"]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The outcome of a command: an exit code, or the name of a signal (``SIGKILL``), and the bytes of both outputs."""
-
-    code: int | None
-    signal: str | None
-    stdout: bytes
-    stderr: bytes
+__all__ = ["SshConnector", "Transport", "connect", "prepare"]
 
 
 def prepare(host: Host, trust: Trust) -> Endpoint:
     """Resolve ``host``, and check everything that needs no packet: keys and known-hosts files, also of its jump hosts.
 
-    Raises ConfigError for a key that is missing, readable by others or has a passphrase, and for a damaged file.
+    Raises ConfigError for a key that is missing or readable by others, and for a damaged file; OtherTransportNeeded if there is
+    no usable key, for a passphrase, and for a host that only a certificate authority knows.
     """
     endpoint = resolve(host)
     step: Endpoint | None = endpoint
@@ -46,9 +40,12 @@ def prepare(host: Host, trust: Trust) -> Endpoint:
         try:
             with identities(step):
                 lines = known_keys((*step.known_hosts, trust.store), step.known_as)
+        except OtherTransportNeeded:
+            raise
         except (TransportError, ConfigError) as error:
             where = error.where or step.label
             raise ConfigError(error.message, kind=error.kind, where=where, hint=error.hint, host=host.name) from error
+        refuse_authorities(step, lines)
         if damaged := [entry.place for entry in lines.entries if entry.key is None]:
             message = "the line about this host is damaged"
             raise ConfigError(message, where=damaged[0], hint="repair or remove that line", host=host.name)
@@ -75,6 +72,25 @@ def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Trans
     return Transport(host, line)
 
 
+class SshConnector:
+    """Connections by paramiko, which share nothing but how host keys are verified."""
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+
+    def prepare(self, host: Host) -> Callable[[], Transport]:
+        """Resolve a host and check its keys and files; return a function that connects."""
+        endpoint = prepare(host, self._trust)
+        return lambda: connect(host, self._trust, endpoint)
+
+    def connect(self, host: Host) -> Transport:
+        """Connect to a host."""
+        return connect(host, self._trust)
+
+    def close(self) -> None:
+        """Free nothing."""
+
+
 class Transport:
     """One open connection to a host. Several threads may use it at once; sshd allows ten commands at a time (MaxSessions)."""
 
@@ -89,25 +105,12 @@ class Transport:
         The end is when the command has ended, and it and all processes that it left behind have closed its output. Raises
         TransportError node_lost if the connection breaks or ``timeout_s`` passes, RunError output_limit above 256 MiB.
         """
-        deadline = time.monotonic() + timeout_s
-        channel = open_channel(self.host, self._wire, remote_command(argv), deadline, take_all=True)
-        try:
-            try:
-                channel.send_until(input, deadline)
-            except TransportError:
-                if not self.alive:
-                    raise  # otherwise it ended, or closed its input, without reading all of it, which is not an error
-            channel.shutdown_write()
-            code, signal = channel.ending(max(0.0, deadline - time.monotonic()))
-            stdout, stderr, too_much = channel.received()
-        except TimeoutError:
-            text = f"{argv[0]} did not finish within {timeout_s:g} s"
-            raise TransportError(text, kind="node_lost", host=self.host.name) from None
-        finally:
-            channel.close()
-        if too_much:
-            raise RunError(f"{argv[0]} wrote more output than orch can keep", kind="output_limit", host=self.host.name)
-        return Result(code, signal, stdout, stderr)
+        command = remote_command(argv)
+
+        def start(deadline: float) -> Channel:
+            return open_channel(self.host, self._wire, command, deadline, take_all=True)
+
+        return completed(self.host, argv, input, timeout_s, start, lambda: self.alive)
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
         """Return True if the host's SSH server answers on a new connection; a lossy network may delay this one for seconds.

@@ -1,8 +1,8 @@
 """Verification of host keys: known-hosts files, and the project's own store of first contacts.
 
-Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A mark that
-orch cannot verify (``@cert-authority``) is an error if it applies to the host. Verification cannot be switched off; `Trust` can
-only allow the key of an unknown server to be stored.
+Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A host that
+only a ``@cert-authority`` knows needs the program ssh, which verifies its certificate. Verification cannot be switched off;
+`Trust` can only allow the key of an unknown server to be stored.
 """
 
 from __future__ import annotations
@@ -18,48 +18,19 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, DataError, TransportError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
 from orchestrator.transport.ssh.config import Endpoint
+from orchestrator.transport.trust import HostKey, Trust
 
-__all__ = ["HostKey", "KnownHosts", "Trust", "judge", "known_keys"]
+__all__ = ["KnownHosts", "judge", "known_keys", "refuse_authorities"]
 
 _LOCK_WAIT_S = 10.0
 _MARKS = ("@revoked", "@cert-authority")
-
-
-@dataclass(frozen=True, slots=True)
-class HostKey:
-    """A server's public key: the type written inside its blob, and the blob."""
-
-    type: str
-    blob: bytes
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint as OpenSSH shows it: ``SHA256:`` and base64 without padding."""
-        return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.fingerprint}"
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """How host keys are verified.
-
-    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
-    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is always refused.
-    ``verified`` has the last trusted key of each server that this process has contacted: no other server is new.
-    """
-
-    store: Path
-    accept_new: bool = False
-    verified: dict[str, HostKey] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +119,8 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
 
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
-    if _is_known(endpoint, trust, offered):
+    if place := _known_at(endpoint, trust, offered):
+        endpoint.tell(f"the host key is known: {place}")
         trust.verified[endpoint.known_as] = offered
         return
     earlier = trust.verified.get(endpoint.known_as)
@@ -158,19 +130,21 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
         raise _unknown(endpoint, trust, offered)
     with _locked(trust.store):
         # Another process may have stored a key of this server in the meantime, perhaps a different one.
-        if not _is_known(endpoint, trust, offered):
+        if not _known_at(endpoint, trust, offered):
+            endpoint.tell(f"the host key is new and accepted: {trust.store}")
             _append(trust.store, f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n")
     trust.verified[endpoint.known_as] = offered
 
 
-def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
+def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
+    """Return the place of the line that has the key, empty if there is none. Raises TransportError for a contradiction."""
     files = (*endpoint.known_hosts, trust.store)
     lines = known_keys(files, endpoint.known_as)
     _refuse_revoked(endpoint, lines, offered)
-    _refuse_authorities(endpoint, lines)
     keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
-    if any(key == offered for _, key in keys):
-        return True
+    if place := next((place for place, key in keys if key == offered), ""):
+        return place
+    refuse_authorities(endpoint, lines)
     damaged = next((entry.place for entry in lines.entries if entry.key is None), None)
     if damaged:
         raise endpoint.error(
@@ -183,7 +157,7 @@ def _is_known(endpoint: Endpoint, trust: Trust, offered: HostKey) -> bool:
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
     bare = known_keys(files, port[1] if port else endpoint.known_as)
     _refuse_revoked(endpoint, bare, offered)
-    return any(entry.key == offered and not entry.mark for entry in bare.entries)
+    return next((entry.place for entry in bare.entries if entry.key == offered and not entry.mark), "")
 
 
 def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
@@ -194,14 +168,20 @@ def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> 
             raise endpoint.error("host_key_revoked", text, "do not use this host")
 
 
-def _refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
+def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
+    """Raise OtherTransportNeeded if a certificate authority vouches for the server, and no line has a key of the server itself.
+
+    Raises TransportError host_key_unknown for a mark that has no meaning.
+    """
     for entry in lines.entries:
-        if entry.mark and entry.mark != "@revoked":
-            raise endpoint.error(
-                "host_key_unknown",
-                f"{entry.place}: {entry.mark} applies to this host, and host certificates are not supported",
-                "put the host's own key into a separate file and set ssh.known_hosts in the inventory to it",
-            )
+        if entry.mark not in ("", *_MARKS):
+            hint = "known marks are @revoked and @cert-authority; correct or remove that line"
+            raise endpoint.error("host_key_unknown", f"{entry.place}: expected a known mark, got {entry.mark}", hint)
+    authorities = [entry.place for entry in lines.entries if entry.mark == "@cert-authority"]
+    if authorities and not any(entry.key and not entry.mark for entry in lines.entries):
+        message = f"{authorities[0]}: a certificate authority vouches for it, which paramiko cannot verify"
+        hint = "set transport: openssh for it, which needs the program ssh"
+        raise endpoint.beyond("host_key_unknown", message, hint)
 
 
 def _changed(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:

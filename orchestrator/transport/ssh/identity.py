@@ -1,4 +1,4 @@
-"""Authentication to a server with private keys and the ssh agent. No passwords, no prompts."""
+"""Authentication to a server with private keys and the ssh agent; a password, a code or a token needs the program ssh."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import paramiko
 from paramiko.agent import AgentSSH
 
 from orchestrator.errors import TransportError
+from orchestrator.transport import terminal
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.wire import Wire
 
@@ -46,11 +47,12 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
     deadline = time.monotonic() + AUTH_TIMEOUT_S
     for name, key in offered:
         wire.auth_timeout = max(0.1, deadline - time.monotonic())
+        endpoint.tell(f"offering {name}")
         try:
             further_methods = wire.auth_publickey(endpoint.user, key)
         except paramiko.BadAuthenticationType as error:
             text = f"the host accepts no keys from user {endpoint.user}, only {', '.join(error.allowed_types)}"
-            raise endpoint.error("auth_failed", text, "allow PubkeyAuthentication in its sshd_config") from error
+            raise endpoint.beyond("auth_failed", text, "allow PubkeyAuthentication in its sshd_config") from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             if time.monotonic() >= deadline - 0.2:
                 text = f"no answer to the authentication within {AUTH_TIMEOUT_S:g} s"
@@ -60,11 +62,13 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
             if not wire.is_active():
                 text = f"the host closed the connection during the authentication of user {endpoint.user}"
                 raise endpoint.error("auth_failed", text, "its sshd log says why: MaxAuthTries? AllowUsers?") from error
+            endpoint.tell("the host refused it")
             continue
         if not further_methods:
+            endpoint.tell(f"logged in as {endpoint.user}")
             return
         text = f"the host accepted the key, but also requires {', '.join(further_methods)}"
-        raise endpoint.error("auth_failed", text, "use an account that needs only a key")
+        raise endpoint.beyond("auth_failed", text, "use an account that needs only a key")
     names = ", ".join(name for name, _ in offered)
     raise endpoint.error(
         "auth_failed",
@@ -101,7 +105,7 @@ def _unconfigured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
     if not any_key:
         text = "no usable key: none is configured, no agent has one, and ~/.ssh has no default key without a passphrase"
         hint = "set ssh.key in the inventory or IdentityFile in the ssh configuration, or start an agent"
-        raise endpoint.error("auth_failed", text, hint)
+        raise endpoint.beyond("auth_failed", text, hint)
 
 
 def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
@@ -117,9 +121,21 @@ def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
     except (paramiko.PasswordRequiredException, TypeError):  # the latter from the cryptography package
         return None
     except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, ValueError) as error:
+        if _is_of_a_token(path):
+            raise endpoint.beyond(
+                "auth_failed", f"key file {path} belongs to a FIDO token, which paramiko cannot use"
+            ) from error
         text = f"key file {path} contains no usable private key ({error})"
         hint = "ed25519, ecdsa and rsa keys are supported: is this the public half?"
         raise endpoint.error("auth_failed", text, hint) from error
+
+
+def _is_of_a_token(path: Path) -> bool:
+    """Return True if the public half is of a type that signs with a security token: ``sk-ssh-ed25519@openssh.com``."""
+    try:
+        return Path(f"{path}.pub").read_text().startswith("sk-")
+    except (OSError, UnicodeError):
+        return False
 
 
 @lru_cache(maxsize=64)
@@ -137,11 +153,9 @@ def _from_agent(endpoint: Endpoint, agent: _Agent, path: Path) -> paramiko.PKey:
     for key in agent.keys(endpoint.agent) if public else ():
         if key.get_base64() == public:
             return key
-    raise endpoint.error(
-        "auth_failed",
-        f"key file {path} has a passphrase, which orch cannot enter",
-        f"ssh-add {path} (an agent can hold it), or use a key without a passphrase",
-    )
+    error = endpoint.beyond if terminal.is_there() else endpoint.error
+    message = f"key file {path} has a passphrase" + ("" if terminal.is_there() else ", and there is no terminal to ask for it")
+    raise error("auth_failed", message, f"ssh-add {path} (an agent can hold it), or use a key without a passphrase")
 
 
 def _fingerprint(key: Any) -> str:

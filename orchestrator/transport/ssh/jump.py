@@ -9,9 +9,9 @@ import fabric
 import paramiko
 
 from orchestrator.transport.ssh.config import Endpoint
-from orchestrator.transport.ssh.hostkeys import Trust
 from orchestrator.transport.ssh.line import Client, Line
 from orchestrator.transport.ssh.wire import Wire
+from orchestrator.transport.trust import Trust
 
 __all__ = ["Through"]
 

@@ -11,9 +11,10 @@ import paramiko
 
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.dial import dial
-from orchestrator.transport.ssh.hostkeys import HostKey, Trust, judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, known_keys
 from orchestrator.transport.ssh.identity import Identity, authenticate, identities
 from orchestrator.transport.ssh.wire import Dropped, Wire
+from orchestrator.transport.trust import HostKey, Trust
 
 __all__ = ["Client", "Line"]
 
@@ -30,6 +31,7 @@ class Line:
         """Connect, and retry until the deadline if the server drops connections because it has too many."""
         if self.client.is_open:
             return
+        self.endpoint.tell(self.endpoint.summary)
         with identities(self.endpoint) as offered:
             self.client.offered = offered
             self.deadline = time.monotonic() + self.endpoint.connect_timeout_s
@@ -92,11 +94,14 @@ class Client(paramiko.SSHClient):
     def connect(self, *, sock: Any = None, **_: Any) -> None:  # type: ignore[override]  # Fabric's only caller passes these
         """Connect by ``deadline``, over ``sock`` if there is a jump host."""
         lines = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
+        if not sock:
+            self.endpoint.tell(f"connecting: {self.endpoint.proxy_command or f'TCP port {self.endpoint.port}'}")
         wire = Wire(sock or dial(self.endpoint, self.deadline), lines.types())
         try:
             wire.shake_hands(self.endpoint, self.deadline)
             offered = wire.get_remote_server_key()
             key = HostKey(offered.get_name(), offered.asbytes())
+            self.endpoint.tell(f"key exchange: {wire.agreed}; the host key is {key}")
             judge(self.endpoint, self.trust, key)
             started = time.monotonic()
             authenticate(wire, self.endpoint, self.offered)

@@ -20,7 +20,8 @@ from paramiko.message import Message
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.packets import HEAD_BYTES, PACKET_BYTES, Data, PacketReader, Socket
-from orchestrator.transport.ssh.streams import Inbox, Outbox
+from orchestrator.transport.ssh.streams import Outbox
+from orchestrator.transport.streams import Inbox
 
 __all__ = ["Dropped", "Wire"]
 
@@ -86,6 +87,11 @@ class Wire(_Base):  # type: ignore[misc]
     def preferred_keys(self) -> tuple[str, ...]:
         """Host key algorithms, without the certificates that paramiko would accept unchecked."""
         return self._preferred_keys
+
+    @property
+    def agreed(self) -> str:
+        """The server's version and the cipher that was agreed on, in words."""
+        return f"{self.remote_version}, {self.local_cipher}"
 
     @property
     def unread(self) -> bool:

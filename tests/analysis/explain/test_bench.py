@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.analysis.explain.bench import explain_bench
-from orchestrator.analysis.explain.curves import newest_curve, settings_of
+from orchestrator.analysis.explain.measured import newest_curve, settings_of
 from orchestrator.analysis.explain.prediction import Explanation
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
@@ -20,8 +20,8 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
 from orchestrator.results.summary import summarize
-from tests.support.explained_benches import TIMES, all_reduces, bench_of, several
-from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WARMUP, WORLD, build
+from tests.support.explained_benches import TIMES, all_reduces, bench_of, collectives, one_gpu, several
+from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WARMUP, WORLD, build, closing, rank_line, step_lines
 
 TO_2_MIB = "--set max_bytes=2097152"
 
@@ -65,7 +65,9 @@ def test_all_reduces_that_end_far_below_the_buckets_foretell_nothing_and_say_wha
     build(short, "small", partial(all_reduces, measured=small))
     _, four = explained(bench)
     assert (four.predicted, four.from_baseline, four.parts[0].seconds) == (None, None, None)
-    assert four.parts[0].behind.startswith("the all-reduces of b2 end at 4096 bytes, and the largest bucket has 2000000, 488")
+    assert four.parts[0].behind.startswith(
+        "the sizes of allreduce in b2 end at 4096 bytes, and the largest of a step has 2000000, 488"
+    )
     assert four.missing == (f"orch bench allreduce --shape {NODES}n{GPUS}g {TO_2_MIB}",)
     # What that command makes is taken, also where it is not the newest.
     build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", all_reduces)
@@ -107,6 +109,44 @@ def test_all_reduces_on_other_hosts_count_for_nothing(tmp_path: Path) -> None:
     other = build(BenchDir.create(tmp_path, {"bench_id": "b0", "runs": ["sizes"]}), "sizes", elsewhere)
     (other.path / "logs" / "node2").rename(other.path / "logs" / "node9")
     assert explained(bench)[1].predicted is None
+
+
+def test_shards_are_explained_by_benches_of_each_of_their_collectives(tmp_path: Path) -> None:
+    # One at once, 20 ms; one at the end, 30 ms; a sum of pairs after the step, 5 ms.
+    rows = [
+        ["all_gather", 1_048_576, WORLD, 1, 0.0, 0.0],
+        ["reduce_scatter", 2_097_152, WORLD, 1, 0.41, 0.41],
+        ["allreduce", 1_048_576, 2, 2, 0.41, 0.41],
+    ]
+
+    def in_shards(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        said = closing(solo_step_s=[0.41] * WORLD, collectives=rows, parallel="fsdp", gradient_bytes=4_000_000)
+        logs[0]["rank-0.out"] = rank_line(0) + step_lines(0.50) + said
+
+    bench = BenchDir.create(tmp_path, {"bench_id": "b1", "runs": ["one", "four"]})
+    build(bench, "one", one_gpu)
+    build(bench, "four", in_shards)
+    shape = f"--shape {NODES}n{GPUS}g"
+    _, four = explained(bench)
+    assert four.predicted is None and four.missing == (
+        f"orch bench all_gather {shape} --set max_bytes=1048576",
+        f"orch bench allreduce {shape} --set group_ranks=2 --set group_distance=2 --set max_bytes=1048576",
+        f"orch bench reduce_scatter {shape} --set max_bytes=2097152",
+    )
+    times = {
+        "b2": ("all_gather", {1_048_576: 0.020, 2_097_152: 0.040}, {}),
+        "b3": ("reduce_scatter", {1_048_576: 0.015, 2_097_152: 0.030}, {}),
+        "b4": ("allreduce", {1_048_576: 0.005, 2_097_152: 0.010}, {"group_ranks": 2, "group_distance": 2}),
+        "b5": ("allreduce", {1_048_576: 0.5, 2_097_152: 0.5}, {}),  # of all ranks: of no use here
+    }
+    for name, (collective, measured, groups) in times.items():
+        made = partial(collectives, collective=collective, measured=measured, **groups)
+        build(BenchDir.create(tmp_path, {"bench_id": name, "runs": ["sizes"]}), "sizes", made)
+    _, four = explained(bench)
+    # Ideal 400 ms, 410 without communication, and 55 of it.
+    assert four.missing == () and four.predicted == pytest.approx(BATCH * WORLD / 0.465)
+    assert [part.seconds for part in four.parts] == pytest.approx([0.055, None, 0.0, 0.010, 0.035])
+    assert "in 55.00 ms according to b2 and b4 and b3, during which nothing is computed" in four.parts[0].behind
 
 
 def test_a_bench_without_a_baseline_is_not_explained(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.explain import step_parts as stepparts
-from orchestrator.analysis.explain.overlap import Curve, Sharing
-from orchestrator.analysis.explain.prediction import MODEL_ERROR, PARTS, Collective, Explanation, explanation
+from orchestrator.analysis.explain.communication import Collective
+from orchestrator.analysis.explain.curve import Curve
+from orchestrator.analysis.explain.prediction import MODEL_ERROR, PARTS, Explanation, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
+from orchestrator.analysis.explain.timeline import Sharing
+from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
 from orchestrator.results.summary import Row, summarize
 from tests.support.summaries import runs
 
@@ -38,9 +41,13 @@ def ring(ranks: int, gigabytes_per_s: dict[int, float]) -> Curve:
     )
 
 
+def all_reduces(curve: Curve, uncertain: float = 0.0) -> dict[Link, Collective]:
+    return {ALL_REDUCE: Collective(curve, "a bench", uncertain)}
+
+
 def explained(shape: str, speed: float, one: float, parts: StepParts, curve: Curve | None, **more: Any) -> Explanation:
     batch_size, there = more.pop("batch_size", 256), more.pop("there", StepParts())
-    measured = Collective(curve, "a bench") if curve else None
+    measured = all_reduces(curve) if curve else {}
     found = explanation(*rows(shape, speed, one, batch_size), [parts], [there], measured, **more)
     assert found
     return found
@@ -118,13 +125,16 @@ def test_what_was_not_measured_is_not_told_and_stays_in_the_rest() -> None:
     assert {part.name: part.seconds for part in found.parts[:-1]} == dict.fromkeys(PARTS[:-1])
     assert found.parts[-1].seconds == pytest.approx(0.008)
     assert (found.predicted, found.interval, found.from_baseline, found.off) == (None, None, None, None)
-    assert found.parts[0].behind == "all-reduces of this shape were not measured" and found.missing == ("orch bench allreduce",)
-    assert explained("1n2g", 10.0, 6.0, StepParts(), TWO).parts[0].behind == "the sizes of gradients were not reported"
+    assert found.parts[0].behind == "allreduce of this shape was not measured" and found.missing == ("orch bench allreduce",)
+    assert (
+        explained("1n2g", 10.0, 6.0, StepParts(), TWO).parts[0].behind
+        == "what ranks send each other in a step was not reported"
+    )
 
 
 def test_one_gpu_is_its_own_ideal() -> None:
     _, baseline = rows("1n2g", 11_000.0, 6000.0, repeats=3)
-    found = explanation(baseline, baseline, [THERE], [THERE], None)
+    found = explanation(baseline, baseline, [THERE], [THERE], {})
     assert found and found.predicted == pytest.approx(6000.0) and [part.seconds for part in found.parts] == [0, 0, 0, 0, 0]
 
 
@@ -179,6 +189,89 @@ def test_parts_add_up_to_the_gap(
         assert 512 / found.predicted == pytest.approx(step, rel=1e-9, abs=1e-9)
 
 
+# -- shards
+
+GATHER, SCATTER, PAIR = Link("all_gather"), Link("reduce_scatter"), Link("allreduce", 2, 2)
+# 40 ms of a step alone: two gathered at once, one during 10 ms, both scattered at the end; a sum of pairs after it.
+ROWS = [
+    ["all_gather", 2 * MIB, 4, 1, 0.0, 0.0],
+    ["all_gather", MIB, 4, 1, 0.010, 0.020],
+    ["reduce_scatter", 2 * MIB, 4, 1, 0.030, 0.040],
+    ["allreduce", MIB, 2, 2, 0.040, 0.040],
+]
+LAST_LINE = {"solo_step_s": [0.040] * 4, "parallel": "fsdp", "gradient_bytes": 4 * MIB, "collectives": ROWS}
+SHARDS = {
+    GATHER: Collective(Curve.of({MIB: 0.003, 2 * MIB: 0.005}), "g"),
+    SCATTER: Collective(Curve.of({MIB: 0.006, 2 * MIB: 0.014}), "s"),
+    PAIR: Collective(Curve.of({MIB: 0.001, 2 * MIB: 0.002}), "g"),
+}
+
+
+def test_shards_are_foretold_by_the_curves_of_what_they_gather_and_scatter() -> None:
+    parts, alone = told(LAST_LINE, 10), StepParts(solo_mean_s=0.040, solo_max_s=0.040)
+    row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
+    found = explanation(row, baseline, [parts], [alone], SHARDS)
+    # 5 ms at once, 3 of 10 hidden; 14 from 35 + 10 ms of backward pass on, 10 of them hidden; 1 after all: 10 ms more than 40.
+    assert found and found.predicted == pytest.approx(4 * 256 / 0.050)
+    assert found.parts[0].seconds == pytest.approx(0.010) and found.parts[-1].seconds == pytest.approx(0.011)
+    assert found.parts[0].behind == (
+        "2 all_gather of 3.1 MB, 1 reduce_scatter of 2.1 MB, 1 allreduce of 2 ranks 2 apart of 1.0 MB, "
+        "in 23.00 ms according to g and s, at measured times, neither slowing the other (assumed)"
+    )
+
+
+def test_what_a_cpu_gathers_and_scatters_adds_all_of_its_time() -> None:
+    at_once = [[*row[:5], row[4]] for row in ROWS]
+    row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
+    found = explanation(row, baseline, [told(LAST_LINE | {"collectives": at_once}, 10)], [StepParts()], SHARDS)
+    assert found and found.predicted == pytest.approx(4 * 256 / 0.063)
+    assert found.parts[0].behind.endswith("according to g and s, during which nothing is computed")
+
+
+def test_a_collective_that_was_not_measured_is_named() -> None:
+    row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
+    found = explanation(row, baseline, [told(LAST_LINE, 10)], [StepParts()], {GATHER: SHARDS[GATHER]})
+    assert found and found.predicted is None
+    assert found.parts[0].behind == "allreduce of 2 ranks 2 apart and reduce_scatter of this shape were not measured"
+
+
+def test_collectives_that_are_not_reported_are_not_taken_for_all_reduces() -> None:
+    # As with tensor parallelism, and of shards by programs that do not report them.
+    for unknown in (LAST_LINE | {"collectives": None}, {name: LAST_LINE[name] for name in LAST_LINE if name != "collectives"}):
+        parts = told(unknown, 10)
+        assert parts.transfers is None and parts.buckets_bytes == ()
+    assert told({"solo_step_s": [0.04], "parallel": "ddp", "gradient_bytes": 4 * MIB}, 10).buckets_bytes == (4 * MIB,)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "all_gather", ["broadcast", 4, 2, 1, 0.0, 0.0], ["allreduce", 4, 2, 1, 0.0], ["allreduce", 0, 2, 1, 0.0, 0.0],
+        ["allreduce", 4.0, 2, 1, 0.0, 0.0], ["allreduce", 4, True, 1, 0.0, 0.0], ["allreduce", 4, 2, 1, None, 0.0],
+        ["allreduce", 4, 2, 1, -1.0, 0.0], ["allreduce", 4, 2, 1, 0.0, math.nan], ["allreduce", 4, 2, 10**30, 0.0, 0.0],
+    ],
+)  # fmt: skip
+def test_a_row_that_is_no_collective_makes_all_of_them_unknown(row: Any) -> None:
+    assert told(LAST_LINE | {"collectives": [*ROWS, row]}, 10).transfers is None
+
+
+def test_moments_of_several_runs_are_those_in_the_middle() -> None:
+    later = [[*row[:4], 2 * row[4], row[5]] for row in ROWS]
+    found = typical(
+        [told(LAST_LINE, 10), told(LAST_LINE | {"collectives": later}, 10), told(LAST_LINE | {"collectives": []}, 10)]
+    )
+    assert found.transfers and [each.begins for each in found.transfers] == pytest.approx([0.0, 0.375, 0.875, 1.0])
+
+
+def test_a_baseline_of_several_ranks_is_ideal_without_its_communication() -> None:
+    table = summarize([*runs("1n2g", [512 / 0.045]), *runs("2n2g", [4 * 256 / 0.061])]).rows
+    alone = StepParts(solo_mean_s=0.038, solo_max_s=0.039)
+    found = explanation(table[-1], table[0], [told(LAST_LINE, 10)], [alone], SHARDS)
+    assert found and found.ideal_s == 0.038 and found.ideal == "a step of 1n2g, without communication of 1 runs"
+    assert found.parts[3].seconds == pytest.approx(0.002)
+    assert explanation(table[-1], table[0], [told(LAST_LINE, 10)], [StepParts()], SHARDS) is None
+
+
 # -- how certain
 
 
@@ -187,7 +280,7 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     found = summarize([*runs("1n1g", one), *runs("1n2g", two)]).rows
     baseline, row = found[0], found[1]
     assert baseline.interval
-    sure = explanation(row, baseline, [HERE], [THERE], Collective(TWO, "a bench"))
+    sure = explanation(row, baseline, [HERE], [THERE], all_reduces(TWO))
     assert sure and sure.interval and sure.predicted
     # All else measured: the baseline, by Student's t of three runs 4.303 * 0.00833 / sqrt(3); its parts, read from one run, and
     # therefore as uncertain as one run of the baseline; and the model.
@@ -197,9 +290,7 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert math.log(sure.predicted / sure.interval.low) == pytest.approx(width, rel=0.01)
     # Three runs that tell the same leave only baseline and model, and runs that differ by 2 % more than one alone.
     alike, apart = (
-        explanation(
-            row, baseline, [replace(HERE, solo_mean_s=by, solo_max_s=by) for by in times], [THERE], Collective(TWO, "b")
-        )
+        explanation(row, baseline, [replace(HERE, solo_mean_s=by, solo_max_s=by) for by in times], [THERE], all_reduces(TWO))
         for times in ([0.0445] * 3, [0.0445, 0.0450, 0.0454])
     )
     assert alike and alike.interval and alike.predicted and apart and apart.interval and apart.predicted
@@ -208,12 +299,12 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert apart.interval.high / apart.predicted > alike.interval.high / alike.predicted
     # What computing loses beside all-reduces was not measured: it may be all, which makes a step longer and never shorter.
     early = replace(HERE, buckets_bytes=(2 * MIB, 2 * MIB), ready=(0.0, 1.0), sharing=None)
-    unsure = explanation(row, baseline, [early], [THERE], Collective(TWO, "a bench"))
+    unsure = explanation(row, baseline, [early], [THERE], all_reduces(TWO))
     assert unsure and unsure.interval and unsure.predicted
     assert unsure.interval.high / unsure.predicted == pytest.approx(sure.interval.high / sure.predicted)
     assert unsure.interval.low / unsure.predicted < sure.interval.low / sure.predicted
     # A curve that may be off by half: 0.75 ms of the step more or less.
-    off = explanation(row, baseline, [HERE], [THERE], Collective(TWO, "a bench", uncertain=0.5))
+    off = explanation(row, baseline, [HERE], [THERE], all_reduces(TWO, 0.5))
     assert off and off.interval and off.predicted
     step = row.world_size * row.batch_size / off.predicted
     assert off.interval.low / off.predicted == pytest.approx(
@@ -228,7 +319,7 @@ def test_the_interval_holds_the_speed_that_was_measured(name: str) -> None:
     steady = [one * 0.999, float(one), one * 1.001]
     table = summarize([*runs("1n1g", steady, spec=spec), *runs(shape, [float(speed)], spec=spec)]).rows
     sockets = more.get("sockets", False)
-    found = explanation(table[-1], table[0], [parts], [StepParts()], Collective(curve, "a bench"), sockets=sockets)
+    found = explanation(table[-1], table[0], [parts], [StepParts()], all_reduces(curve), sockets=sockets)
     assert found and found.interval and found.interval.low <= speed <= found.interval.high
 
 

@@ -11,13 +11,18 @@ import pytest
 
 from orchestrator.analysis.tune.answer import compared, tuned
 from orchestrator.controller.search import Search
+from orchestrator.inventory import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
+from orchestrator.plan.run_file import run_file_of
 from orchestrator.plan.schedule import Schedule
+from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
+from orchestrator.report.tune import answer, options_file, rungs
 from orchestrator.results.read import read_run
+from orchestrator.yamlfile import loads
 from tests.support import commands
-from tests.support.run_folders import build, manifest
+from tests.support.run_folders import GPUS, NODES, STEPS, build, closing, manifest, rank_line
 
 KNOB = {"env": ["NCCL_ALGO"], "option": "", "values": [["Ring"], ["Tree"], ["PAT"]], "networks": [], "numerics": False,
         "default": "unset"}  # fmt: skip
@@ -109,3 +114,94 @@ def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_
         text = "the budget of 5 s was used up before the first run. start a new orch tune with a larger --budget"
         assert str(error).endswith(text)
     assert tuned(made).why == "no time was left to try a candidate"
+
+
+# --- a language model
+
+SIZE = {"env": [], "option": "", "multiplies": "batch_size", "values": [[2], [4], [3]], "networks": [], "numerics": False,
+        "default": ""}  # fmt: skip
+MICRO, GLOBAL = 2, 16
+
+
+def language(root: Path, global_batch: int | None = GLOBAL) -> tuple[BenchDir, Bench]:
+    """Write a tune of the micro-batch after its pilot, with a constant global batch or without, and its controller's plan."""
+    folder = open_framework("pytorch_lm")
+    choices = {
+        "nodes": NODES,
+        "gpus": GPUS,
+        "steps": STEPS,
+        "warmup_steps": 2,
+        "batch_size": MICRO,
+        "global_batch": global_batch,
+    }
+    spec = resolve(folder.framework, "gpt-tiny", device="cpu", choices=choices)
+    tune = {"knobs": [SIZE], "seed": 1, "numerics": False, "output": "", "held": {}, "rungs": [], "ended": ""}
+    record = {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"], "plan": {"r1": {"cell": 0, "repeat": 1}}}
+    record |= {"cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)}], "inventory": "lab.yaml", "tune": tune}
+    made = BenchDir.create(root / "runs", record)
+
+    def pilot(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        planned["spec"], planned["origins"] = spec.as_dict(), dict(spec.origins)
+        planned["framework"] |= {"name": "pytorch_lm", "measures": "language_model"}
+        lines = [f"orch step={n} t={900 + n} step_time_s=1 samples={spec.global_batch if n else 0}\n" for n in range(STEPS + 1)]
+        facts = {"model": "gpt-tiny", "dtype": spec.dtype, "batch_size": MICRO, "global_batch": spec.global_batch}
+        logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + closing(**facts)
+
+    build(made, "r1", pilot)
+    return made, Bench("b1", (spec,), {"pytorch_lm": folder}, Schedule(budget_s=3000))
+
+
+def test_candidates_that_cannot_be_run_are_losers_with_their_reason(tmp_path: Path) -> None:
+    made, plan = language(tmp_path)
+    said: list[Any] = []
+    started = next(Search(made, plan, said.append).runs([]))
+    record = made.record()
+    assert record.tune and record.plan
+    (rung,) = record.tune.rungs
+    assert rung.candidates == ((1,),) and [candidate for candidate, _ in rung.refused] == [(2,), (3,)]
+    default, doubled = (record.cells[cell] for cell in rung.cells)
+    assert (default.batch_size, doubled.batch_size) == (MICRO, 2 * MICRO) and started.spec in (default, doubled)
+    assert default.global_batch == doubled.global_batch == GLOBAL and doubled.options["accumulation"] == 1
+    result = tuned(made)
+    assert (result.unit, result.global_batches) == ("tokens/s", (GLOBAL, GLOBAL))
+    failures = {tried.settings: tried.failure for tried in result.tried}
+    assert failures["batch_size=8"] == (
+        "--global-batch: expected a divisor of the global batch 16, got 4 copies of the model with 8 samples each, 32"
+    )
+    assert any("batch_size=6: –  --global-batch: expected a divisor" in line for line in rungs(result))
+
+
+def test_a_larger_batch_has_more_time_for_its_steps(tmp_path: Path) -> None:
+    made, plan = language(tmp_path, None)
+    next(Search(made, plan, lambda *_: None).runs([]))
+    record = made.record()
+    assert record.tune
+    limits = {record.cells[cell].batch_size: record.cells[cell].timeout_s for cell in record.tune.rungs[0].cells}
+    assert limits == {2: 240, 4: 480, 8: 960, 6: 720}
+
+
+def test_a_candidate_that_a_template_refuses_is_a_loser_too(tmp_path: Path) -> None:
+    made, plan = language(tmp_path, None)
+    folder = plan.folders["pytorch_lm"]
+    refusing = "{% if spec.batch_size == 8 %}{{ refuse('--batch-size', 'eight is too many') }}{% endif %}"
+    sources = {name: refusing + text for name, text in folder.sources.items()}
+    plan = replace(plan, folders={"pytorch_lm": replace(folder, sources=sources)})
+    hosts = [Host(f"node{n}", f"10.0.0.{n}", gpus=0, slots=GPUS) for n in range(1, NODES + 1)]
+    next(Search(made, plan, lambda *_: None, hosts=hosts).runs([]))
+    record = made.record()
+    assert record.tune and record.tune.rungs[0].refused == (((2,), "--batch-size: pytorch_lm: eight is too many"),)
+
+
+def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batch_size(tmp_path: Path) -> None:
+    found = replace(
+        tuned(bench(tmp_path, [FIRST, LAST])),
+        batch_size=32,
+        options={"checkpointing": "none"},
+        env={},
+        global_batches=(64, 128),
+    )
+    assert "; a step computes a global batch of 128 instead of 64): NCCL_ALGO=Tree" in answer(found)
+    chosen = run_file_of(loads(options_file(found), "tuned.options.yaml"))
+    assert chosen.single == {"batch_size": 32, "options.checkpointing": "none"}
+    alone = run_file_of(loads(options_file(replace(found, options={})), "tuned.options.yaml"))
+    assert alone.single == {"batch_size": 32}

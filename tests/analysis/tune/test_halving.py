@@ -8,18 +8,19 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.analysis.tune import halving as tuning
-from orchestrator.analysis.tune.candidates import Candidate, applicable, applied, children, design
+from orchestrator.analysis.tune.candidates import Candidate, applicable, applied, children, design, settings, written
 from orchestrator.analysis.tune.halving import Rung, RungResult, Stage, Times, TuneSchedule, following, stages
-from orchestrator.errors import Faults
+from orchestrator.errors import ConfigError, Faults
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
-from orchestrator.plan.spec import resolve
+from orchestrator.plan.spec import RunSpec, resolve
 from tests.support.examples import examples
 
 PYTORCH = open_framework("pytorch").framework
@@ -64,14 +65,14 @@ def test_knobs_of_another_network_and_those_that_change_numbers_stay_where_they_
     networks: list[str], nodes: int, numerics: bool, names: list[str]
 ) -> None:
     knobs = (*KNOBS, Knob(("QPS",), "", (("4",),), ("IB",)), Knob((), "compress", (("fp16",),), numerics=True))
-    found = applicable(knobs, networks, replace(SPEC, nodes=nodes), {}, numerics=numerics)
+    found = applicable(knobs, {"networks": networks}, replace(SPEC, nodes=nodes), {}, numerics=numerics)
     assert [knob.name for knob in found] == names
 
 
 def test_a_value_that_holds_already_is_not_tried() -> None:
     held = {"THREADS": "8", "SOCKETS": "8", "BUFFER": "64", "ALGO": "Ring"}
     spec = replace(SPEC, options={**SPEC.options, "bucket_cap_mb": 100}, env={"ALGO": "Tree"})
-    found = applicable(KNOBS, ["NET/Socket on eth1"], spec, held, numerics=False)
+    found = applicable(KNOBS, {"networks": ["NET/Socket on eth1"]}, spec, held, numerics=False)
     assert [knob.values for knob in found] == [
         (("4", "4"), ("2", "8")), (("8",), ("16",)), ((50,), (200,)), (("Ring",),),
     ]  # fmt: skip
@@ -80,8 +81,10 @@ def test_a_value_that_holds_already_is_not_tried() -> None:
 @pytest.mark.parametrize(
     ("knob", "text"),
     [
-        ("{values: [1]}", "either env: or option:"),
-        ("{env: [A], option: image_size, values: [1]}", "either env: or option:"),
+        ("{values: [1]}", "expected one of env:, option: and multiplies:"),
+        ("{multiplies: batch_size, values: [0]}", "expected factors above 0, got 0"),
+        ("{multiplies: batch_size, values: [much]}", "expected factors above 0, got much"),
+        ("{env: [A], option: image_size, values: [1]}", "expected one of env:, option: and multiplies:"),
         ("{env: [A, A], values: [[1, 2]]}", "each name once, got A again"),
         ("{env: [RANK], values: [1]}", "that a host may set, got RANK"),
         ("{env: [A, B], values: [[1, 2], 3]}", "values of A and B, got 3"),
@@ -134,14 +137,57 @@ def test_children_join_what_is_good_and_turn_one_knob_of_the_best() -> None:
 
 
 def test_what_a_candidate_sets_stands_in_its_spec_with_its_origin() -> None:
-    made = applied(SPEC, KNOBS, (2, 0, 1, 0))
+    made = applied(SPEC, PYTORCH, KNOBS, (2, 0, 1, 0))
     assert made.env == {"THREADS": "8", "SOCKETS": "8"} and made.options == {**SPEC.options, "bucket_cap_mb": 50}
     assert (made.origins["env.THREADS"], made.origins["options.bucket_cap_mb"], made.origins["model"]) == (
         "tune",
         "tune",
         "command line",
     )
-    assert applied(SPEC, KNOBS, COURSE.default) == SPEC
+    assert applied(SPEC, PYTORCH, KNOBS, COURSE.default) == SPEC
+
+
+LANGUAGE = open_framework("pytorch_lm").framework
+WORK = (
+    Knob((), "", ((2,), (0.3,), (0.5,), (3,)), multiplies="batch_size"),
+    Knob((), "checkpointing", (("full",),)),
+    Knob((), "reshard", ((False,),), when={"parallel": ("fsdp",)}),
+)
+FACTS = {"parallel": "ddp", "networks": []}
+
+
+def language(**choices: Any) -> RunSpec:
+    return resolve(LANGUAGE, "gpt2-124m", device="cuda", choices={"nodes": 2, "gpus": 1, **choices})
+
+
+def test_factors_of_the_batch_size_become_batch_sizes_and_what_does_not_apply_is_left_out() -> None:
+    size, checkpointing = applicable(WORK, FACTS, language(), {}, numerics=False)
+    assert size.values == ((32,), (8,), (48,)), "0.3 of 16 is no whole number"
+    assert checkpointing.option == "checkpointing"
+    names = [knob.name for knob in applicable(WORK, {**FACTS, "parallel": "fsdp"}, language(), {}, numerics=False)]
+    assert names == ["batch_size", "checkpointing", "reshard"]
+    searching = replace(language(), step=replace(language().step, batch_size_up_to=64))
+    assert [knob.name for knob in applicable(WORK, FACTS, searching, {}, numerics=False)] == ["checkpointing"]
+
+
+def test_a_candidate_computes_what_its_options_say() -> None:
+    knobs = applicable(WORK, FACTS, language(), {}, numerics=False)
+    made = applied(language(), LANGUAGE, knobs, (1, 1))
+    assert (made.batch_size, made.global_batch, made.origins["batch_size"]) == (32, 64, "tune")
+    assert made.step.recomputation == made.options["checkpointing"] == "full"
+    assert written(knobs, (1, 1)) == "batch_size=32 checkpointing=full"
+    assert settings(knobs, (0, 1)) == ({}, {"checkpointing": "full"}, None)
+
+
+def test_accumulation_keeps_a_global_batch_that_was_given() -> None:
+    spec = language(global_batch=128)
+    assert (spec.options["accumulation"], spec.follows) == (4, "options.accumulation")
+    knobs = applicable(WORK, FACTS, spec, {}, numerics=False)
+    made = [applied(spec, LANGUAGE, knobs, (index, 0)) for index in (1, 2)]
+    assert [(one.batch_size, one.options["accumulation"], one.step.micro_batches) for one in made] == [(32, 2, 2), (8, 8, 8)]
+    assert {one.global_batch for one in made} == {128}
+    with pytest.raises(ConfigError, match="expected a divisor of the global batch 128, got 2 copies of the model with 48"):
+        applied(spec, LANGUAGE, knobs, (3, 0))
 
 
 # --- time

@@ -237,7 +237,7 @@ from pathlib import Path
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.inventory import NO_SECRETS
 from orchestrator.inventory.hosts import Host, SshSettings
-from orchestrator.transport.ssh import Trust
+from orchestrator.transport import Trust
 address, config, key, rounds = sys.argv[1:]
 settings = dict(config=config, key=key, known_hosts="/dev/null", connect_timeout_s=5)
 shut = [Host(f"shut{n}", address, ssh=SshSettings(port=2300 + n, **settings)) for n in range(5)]

@@ -121,9 +121,9 @@ FORMS = {
     "no name of it": ("10.99.0.1 {key}", "the host key is not known"),
     "hashed, changed": ("{hashed} {other}", "the host key changed"),
     "revoked": ("[{address}]:{port} {key}\n@revoked * {key}", "marked revoked"),
-    "authority": ("@cert-authority *.example.org,[{address}]:{port} {other}\n[{address}]:{port} {key}",
-                  "host certificates are not supported"),
-    "unknown mark": ("@maybe [{address}]:{port} {key}", "not supported"),
+    "authority and key": ("@cert-authority *.example.org,[{address}]:{port} {other}\n[{address}]:{port} {key}", ""),
+    "authority alone": ("@cert-authority *.example.org,[{address}]:{port} {other}", "the host key is not known"),
+    "unknown mark": ("@maybe [{address}]:{port} {key}", "expected a known mark"),
     "torn": ("[{address}]:{port} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA", "the line about this host is damaged"),
     "other type": ("[{address}]:{port} {ecdsa}", "a different type than the known one"),
 }  # fmt: skip
@@ -146,7 +146,7 @@ def forms_of_lines(trial: Trial) -> None:
             hosts = one_host(controller, other, node, known_hosts=str(known))
             before = len(other.attempts)
             for more in ((), ("--accept-new",)):
-                if case == "no name of it" and more:
+                if case in ("no name of it", "authority alone") and more:
                     continue
                 code = 2 if case == "torn" else 3 if message else 0
                 text = refused(controller, *REACH, *more, "--hosts", hosts, code=code, within_s=12)
@@ -185,7 +185,7 @@ def credentials(trial: Trial) -> None:
     keys["open"].chmod(0o644)
     remedies = {
         str(keys["stranger"]): ("the host refused key", "authorized_keys"),
-        str(keys["locked"]): ("has a passphrase, which orch cannot enter", "ssh-add"),
+        str(keys["locked"]): ("has a passphrase", "ssh-add"),
         str(keys["open"]): ("can be read by others (mode 0644)", f"chmod 600 {keys['open']}"),
         str(trial.scratch / "none"): ("no such file", "ssh-keygen"),
     }

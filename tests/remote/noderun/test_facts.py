@@ -219,6 +219,8 @@ def test_the_interpreter_is_asked_in_the_environment_of_a_run(machine: Machine, 
     assert framework("read line || true", "export B=$UNSET") == [str(python), ""]
     # Nothing can be read, least of all the shell text itself.
     assert framework("read line") == {"error": "setup: line 1 (read line) ended with exit code 1"}
+    (error,) = framework("module load cuda").values()
+    assert error.endswith(" ended with exit code 127; before it: module: command not found"), error
 
 
 @pytest.mark.parametrize(

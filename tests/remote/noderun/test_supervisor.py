@@ -247,11 +247,16 @@ LIMITS = {"first_line_s": 1.5, "stall_s": 1.5, "progress": ["rank-*.out"]}
     ("script", "limits", "reason"),
     [
         ("echo node\nexec sleep 1000", LIMITS, "no line within 1.5 s of the start"),
+        (
+            "echo loaded >logs/setup.out\nexec sleep 1000",
+            {**LIMITS, "progress": ["s*.out"]},
+            "no line within 1.5 s of the start",
+        ),
         (rank("import time; print(1, flush=True); time.sleep(1000)"), LIMITS, "no new line for 1.5 s"),
         (rank("import time; time.sleep(1000)"), {**LIMITS, "first_line_s": 0, "limit_s": 3.0}, "longer than 3 s"),
         ("exec sleep 1000", {**LIMITS, "progress": [], "limit_s": 3.0}, "longer than 3 s"),
     ],
-    ids=["silent", "stalls", "switched-off", "holds-no-samples"],
+    ids=["silent", "only-setup-lines", "stalls", "switched-off", "holds-no-samples"],
 )
 def test_a_log_that_does_not_begin_or_no_longer_grows_ends_the_run(
     machine: Machine, script: str, limits: dict[str, Any], reason: str

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain.curves import newest_curve
+from orchestrator.analysis.explain.measured import newest_curve
+from orchestrator.analysis.explain.transfers import Link
 from orchestrator.errors import DataError
 from orchestrator.logs.parse import parse
 from orchestrator.plan.folders import open_framework
@@ -82,6 +83,30 @@ def test_every_size_is_measured_in_every_form_that_there_is(
     assert [parse(text.encode(), FRAMEWORK.log).ranks for text in out] == [((rank, nproc),) for rank in range(nproc)]
 
 
+@pytest.mark.parametrize(("collective", "distance", "busbw"), [
+    # The factors of two ranks; those of all four would be 1.5, 0.75, 0.75 and 1.
+    ("allreduce", 2, 1.0), ("all_gather", 2, 0.5), ("reduce_scatter", 1, 0.5), ("send_recv", 2, 1.0),
+])  # fmt: skip
+def test_groups_of_ranks_make_a_call_at_once(tmp_path: Path, collective: str, distance: int, busbw: float) -> None:
+    """The program proves each result by the values of a group's ranks: of all ranks, or of other groups, they are others."""
+    groups = {"group_ranks": 2, "group_distance": distance}
+    flags = [word for name, value in groups.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    out, _ = ran(tmp_path, collective, 4, *flags, "--in-place", "both")
+    spec = spec_of(collective, gpus=4, **SMALL, **groups)
+    said = parse(out[0].encode(), FRAMEWORK.log)
+    found = points(spec, said.readings, said.closing or {})
+    assert {point.size_bytes for point in found} == {1024, 4096, 16384}
+    by_metric = {value.metric: value.number for value in values(spec, found[:1])}
+    assert by_metric["busbw"] == pytest.approx(busbw * by_metric["algbw"])
+
+
+def test_groups_that_are_not_all_ranks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        AssertionError, match="--group-ranks 2 × --group-distance 2: expected a divisor of the number of ranks, 2"
+    ):
+        ran(tmp_path, "allreduce", 2, "--group-ranks", "2", "--group-distance", "2")
+
+
 def test_gloo_has_no_call_into_another_buffer_and_that_is_said_not_hidden(tmp_path: Path) -> None:
     out, spec = ran(tmp_path, "allreduce", 2, "--in-place", "both")
     closing = parse(out[0].encode(), FRAMEWORK.log).closing
@@ -108,13 +133,14 @@ def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("collective", "nproc", "right", "wrong", "said"), [
-    ("allreduce", 2, "dist.all_reduce(receive)", "dist.all_reduce(receive, op=dist.ReduceOp.MAX)",
+    ("allreduce", 2, "dist.all_reduce(receive, group=handle)", "dist.all_reduce(receive, op=dist.ReduceOp.MAX)",
      r"allreduce, 1024 bytes, in_place=1, rank \d: element 1: expected 3, got 2"),
     # What an all-gather leaves: the first part of each rank instead of the part that is for this one.
-    ("all_to_all", 2, "dist.all_to_all_single(receive, send)", "dist.all_gather_into_tensor(receive, send[:share])",
+    ("all_to_all", 2, "dist.all_to_all_single(receive, send, group=handle)",
+     "dist.all_gather_into_tensor(receive, send[:share])",
      r"all_to_all, 1024 bytes, in_place=0, rank 1, part 0: element 0: expected 128, got 0"),
-    ("send_recv", 3, "P2POp(dist.isend, send, (rank + 1) % ranks), P2POp(dist.irecv, receive, (rank - 1) % ranks)",
-     "P2POp(dist.isend, send, (rank - 1) % ranks), P2POp(dist.irecv, receive, (rank + 1) % ranks)",
+    ("send_recv", 3, "P2POp(dist.isend, send, following, handle), P2POp(dist.irecv, receive, previous, handle)",
+     "P2POp(dist.isend, send, previous, handle), P2POp(dist.irecv, receive, following, handle)",
      r"send_recv, 1024 bytes, in_place=0, rank \d: element 0: expected \d, got \d"),
 ])  # fmt: skip
 def test_a_wrong_result_ends_the_run(tmp_path: Path, collective: str, nproc: int, right: str, wrong: str, said: str) -> None:
@@ -313,8 +339,8 @@ def test_the_newest_curve_is_of_this_shape_on_these_hosts(tmp_path: Path) -> Non
     assert (found.dtype, found.in_place, found.repeats) == ("fp32", True, 2)
     assert newest_curve(tmp_path, "1n4g", {"node1": {}, "node2": {}}) is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node3": {}}) is None
-    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, in_place=False) is None
-    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, collective="broadcast") is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, link=Link("all_gather")) is None
+    assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, link=Link("allreduce", 2)) is None
     assert newest_curve(tmp_path, "2n2g", {"node1": {}, "node2": {}}, device="cpu") is None
 
 

@@ -1,27 +1,38 @@
-"""When buckets of gradients are reduced beside a backward pass, by hand and by what must hold of any network and device."""
+"""When collectives run beside computing, by hand and by what must hold of any network and device."""
 
 from __future__ import annotations
 
 import doctest
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.explain import overlap
-from orchestrator.analysis.explain.overlap import (
-    ALONE,
-    BLOCKS,
-    Bucket,
-    Curve,
-    DeviceModel,
-    Sharing,
-    buckets_of,
-    sharing_of,
-    step_s,
-)
+from orchestrator.analysis.explain import curve as of_sizes
+from orchestrator.analysis.explain import timeline
+from orchestrator.analysis.explain.buckets import BLOCKS, Bucket, buckets_of, reduced
+from orchestrator.analysis.explain.curve import Curve
+from orchestrator.analysis.explain.timeline import ALONE, Sharing, Timed, elapsed_s, sharing_of
 from orchestrator.errors import DataError
+
+
+class DeviceModel(NamedTuple):
+    """Seconds of a step on one device, and of its backward pass."""
+
+    step_s: float
+    backward_s: float
+
+
+def step_s(device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
+    """The seconds of a step whose backward pass makes these buckets."""
+    sent = reduced(buckets, device.backward_s / device.step_s)
+    whole = device.step_s
+    timed = [Timed(curve.time_s(each.size_bytes), each.begins * whole, each.needed * whole) for each in sent]
+    return elapsed_s(whole, timed, sharing)
+
 
 MB = 1_000_000
 TEN_A_MEGABYTE = Curve.of({MB: 0.010, 2 * MB: 0.020})
@@ -68,6 +79,35 @@ def test_buckets_that_are_ready_at_the_end_are_reduced_after_it(sharing: Sharing
     some = (Bucket(MB, ready / 100), Bucket(MB, 1.0), Bucket(MB, 1.0))
     device = DeviceModel(step_s=backward_ms / 500, backward_s=backward_ms / 1000)
     assert step_s(device, some, TEN_A_MEGABYTE, sharing) == pytest.approx(device.step_s + 0.030)
+
+
+# Two layers in shards, 30 ms: forward 0 to 5 and 5 to 10 ms, backward 10 to 20 and 20 to 30. Gathered: the first layer at once,
+# the second during the first, the first again during the second one's backward pass; scattered: each after its backward pass.
+SHARDS = ((2, 0, 0), (4, 0, 5), (4, 10, 20), (6, 20, 30), (6, 30, 30))
+
+
+@pytest.mark.parametrize(
+    ("slower", "milliseconds"),
+    [
+        # 0 to 2; 2 to 6 beside computing, which has come to 10 at 12; 12 to 16; to 20 at 22; 22 to 28; to 30 at 32; 32 to 38.
+        (1, 38),
+        # 0 to 6; 6 to 18, of which computing uses 5 and waits; to 10 at 23; 23 to 35, it waits from 33 on; 35 to 53; 53 to 71.
+        (3, 71),
+    ],
+)
+def test_a_step_of_two_layers_in_shards_is_what_it_is_by_hand(slower: int, milliseconds: float) -> None:
+    timed = [Timed(slower * time / 1000, begins / 1000, needed / 1000) for time, begins, needed in SHARDS]
+    assert elapsed_s(0.030, timed) == pytest.approx(milliseconds / 1000)
+
+
+def test_what_is_waited_for_at_once_adds_all_of_its_time() -> None:
+    timed = [Timed(0.001, moment, moment) for moment in (0.0, 0.004, 0.010)]
+    assert elapsed_s(0.010, timed, Sharing(0.5, 0.5)) == pytest.approx(0.013)
+
+
+def test_what_is_queued_behind_another_holds_up_computing_before_it_begins() -> None:
+    # 5 to 15, needed at the end; behind it, needed at 8, from 15 to 16. Computing stands at 8, and has 12 more from 16 on.
+    assert elapsed_s(0.020, [Timed(0.010, 0.005, 0.020), Timed(0.001, 0.006, 0.008)]) == pytest.approx(0.028)
 
 
 def test_a_bucket_waits_for_the_one_before_it() -> None:
@@ -169,7 +209,7 @@ IMPOSSIBLE: list[dict[int, float]] = [
 
 @pytest.mark.parametrize("times", IMPOSSIBLE)
 def test_too_few_points_or_impossible_ones_are_an_error(times: dict[int, float]) -> None:
-    with pytest.raises(DataError, match="all-reduce curve: expected"):
+    with pytest.raises(DataError, match="curve of a collective: expected"):
         Curve.of(times)
 
 
@@ -209,5 +249,5 @@ def test_of_an_unknown_model_bytes_stand_for_time() -> None:
     assert buckets_of([], "mine") == ()
 
 
-def test_the_examples_of_the_module_are_true() -> None:
-    assert doctest.testmod(overlap).failed == 0
+def test_the_examples_of_the_modules_are_true() -> None:
+    assert doctest.testmod(timeline).failed == doctest.testmod(of_sizes).failed == 0

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.analysis.explain.overlap import reaches
+from orchestrator.analysis.explain.curve import reaches
+from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
 from orchestrator.errors import OrchError
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, rendered_texts
@@ -48,22 +49,22 @@ def newest_curve(
     shape: str,
     settings: Settings,
     *,
-    collective: str = "allreduce",
+    link: Link = ALL_REDUCE,
     device: str = "",
-    in_place: bool = True,
     reaching: int = 0,
 ) -> MeasuredCurve | None:
     """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with these NCCL settings;
     None if there is no such measurement. Curves that cover ``reaching`` bytes are preferred to those that end too far below.
 
-    ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. All-reduce is in place, as
-    DistributedDataParallel calls it. Among several types the one with the most good repeats is taken, then fp32. A bench that
-    cannot be read is skipped: `orch summarize` reports what is wrong with it.
+    ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. What is scattered goes to
+    another buffer, all else stays in place, as DistributedDataParallel and FSDP call them. Among several types the one with the
+    most good repeats is taken, then fp32. A bench that cannot be read is skipped: `orch summarize` says what is wrong with it.
     """
+    in_place = link.collective != "reduce_scatter"
     short: list[MeasuredCurve] = []
     for bench in benches(runs):
         try:
-            results = [read_run(run) for run in bench.runs() if _is_of(run, collective, settings)]
+            results = [read_run(run) for run in bench.runs() if _is_of(run, link, settings)]
         except OrchError:  # damaged, or of an earlier version
             continue
         fitting = [cell for cell in cells_of(results, "time") if _fits(cell, shape, device)]
@@ -97,11 +98,13 @@ def settings_of(run: RunDir) -> Settings:
     return by_host
 
 
-def _is_of(run: RunDir, collective: str, settings: Settings) -> bool:
+def _is_of(run: RunDir, link: Link, settings: Settings) -> bool:
     """Return True if a run's manifest fits, before its logs are read."""
     manifest = read_manifest(run)
-    measured = manifest.measure.name == "collectives" and manifest.spec.model == collective
-    return measured and settings_of(run) == settings
+    options = manifest.spec.options
+    groups = (options.get("group_ranks", 0), options.get("group_distance", 1))
+    measured = manifest.measure.name == "collectives" and manifest.spec.model == link.collective
+    return measured and groups == (link.ranks, link.distance) and settings_of(run) == settings
 
 
 def _fits(cell: Cell, shape: str, device: str) -> bool:

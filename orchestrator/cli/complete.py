@@ -1,0 +1,157 @@
+"""Completion of values in a shell: hosts and groups, benches, runs, frameworks, models, options of frameworks, checks.
+
+A shell waits for each answer. So nothing is parsed that a look at the text can tell, names of hosts are kept until their file
+changes, no inventory program is started, and no fault is reported: what cannot be read completes to nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.record import Project
+
+__all__ = ["benches", "checks", "frameworks", "hosts", "models", "runs", "settings", "word_in"]
+
+_MODE = "_ORCH_COMPLETE"
+_MOST_NAMES = 10_000
+_TOP = re.compile(r"^(\w+):")
+_NAME = re.compile(r"""^  ["']?([\w.-]+)["']?:""")
+
+
+def word_in(environment: dict[str, str]) -> str:
+    """Return the command that a shell completes options or values of; empty if it completes the command, or nothing at all."""
+    text = environment.get("COMP_WORDS", environment.get("_TYPER_COMPLETE_ARGS", "")) if _MODE in environment else ""
+    words, at = text.split(), environment.get("COMP_CWORD", "")  # the index of the word in bash; other shells end the text
+    is_behind = int(at) > 1 if at.isdecimal() else len(words) > 2 or text.endswith(" ")
+    return words[1] if len(words) > 1 and is_behind else ""
+
+
+def _quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completion that extends the last word of a list with commas, and answers nothing where something is wrong."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        with suppress(Exception):  # a shell has no place for a message, and the command itself will report it
+            return [f"{before}{comma}{name}" for name in find(ctx, last) if name.startswith(last)][:_MOST_NAMES]
+        return []
+
+    return complete
+
+
+def _project() -> Project:
+    from orchestrator.record import Project
+
+    return Project.here(os.environ)
+
+
+@_quiet
+def hosts(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return hosts and groups of the inventory that the command would use."""
+    project = _project()
+    given = ctx.params.get("hosts") or ""
+    source, _ = project.inventory_source(given, os.environ)
+    names = _hosts_of(project, Path(source).expanduser())
+    return names if last else [name for name in names if not name.startswith("@") or len(names) < _MOST_NAMES]
+
+
+def _hosts_of(project: Project, path: Path) -> list[str]:
+    """Return the hosts and groups of an inventory file, remembered in the project until the file changes."""
+    status = path.stat()
+    stamp = [str(path.absolute()), status.st_mtime_ns, status.st_size]
+    kept = project.root / ".orch" / "completion.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        remembered = json.loads(kept.read_text(encoding="utf-8"))
+        if remembered["inventory"] == stamp:
+            return [str(name) for name in remembered["names"]]
+    from orchestrator.inventory import open_inventory
+
+    if path.is_file() and os.access(path, os.X_OK) and path.read_bytes()[:2] == b"#!":
+        return []
+    inventory = open_inventory(str(path))
+    names = [*(host.name for host in inventory.hosts), *(f"@{group}" for group in ("all", *inventory.groups))]
+    if kept.parent.is_dir() and path.is_file():
+        from orchestrator.files import write_atomic
+
+        with suppress(OSError):
+            write_atomic(kept, json.dumps({"inventory": stamp, "names": names}).encode())
+    return names
+
+
+@_quiet
+def benches(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the names of the project's benches, the newest first, and their labels."""
+    folders = sorted(_project().runs.glob("*/bench.json"), reverse=True)
+    names = [path.parent.name for path in folders]
+    return [*names, *filter(None, map(_label, folders[:200]))]
+
+
+def _label(path: Path) -> str:
+    match = re.search(rb'"label": "([^"\\]+)"', path.read_bytes())
+    return match[1].decode() if match else ""
+
+
+@_quiet
+def runs(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the ids of the runs of the latest bench."""
+    newest = max(_project().runs.glob("*/bench.json"))
+    return sorted(path.parent.name for path in newest.parent.glob("*/manifest.json"))
+
+
+@_quiet
+def frameworks(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the names of framework folders."""
+    return sorted(_folders(ctx))
+
+
+@_quiet
+def models(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the models of the frameworks on the command line, or of all."""
+    return sorted({name for folder in _chosen(ctx) for name in _names_under("models", folder)})
+
+
+@_quiet
+def checks(ctx: typer.Context, last: str) -> Iterable[str]:
+    """Return the names of preflight's checks."""
+    from orchestrator.checks.check import NAMES
+
+    return ("reach", *NAMES)
+
+
+def settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the options of the frameworks on the command line, or of all, as ``name=``."""
+    with suppress(Exception):
+        names = {name for folder in _chosen(ctx) for name in _names_under("options", folder)}
+        return [f"{name}=" for name in sorted(names) if name.startswith(incomplete)]
+    return []
+
+
+def _folders(ctx: typer.Context) -> dict[str, Path]:
+    from orchestrator.plan.folders import frameworks as found
+
+    given: Sequence[Any] = ctx.params.get("templates") or ()
+    return found(_project().template_folders([Path(path) for path in given], os.environ))
+
+
+def _chosen(ctx: typer.Context) -> list[Path]:
+    folders = _folders(ctx)
+    wanted = [name for name in str(ctx.params.get("framework") or "").split(",") if name in folders]
+    return [folders[name] for name in wanted] or list(folders.values())
+
+
+def _names_under(key: str, folder: Path) -> Iterable[str]:
+    """Yield the keys of a mapping of ``framework.yaml`` in block style, without parsing it: YAML takes ten times as long."""
+    inside = False
+    for line in (folder / "framework.yaml").read_text(encoding="utf-8").splitlines():
+        if match := _TOP.match(line):
+            inside = match[1] == key
+        elif inside and (match := _NAME.match(line)):
+            yield match[1]

@@ -1,0 +1,112 @@
+"""Commands whose options may have defaults in files of the user and of the project, and what is said of those that count."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import typer
+import typer.core
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from orchestrator.record.defaults import Default
+
+__all__ = ["Command", "choices", "say_choices"]
+
+_OF_ALL = ("exclude", "accept_new")
+_OF_RUNS = (
+    "until_ci", "max_repeats", "order", "budget", "lease", "stop_grace", "first_line_timeout", "stall_timeout", "output_limit",
+    "wait", "wait_limit", "keep_going", "strict",
+)  # fmt: skip
+_RUNNING = ("bench", "tune", "resume")
+_CHOICES = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
+"""Keys that a run file has too, which takes precedence over defaults, by its names."""
+
+
+_TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose options fall back to defaults in files, and which says on stderr which of them it uses."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command, in which the defaults are known. Raises ConfigError for a file with a fault."""
+        args = _with_limit(args)
+        if not {"-h", "--help"} & set(args) and not extra.get("resilient_parsing"):
+            extra["default_map"] = self._values(_here())
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Say which defaults count, and run the command."""
+        found = _here() if ctx.default_map else {}
+        sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
+        _say({key: found[key] for key, source in sources.items() if key in found and source and source.name == "DEFAULT_MAP"})
+        return super().invoke(ctx)
+
+    def _values(self, found: Mapping[str, Default]) -> dict[str, Any]:
+        keys = (*_OF_ALL, *(_OF_RUNS if self.name in _RUNNING else ()))
+        values = {str(param.name): found[key].value for param in self.params if (key := _key(param)) in found and key in keys}
+        # Options that take a duration as text.
+        return {name: f"{value:g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
+
+
+def _with_limit(args: list[str]) -> list[str]:
+    """Return the words with ``--wait 30m`` and ``--wait=30m`` as ``--wait --wait-limit 30m``: the time may be left out."""
+    words: list[str] = []
+    for word in args:
+        name, equals, limit = word.partition("=")
+        if name == "--wait" and equals:
+            words += ["--wait", "--wait-limit", limit]
+        elif words[-1:] == ["--wait"] and _TIME.fullmatch(word):
+            words += ["--wait-limit", word]
+        else:
+            words.append(word)
+    return words
+
+
+def _key(param: Any) -> str:
+    """Return the key of an option: its long name, with ``_`` for ``-``."""
+    return next((name[2:].replace("-", "_") for name in param.opts if name.startswith("--")), "")
+
+
+def _here() -> dict[str, Default]:
+    from orchestrator.record import Project
+
+    return Project.here(os.environ).defaults(os.environ)
+
+
+def choices() -> dict[str, tuple[Any, str, str]]:
+    """Return (value, file, place) of the defaults that a run file may have too, by its names.
+
+    Raises ConfigError for a file with a fault.
+    """
+    found = _here()
+    used = {name: found[key] for key, name in _CHOICES.items() if key in found}
+    return {name: (each.value, each.origin, each.where) for name, each in used.items()}
+
+
+def say_choices(used: Container[str]) -> None:
+    """Print on stderr which of the defaults that a run file may have too are used, by its names."""
+    found = _here()
+    _say({key: found[key] for key, name in _CHOICES.items() if name in used})
+
+
+def _say(used: Mapping[str, Default]) -> None:
+    by_origin: dict[str, list[str]] = {}
+    for key, default in used.items():
+        by_origin.setdefault(default.origin, []).append(f"{key}={_written(key, default.value)}")
+    for origin, words in by_origin.items():
+        typer.echo(f"defaults: {', '.join(words)} ({origin})", err=True)
+
+
+def _written(key: str, value: Any) -> str:
+    from orchestrator.plan.words import shortest
+    from orchestrator.record.defaults import KEYS
+
+    if KEYS[key].kind == "duration":
+        return shortest(value)
+    listed: Iterable[Any] = value if isinstance(value, tuple) else (value,)
+    return ",".join(str(each).lower() if isinstance(each, bool) else str(each) for each in listed)

@@ -1,0 +1,59 @@
+"""What ``orch bench --dry-run`` prints: the plan, the origin of every value, and every file of every node. Contacts no host."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from orchestrator.cli.options import Selection, print_json
+from orchestrator.controller.earlier import earlier_times
+from orchestrator.controller.stopping import plan_words
+from orchestrator.inventory import fold
+from orchestrator.plan.bench import PORTS, Bench, plan_run
+from orchestrator.plan.render import folded, without_secrets
+from orchestrator.record.manifest import manifest_of
+from orchestrator.report.text import one_line, visible
+
+
+def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
+    """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for each run."""
+    hosts, redaction = selection.hosts, selection.inventory.redaction()
+    plans = [
+        (run, plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=PORTS.start))
+        for run in plan.planned()
+    ]
+    plans = [(run, without_secrets(decided, redaction)) for run, decided in plans]
+    if as_json:
+        print_json(
+            [
+                {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
+                for run, decided in plans
+            ]
+        )
+        return
+    if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
+        typer.echo(f"plan: {words}")
+    typer.echo(f"{len(plans)} runs; port {PORTS.start} stands for the port that is chosen when a run starts")
+    for run, _ in plans:
+        typer.echo(f"  {run.run_id}")
+    if plan.skipped:
+        typer.echo(f"{len(plan.skipped)} configurations are skipped, because they are impossible")
+    for skipped in plan.skipped:
+        typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
+    shown = set()
+    for run, decided in plans:
+        if repr(run.spec.as_dict()) in shown:
+            continue
+        shown.add(repr(run.spec.as_dict()))
+        typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
+        for key, value in run.spec.as_dict().items():
+            for name, setting in value.items() if key in ("options", "env") else ((None, value),):
+                label = f"{key}.{name}" if name else key
+                typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
+        for slot in decided.placement.slots:
+            ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
+            typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
+        for names, file in folded(decided.nodes):
+            typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
+            typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

@@ -1,0 +1,209 @@
+"""The job of ``orch bench --slurm``: submitted, waited for, and ended, whatever ends the bench."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from orchestrator import slurm
+from orchestrator.cli.allocation import allocated
+from orchestrator.cli.signals import handled
+from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
+from orchestrator.inventory import fold
+from orchestrator.inventory.allocation import SOURCES
+from orchestrator.plan.job import JobWanted, job_name
+from orchestrator.record import Project
+from orchestrator.record.submission import forget, submission, submissions, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain"]
+
+_LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+_END_S = 120.0
+_LATE_S = 2.0
+_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
+
+
+def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
+    """Submit the job of a bench and wait until it has its nodes; return its number.
+
+    What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if Slurm ends the job; it is
+    over then.
+    """
+    for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
+        slurm.program(name)
+    submit(project, bench_id, "", wanted.options)
+    try:
+        with handled(_interrupt):
+            variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+            variables |= slurm.submitter(os.environ)
+            answer = _accepted(wanted, bench_id, variables)
+            number = answer.strip().partition(";")[0]
+            submit(project, bench_id, number, wanted.options)
+            typer.echo(f"slurm: job {number} submitted: {' '.join(wanted.options)}", err=True)
+            _wait(number)
+    except BaseException:
+        give_up(project, bench_id)
+        raise
+    return number
+
+
+def _accepted(wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
+    """Submit a job and return what sbatch prints. Raises ConfigError if Slurm refuses it."""
+    try:
+        return slurm.call(wanted.argv(bench_id), environment=variables, text=wanted.script)
+    except RunError as error:
+        message = f"expected a job that Slurm accepts: {error.message}"
+        raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(wanted.options)}") from error
+
+
+def _wait(number: str) -> None:
+    shown, looks, answered = "", 0, time.monotonic()
+    while True:
+        try:
+            job, answered = slurm.job(number), time.monotonic()
+        except RunError:  # slurmctld is busy, or starts anew
+            if time.monotonic() - answered > _END_S:
+                raise
+            time.sleep(_LOOK_S[-1])
+            continue
+        if job is None:
+            raise RunError("it is not known to Slurm any more", kind="interrupted", where=f"Slurm's job {number}")
+        if job.state == "RUNNING":
+            return
+        if job.state not in _WAITS:
+            reason = f" ({job.reason})" if job.reason else ""
+            message = f"expected it to run, it is {job.state}{reason}"
+            raise RunError(message, kind="interrupted", where=f"Slurm's job {number}")
+        expected = f", expected start {job.start}" if job.start else ""
+        line = f"slurm: job {number} is {job.state}{f' ({job.reason})' if job.reason else ''}{expected}"
+        if line != shown:
+            typer.echo(line, err=True)
+            shown = line
+        time.sleep(_LOOK_S[min(looks, len(_LOOK_S) - 1)])
+        looks += 1
+
+
+def _interrupt(number: int, _: object) -> NoReturn:
+    raise Interrupted(number, "stopped before the job had its nodes; it is cancelled and nothing was started")
+
+
+@contextmanager
+def ended_after(project: Project, bench_id: str) -> Iterator[None]:
+    """End the job that a bench has submitted, if any, when the bench is over."""
+    known = submission(project, bench_id)
+    if known:
+        submit(project, bench_id, known.job, known.options)  # by this process, which may not be the one that submitted it
+    try:
+        yield
+    finally:
+        if known:
+            give_up(project, bench_id)
+
+
+def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None:
+    """Cancel the job of a bench, and prove that it is out of the queue; a failure is printed, and the record of the job kept.
+
+    Only a job that this process attends, or with ``of_anyone`` any.
+    """
+    known = submission(project, bench_id)
+    if known is None or not (of_anyone or known.process == os.getpid()):
+        return
+    try:
+        numbers = [known.job] if known.job else _by_name(bench_id)
+        for number in numbers:
+            _cancel(number)
+    except OrchError as error:
+        typer.echo(f"orch: {error}. the job of bench {bench_id} may still hold nodes: orch cancel {bench_id}", err=True)
+        return
+    forget(project, bench_id)
+
+
+def _by_name(bench_id: str) -> list[str]:
+    """Return the numbers of the jobs with the name of a bench; one whose submission was interrupted may be listed later."""
+    argv = ["squeue", "--me", "--noheader", f"--name={job_name(bench_id)}", "--format=%i"]
+    deadline = time.monotonic() + _LATE_S
+    while not (found := slurm.call(argv).split()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def _cancel(number: str) -> None:
+    """Cancel a job and wait until Slurm lists it no more. Raises RunError if it is listed for two minutes."""
+    begin = time.monotonic()
+    job = slurm.job(number)
+    if job and not job.has_ended:
+        slurm.call(["scancel", number])
+    while listed := _listed(number):
+        if time.monotonic() - begin > _END_S:
+            raise RunError(
+                f"it is still {listed} {_END_S:g} s after scancel", kind="not_verified", where=f"Slurm's job {number}"
+            )
+        time.sleep(0.1)
+    job = slurm.job(number)
+    typer.echo(f"slurm: job {number} is {job.state if job else 'not known any more'} and out of the queue", err=True)
+
+
+def _listed(number: str) -> str:
+    """Return the state of a job in the queue; empty if it is not there."""
+    try:
+        return slurm.call(["squeue", "--noheader", f"--jobs={number}", "--format=%T"]).strip()
+    except RunError as error:
+        if "Invalid job id" in error.message:
+            return ""
+        raise
+
+
+def regain(project: Project, bench_id: str, inventory: str, hosts: Sequence[str]) -> None:
+    """Let a bench whose job is over go on in another one: in one that is submitted for its hosts, if it has submitted the first
+    itself, else in the job that this process runs in. Does nothing for other benches."""
+    known = submission(project, bench_id)
+    if known is None:
+        _move(project, inventory)
+        return
+    job = slurm.job(known.job) if known.job else None
+    if job and job.state == "RUNNING":
+        return
+    state = job.state if job else "not known any more"
+    typer.echo(f"slurm: job {known.job or job_name(bench_id)} of this bench is {state}; another one is submitted", err=True)
+    number = allocated_for(project, bench_id, JobWanted(known.options).on(fold(hosts), len(hosts)))
+    allocated(project, f"srun:{number}", bench_id)
+
+
+def _move(project: Project, inventory: str) -> None:
+    """Point the inventory of a job that is over to the job that this process runs in. Its hosts are compared with the plan."""
+    path = Path(inventory)
+    word, _, number = path.stem.partition("-")
+    current = slurm.here(os.environ)
+    if path.parent != project.root / ".orch" or word not in SOURCES or current in ("", number):
+        return
+    job = slurm.job(slurm.job_id(number, str(path)))
+    if job is None or job.state != "RUNNING":
+        allocated(project, f"{word}:{current}", number)
+
+
+def note_unattended(project: Project) -> None:
+    """Print the jobs of benches whose controller is gone, and how to end them; forget those that are over and left no bench."""
+    for one in submissions(project):
+        if one.is_attended:
+            continue
+        try:
+            numbers = [one.job] if one.job else _by_name(one.bench_id)
+            jobs = [slurm.job(number) for number in numbers]
+        except OrchError as error:
+            typer.echo(f"slurm: the job of bench {one.bench_id}: {error}", err=True)
+            continue
+        living = [job for job in jobs if job and not job.has_ended]
+        for job in living:
+            text = f"slurm: job {job.id} of bench {one.bench_id} is {job.state} and has no controller"
+            typer.echo(f"{text}; to end it: orch cancel {one.bench_id}", err=True)
+        if not living and not (project.runs / one.bench_id).exists():
+            forget(project, one.bench_id)

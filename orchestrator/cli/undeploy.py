@@ -1,0 +1,133 @@
+"""`orch undeploy`: remove from the nodes what orch has put there, after saying what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
+
+if TYPE_CHECKING:
+    from orchestrator.errors import OrchError
+    from orchestrator.record import Project
+
+_LIMIT_S = 300.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("undeploy")(undeploy)
+
+
+def undeploy(
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also remove runs whose logs are not collected in this project.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    accept_new: AcceptNew = False,
+    as_json: Json = False,
+) -> None:
+    """Remove payload, collected runs and the work directory of orch from the nodes, after saying what; then say what remains.
+
+    Runs that are not collected in this project stay unless --force is given, runs in progress always.
+    """
+    from orchestrator.errors import Faults
+    from orchestrator.nodes.fanout import each
+
+    selection = select(hosts, exclude)
+    with selection.cluster(accept_new) as cluster:
+        errors: list[OrchError] = list(cluster.open_what_answers().values())
+        collected: dict[str, list[str]] = {}
+
+        def ask(name: str, *, dry: bool) -> dict[str, Any]:
+            runs = collected.get(name, [])
+            return cluster.nodes[name].ask("undeploy", collected=runs, force=force, dry=dry, timeout_s=_LIMIT_S)
+
+        there, failed = each(cluster.nodes, lambda name: ask(name, dry=True))
+        errors += failed.values()
+        collected |= _collected(selection.project, {name: answer.get("kept", {}) for name, answer in there.items()})
+        before, failed = each(there, lambda name: ask(name, dry=True))
+        errors += failed.values()
+        _print(_plans(before), as_json)
+        after: Mapping[str, dict[str, Any]] = {}
+        if not dry_run:
+            after, failed = each(before, lambda name: ask(name, dry=False))
+            errors += failed.values()
+            _print(_rests(after), as_json)
+    if as_json:
+        print_json({"nodes": {**before, **after}, "removed": not dry_run, "errors": [error.as_dict() for error in errors]})
+    errors += _in_progress(after or before)
+    if errors:
+        raise Faults(errors)
+
+
+def _collected(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return by host those of the runs that it keeps whose logs are in this project and verified."""
+    from orchestrator.nodes.collect import is_complete
+    from orchestrator.record import BenchDir
+    from orchestrator.record.rundir import bench_folders
+
+    wanted = {run_id for runs in kept.values() for run_id in runs}
+    benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if wanted else []
+    known = {run.run_id: run for bench in benches for run in bench.runs(superseded=True) if run.run_id in wanted}
+    return {host: [name for name in runs if name in known and is_complete(known[name], host)] for host, runs in kept.items()}
+
+
+def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return what will be removed, a line for hosts of which the same is true."""
+    lines: dict[str, list[str]] = {}
+    for host, answer in answers.items():
+        if answer.get("absent"):
+            words = "nothing of orch"
+        else:
+            parts = [f"payload ({answer['payload_bytes']} bytes)"] if answer["payload"] else []
+            parts += [f"{answer['runs']} runs ({answer['run_bytes']} bytes)"] if answer["runs"] else []
+            words = f"{answer['root']}: to remove: {', '.join(parts) or 'nothing'}{_kept(answer['kept'])}"
+        lines.setdefault(words, []).append(host)
+    return _folded(lines)
+
+
+def _kept(kept: Mapping[str, str]) -> str:
+    counts = {reason: sum(1 for each in kept.values() if each == reason) for reason in kept.values()}
+    return "".join(f"; stays: {count} runs {reason}" for reason, count in counts.items())
+
+
+def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
+    lines: dict[str, list[str]] = {}
+    for host, answer in answers.items():
+        if not answer.get("absent"):
+            rest = ", ".join(answer.get("remains", ()))
+            done = "removed" if answer["payload"] or answer["runs"] or not rest else "nothing to remove"
+            words = f"{answer['root']}: {done}; remains: {rest or 'nothing'}"
+            lines.setdefault(words, []).append(host)
+    return _folded(lines)
+
+
+def _folded(lines: Mapping[str, Sequence[str]]) -> list[str]:
+    from orchestrator.inventory import fold
+
+    return [f"{fold(names)}: {words}" for words, names in lines.items()]
+
+
+def _print(lines: Sequence[str], as_json: bool) -> None:
+    from orchestrator.report.text import one_line
+
+    for line in () if as_json else lines:
+        typer.echo(one_line(line))
+
+
+def _in_progress(answers: Mapping[str, dict[str, Any]]) -> list[OrchError]:
+    """Return an error for each host that keeps a run in progress."""
+    from orchestrator.errors import RunError
+
+    errors: list[OrchError] = []
+    for host, answer in answers.items():
+        for run, reason in answer.get("kept", {}).items():
+            if reason == "in progress":
+                hint = "orch status shows it; orch cancel ends runs of this user"
+                errors.append(RunError("a run is in progress and stays", kind="node_busy", host=host, run_id=run, hint=hint))
+    return errors

@@ -1,0 +1,162 @@
+"""Reads what Ansible reads besides a single inventory file: inventory directories, ``group_vars`` and ``host_vars``, programs.
+
+Of files of variables only what orch uses is kept (`ansible_vars.USED`): other variables, such as those of playbooks, may be
+secrets or templates. The rules of names and order are those of Ansible's ``host_group_vars`` plug-in and inventory manager.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator import yamlfile
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import ansible, formats
+from orchestrator.inventory.ansible_vars import USED, Var
+from orchestrator.inventory.groups import Tree, VariableFiles, inventory_of
+from orchestrator.inventory.hosts import Inventory
+
+__all__ = ["in_directory", "is_program", "of_program", "variable_files"]
+
+_FOLDERS = ("group_vars", "host_vars")
+_SUFFIXES = ("", ".yml", ".yaml", ".json")
+_IGNORED = re.compile(r"\..*|(group|host)_vars|vars_plugins|.*(~|\.(pyc|pyo|swp|bak|rpm|md|txt|rst|orig|cfg|retry))")
+"""Names in an inventory directory that are no inventories (Ansible's INVENTORY_IGNORE_EXTS)."""
+_USED_LINE = re.compile(rf"""(?m)^[\s{{,]*["']?(?:{USED.pattern})["']?\s*:""")
+_VAULT = "$ANSIBLE_VAULT"
+_MOST_FILES = 1000
+_PROGRAM_S = 60.0
+_MOST_OUTPUT = 16 << 20
+
+
+def in_directory(folder: Path, source: str) -> Inventory:
+    """Return the inventory of all files of a directory together, each in its own format. Raises ConfigError or Faults of it."""
+    tree = Tree(source, variable_files(folder))
+    found = list(_inventories(folder))
+    if not found:
+        raise ConfigError("expected inventories of Ansible in the directory, there are none", where=source)
+    for path in found:
+        if is_program(path):
+            ansible.add_yaml(tree, _printed(path), str(path))
+        elif path.stat().st_size:
+            text = yamlfile.read_text(path)
+            if formats.recognise(text) == "orch" and "schema:" in text:
+                message, hint = f"expected a file, got a directory with {path.name}", "name a file in it"
+                raise ConfigError(message, where=source, hint=hint)
+            formats.add_ansible(tree, text, str(path), yamlfile.loads)
+    return inventory_of(tree)
+
+
+def of_program(path: Path, source: str) -> Inventory:
+    """Return the inventory that a program prints for ``--list``. Raises ConfigError or Faults of it."""
+    tree = Tree(source, variable_files(path.parent))
+    ansible.add_yaml(tree, _printed(path), source)
+    return inventory_of(tree)
+
+
+def is_program(path: Path) -> bool:
+    """Return True for an executable file that is a script or an ELF program."""
+    try:
+        with path.open("rb") as stream:
+            return path.is_file() and os.access(path, os.X_OK) and stream.read(4).startswith((b"#!", b"\x7fELF"))
+    except (OSError, ValueError):
+        return False
+
+
+def _inventories(folder: Path) -> Iterator[Path]:
+    """Yield the inventories of a directory and those below it in order. Raises ConfigError for more than any cluster has."""
+    for count, entry in enumerate(sorted(folder.iterdir())):
+        if count > _MOST_FILES:
+            raise ConfigError(f"expected at most {_MOST_FILES} files, got more", where=str(folder))
+        if not _IGNORED.fullmatch(entry.name):
+            if entry.is_dir():
+                yield from _inventories(entry)
+            elif entry.is_file():
+                yield entry
+
+
+def variable_files(folder: Path) -> VariableFiles:
+    """Return the variables of groups and hosts in ``group_vars`` and ``host_vars`` of a folder."""
+    encrypted: list[str] = []
+    groups, hosts = (_variables(folder / name, encrypted) for name in _FOLDERS)
+    return VariableFiles(groups, hosts, tuple(encrypted))
+
+
+def _variables(folder: Path, encrypted: list[str]) -> dict[str, dict[str, Var]]:
+    """Return the variables of each group or host: of ``NAME``, else of ``NAME.yml``, ``NAME.yaml`` or ``NAME.json``; the first
+    one that exists may be a directory, whose files are merged in order."""
+    entries = {entry.name: entry for entry in sorted(folder.iterdir())} if folder.is_dir() else {}
+    names = {name.removesuffix(suffix) for name in entries for suffix in _SUFFIXES if name.endswith(suffix)}
+    by_name: dict[str, dict[str, Var]] = {}
+    for name in sorted(names):
+        entry = next(entries[name + suffix] for suffix in _SUFFIXES if name + suffix in entries)
+        merged: dict[str, Var] = {}
+        for file in _below(entry) if entry.is_dir() else [entry]:
+            merged |= _in_file(file, encrypted)
+        by_name[name] = merged
+    return {name: merged for name, merged in by_name.items() if merged}
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir(), key=lambda path: path.name):
+        if entry.name.startswith(".") or entry.name.endswith("~"):
+            continue
+        if entry.is_dir() and not entry.suffix:
+            yield from _below(entry)
+        elif entry.is_file() and entry.suffix in _SUFFIXES:
+            yield entry
+
+
+def _in_file(path: Path, encrypted: list[str]) -> dict[str, Var]:
+    if not path.stat().st_size:
+        return {}
+    text = yamlfile.read_text(path)
+    if text.startswith(_VAULT):
+        encrypted.append("/".join(path.parts[-3 if path.parent.name not in _FOLDERS else -2 :]))
+        return {}
+    if not _USED_LINE.search(text):  # YAML of playbooks may hold much that need not be understood here
+        return {}
+    document = yamlfile.loads(text, str(path), foreign=True)
+    values = document.value if isinstance(document.value, dict) else {}
+    return {
+        key: Var(value, f"{path}:{document.line((key,))}: {key}")
+        for key, value in values.items()
+        if isinstance(key, str) and USED.fullmatch(key)
+    }
+
+
+def _printed(path: Path) -> yamlfile.Document:
+    """Return what an inventory program prints: for ``--list``, and for ``--host`` of each host if it has no ``_meta``."""
+    document = _asked(path, "--list")
+    if isinstance(document, dict) and "_meta" not in document:
+        listed = [group.get("hosts") if isinstance(group, dict) else group for group in document.values()]
+        names = dict.fromkeys(str(name) for hosts in listed if isinstance(hosts, list) for name in hosts)
+        document["_meta"] = {"hostvars": {name: _asked(path, "--host", name) for name in names}}
+    return yamlfile.Document(document, {}, str(path))
+
+
+def _asked(path: Path, *words: str) -> Any:
+    where = f"{path} {' '.join(words)}"
+    try:
+        done = subprocess.run(
+            [str(path.absolute()), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"expected an answer within {_PROGRAM_S:g} s, got none", where=where) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
+    if done.returncode:
+        tail = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise ConfigError(f"expected exit status 0, got {done.returncode}: {tail}", where=where)
+    try:
+        if len(done.stdout) > _MOST_OUTPUT:
+            raise ConfigError(f"expected at most {_MOST_OUTPUT >> 20} MiB, got more", where=where)
+        return json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        hint = "an inventory program prints JSON on standard output"
+        raise ConfigError(f"expected JSON, got {len(done.stdout)} bytes of something else", where=where, hint=hint) from None

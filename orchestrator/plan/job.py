@@ -1,0 +1,129 @@
+"""The job that ``orch bench --slurm`` submits, as data: what is asked of Slurm, and the script that holds its nodes.
+
+The script does nothing with the nodes. It ends the job when no step has run for a while: then the controller is gone, and all
+runs that it left have ended. Steps are the controller's own, so the nodes need no file of it and no connection to it.
+
+>>> wanted = job_wanted("partition=gpu,time=1.5h,gpus-per-node=8", nodes=4)
+>>> wanted.options
+('--partition=gpu', '--time=90', '--gpus-per-node=8', '--nodes=4', '--ntasks-per-node=1')
+>>> wanted.argv("20261124-120000-ab12")[:3]
+['sbatch', '--parsable', '--job-name=orch-20261124-120000-ab12']
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import nearest
+from orchestrator.plan.words import seconds
+
+__all__ = ["IDLE_S", "JobWanted", "job_name", "job_wanted"]
+
+IDLE_S = 120
+"""Seconds without a step after which the script lets the nodes go."""
+
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_DURATION = re.compile(r"\d+(?:\.\d+)?[smh]")
+_OWN = {
+    "job-name": "orch finds the job by its name",
+    "output": "the job writes nothing; logs are in the bench's folder",
+    "error": "the job writes nothing; logs are in the bench's folder",
+    "requeue": "a job that is queued again would hold nodes for a bench that is over",
+    "no-requeue": "it is always set",
+    "no-kill": "it is always set",
+    "array": "one job runs all cells of the bench",
+    "wrap": "the script is orch's own",
+    "parsable": "it is always set",
+    "export": "set variables of runs with --env, or env: in the inventory",
+    "wait": "orch waits",
+    "test-only": "orch bench --dry-run submits nothing",
+}
+_FLAGS = ("exclusive", "oversubscribe", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "ignore-pbs")
+_COMMON = (
+    "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gres", "mem", "nodelist", "nodes", "ntasks-per-node",
+    "partition", "qos", "reservation", "switches", "time",
+)  # fmt: skip
+_SCRIPT = f"""#!/bin/sh
+# Holds the nodes of a bench of orch for its controller, and lets them go when no step has run for {IDLE_S} s.
+idle=0
+while [ "$idle" -lt {IDLE_S} ]; do
+    sleep 5
+    idle=$((idle + 5))
+    steps=$(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format=%i) || {{ idle=0; continue; }}
+    if printf '%s\\n' "$steps" | grep -q '\\.[0-9][0-9]*$'; then idle=0; fi
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobWanted:
+    """``options`` of sbatch as written on its command line."""
+
+    options: tuple[str, ...]
+
+    @property
+    def script(self) -> str:
+        """The batch script."""
+        return _SCRIPT
+
+    def argv(self, bench_id: str) -> list[str]:
+        """Return the command that submits the job of a bench; the script goes to its standard input."""
+        fixed = ("--no-requeue", "--no-kill", "--output=/dev/null", "--error=/dev/null", "--export=PATH,SLURM_CONF")
+        return ["sbatch", "--parsable", f"--job-name={job_name(bench_id)}", *fixed, *self.options]
+
+    def on(self, hosts: str, count: int) -> JobWanted:
+        """Return the same job on these hosts, for a bench that was planned with them."""
+        kept = [one for one in self.options if one.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
+        return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
+
+
+def job_name(bench_id: str) -> str:
+    """Return the name of a bench's job, by which it is found if its number was lost."""
+    return f"orch-{bench_id}"
+
+
+def job_wanted(text: str, nodes: int) -> JobWanted:
+    """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with ``time`` also as ``90m`` or ``1h``.
+
+    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given. Raises ConfigError.
+    """
+    options: dict[str, str] = {}
+    for word in _words(text):
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--")
+        if not _OPTION.fullmatch(name) or (not equals and name not in _FLAGS) or (equals and not value):
+            hint = f"they are long options of sbatch{nearest(name, (*_COMMON, *_FLAGS))}"
+            raise ConfigError(f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint)
+        if name in _OWN:
+            raise ConfigError(f"expected no {name}: {_OWN[name]}", where="--slurm")
+        if name in options:
+            raise ConfigError(f"{name} is set twice", where="--slurm")
+        options[name] = f"--{name}={_minutes(value) if name == 'time' else value}" if equals else f"--{name}"
+    if "nodes" not in options and not nodes:
+        hint = "add --nodes 1,2,4, or nodes=4 to --slurm"
+        raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
+    options.setdefault("nodes", f"--nodes={nodes}")
+    options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
+    return JobWanted(tuple(options.values()))
+
+
+def _words(text: str) -> Sequence[str]:
+    """Split at the commas that begin another option: ``nodelist=n[1,2],n5,time=1h`` has two."""
+    words: list[str] = []
+    for part in text.split(","):
+        name = part.strip().partition("=")[0].removeprefix("--")
+        begins = "=" in part and _OPTION.fullmatch(name) or part.strip() in _FLAGS
+        if words and not begins:
+            words[-1] += f",{part.strip()}"
+        else:
+            words.append(part.strip())
+    return words
+
+
+def _minutes(text: str) -> str:
+    """Return a duration in whole minutes, as Slurm counts them; its own forms, such as 2-12 or 1:30:00, stay."""
+    return str(math.ceil(seconds(text, "--slurm time") / 60)) if _DURATION.fullmatch(text) else text

@@ -1,0 +1,164 @@
+"""Defaults of options that users keep in files: ``orch.yaml`` of a project, and ``~/.config/orch/config.yaml`` for all of them.
+
+An option on the command line wins, then the environment, then the project's file, then the user's. Both are YAML with the same
+keys, `KEYS`, each named as its option is. Choices of one experiment, such as a model's dtype, belong into a run file.
+
+>>> value_of("nodes", [1, 2], "orch.yaml:2: nodes"), value_of("lease", "2m", "orch.yaml:3: lease")
+((1, 2), 120.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, Faults
+from orchestrator.inventory import nearest
+from orchestrator.plan.schedule import ORDERS
+from orchestrator.plan.words import seconds, share
+
+__all__ = ["KEYS", "PROJECT_FILE", "Default", "Key", "defaults", "json_schema", "value_of"]
+
+PROJECT_FILE = "orch.yaml"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The kind of an option's value, as `_EXPECTED` describes it, and what the option is."""
+
+    kind: str
+    description: str
+
+
+KEYS: Mapping[str, Key] = {
+    "hosts": Key("text", "inventory file, from the folder of this file on, or hosts"),
+    "exclude": Key("text", "hosts to leave out"),
+    "accept_new": Key("flag", "store host keys that are seen for the first time"),
+    "templates": Key("folders", "more framework folders, from the folder of this file on"),
+    "nodes": Key("numbers", "numbers of nodes of a bench"),
+    "repeats": Key("count", "runs of each configuration"),
+    "until_ci": Key("percentage", "add repeats until every 95 % interval is within this share"),
+    "max_repeats": Key("count", "upper limit of repeats with until_ci"),
+    "order": Key("order", "the order of runs"),
+    "budget": Key("duration", "total time of a bench or tune"),
+    "timeout": Key("duration", "time after which a run is stopped"),
+    "lease": Key("duration", "time that a node continues a run without contact to the controller"),
+    "stop_grace": Key("duration", "time between SIGTERM and SIGKILL"),
+    "first_line_timeout": Key("duration", "most time until the first line of a log"),
+    "stall_timeout": Key("duration", "most time between two lines of a log"),
+    "output_limit": Key("count", "most MiB of logs of a run on one node"),
+    "wait": Key("flag", "wait for nodes that other runs hold"),
+    "wait_limit": Key("duration", "longest wait"),
+    "keep_going": Key("flag", "also start runs that would fail as an earlier one did"),
+    "strict": Key("flag", "refuse a bench if a configuration is impossible"),
+}
+_EXPECTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "text": ("text", {"type": "string", "minLength": 1}),
+    "flag": ("true or false", {"type": "boolean"}),
+    "folders": ("a folder, or a list of folders", {"type": ["string", "array"], "items": {"type": "string"}}),
+    "numbers": (
+        "a whole number ≥ 1, or a list of them",
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer", "minimum": 1}}]},
+    ),
+    "count": ("a whole number ≥ 1", {"type": "integer", "minimum": 1}),
+    "percentage": ("a percentage such as 1%", {"type": "string", "pattern": "%$"}),
+    "order": (", ".join(ORDERS), {"enum": list(ORDERS)}),
+    "duration": ("a time such as 30m, or seconds", {"type": ["string", "number"]}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """The value of one key, the file that it is from as people name it, and file, line and key."""
+
+    value: Any
+    origin: str
+    where: str
+
+
+def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
+    """Return the defaults of a project with this folder by key. Raises ConfigError or Faults of it, with file and line."""
+    home = environment.get("HOME", "")
+    base = environment.get("XDG_CONFIG_HOME", "")
+    users = Path(base) if base.startswith("/") else Path(home, ".config") if home else None
+    found: dict[str, Default] = {}
+    if users:
+        path = users / "orch" / "config.yaml"
+        shown = f"~/{path.relative_to(home)}" if home and path.is_relative_to(home) else str(path)
+        found |= _in_file(path, shown)
+    return found | _in_file(root / PROJECT_FILE, PROJECT_FILE)
+
+
+def _in_file(path: Path, shown: str) -> dict[str, Default]:
+    if not path.is_file():
+        return {}
+    from orchestrator import yamlfile
+
+    document = yamlfile.load(path)
+    content = document.value
+    if not isinstance(content, dict):
+        raise ConfigError("expected a mapping of options", where=str(path), hint=f"valid keys: schema, {', '.join(KEYS)}")
+    found, faults = {}, []
+    for key, value in content.items():
+        where = f"{path}:{document.line((key,))}: {key}"
+        try:
+            if key == "schema" and value != _SCHEMA:
+                raise ConfigError(f"expected {_SCHEMA}, got {value!r}", where=where)
+            if key != "schema":
+                found[key] = Default(_placed(key, value_of(key, value, where), path.parent), shown, where)
+        except ConfigError as error:
+            faults.append(error)
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)
+    return found
+
+
+def value_of(key: str, value: Any, where: str) -> Any:
+    """Return the checked value of a key: numbers and folders as tuples, durations in seconds. Raises ConfigError."""
+    if key not in KEYS:
+        raise ConfigError(f"unknown key {key}", where=where, hint=f"valid keys: schema, {', '.join(KEYS)}{nearest(key, KEYS)}")
+    kind = KEYS[key].kind
+    listed = value if isinstance(value, list) else [value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "flag" and isinstance(value, bool) or kind == "text" and isinstance(value, str) and value:
+        return value
+    if kind == "folders" and listed and all(isinstance(each, str) and each for each in listed):
+        return tuple(listed)
+    if kind == "numbers" and listed and all(map(_is_count, listed)):
+        return tuple(listed)
+    if kind == "count" and _is_count(value) or kind == "order" and value in ORDERS:
+        return value
+    if kind == "percentage" and isinstance(value, str):
+        share(value, where)
+        return value
+    if kind == "duration" and (is_number or isinstance(value, str)):
+        return seconds(str(value), where, least=0 if key == "stop_grace" else None)
+    expected, got = _EXPECTED[kind][0], repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
+    raise ConfigError(f"expected {expected}, got {got}", where=where)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _placed(key: str, value: Any, folder: Path) -> Any:
+    """Return paths as they are from the folder of their file on."""
+    if key == "templates":
+        return tuple(folder / Path(path).expanduser() for path in value)
+    if key == "hosts" and ("/" in value or (folder / value).exists()):
+        return str(folder / Path(value).expanduser())
+    return value
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of both files."""
+    keys = {key: {"description": each.description, **_EXPECTED[each.kind][1]} for key, each in KEYS.items()}
+    return {
+        "title": "orch.yaml and ~/.config/orch/config.yaml",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"schema": {"const": _SCHEMA, "description": "the version of the format"}, **keys},
+    }

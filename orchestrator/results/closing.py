@@ -1,0 +1,68 @@
+"""The last line of a program: the facts of the run as JSON, which must agree with the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.logs.parse import Parsed
+from orchestrator.plan import RunSpec
+from orchestrator.record.evidence import invalid
+from orchestrator.record.manifest import Manifest
+from orchestrator.record.node_record import short
+
+__all__ = ["arithmetic", "as_trained", "closing_of", "remarks"]
+
+_AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
+_OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mapping[str, Any]:
+    """Return the values of the closing line, empty for a program without one. ``host`` is the node whose log has it.
+
+    Raises DataError if it is missing or belongs to another run.
+    """
+    if not planned.grammar.closing:
+        return {}
+    closing = next((log.closing for log in sampled if log.closing is not None), None)
+    if closing is None:
+        reasons = [text for log in sampled for text in log.warnings if text.startswith("closing line")]
+        raise invalid("expected the program's closing line, the log has none", host, hint="; ".join(reasons))
+    try:
+        spec = as_trained(planned.spec, closing)
+    except ValueError as error:
+        raise invalid(f"expected {error}, the program reports {short(closing.get('batch_size'))}", host) from None
+    expected = spec.as_dict() | {"world_size": spec.world_size, "global_batch": spec.global_batch}
+    for key in _AGREE:
+        if key in closing and closing[key] != expected[key]:
+            raise invalid(f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}", host)
+    ranks = closing.get("ranks")
+    if ranks is not None and ranks != list(range(planned.spec.world_size)):
+        raise invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {short(ranks)}", host)
+    return closing
+
+
+def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
+    """Return what a run of ``spec`` trained: with the batch size that its program found, if it was to find one. ``closing`` are
+    the values of its closing line. Raises ValueError, saying what was expected, if that has no such batch size."""
+    if not (most := spec.step.batch_size_up_to):
+        return spec
+    found = closing.get("batch_size")
+    if type(found) is not int or not 1 <= found <= most:
+        raise ValueError(f"a batch size from 1 to {most}")
+    return replace(spec, batch_size=found)
+
+
+def remarks(observed: Mapping[str, Any]) -> list[str]:
+    """Return the program's own notes on its numbers: ``remarks`` of its last line."""
+    remarks = observed.get("remarks")
+    return [text[:300] for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
+
+
+def arithmetic(dtype: str, output_dtype: Any) -> list[str]:
+    """Return a qualification if the program reports another type of its model's output than the run's dtype implies."""
+    expected = _OUTPUT_TYPES.get(dtype)
+    if None in (expected, output_dtype) or output_dtype == expected:
+        return []
+    return [f"dtype {dtype} requested, the model's output was {short(output_dtype)}"]

@@ -1,0 +1,238 @@
+"""Passwords and codes for the log-ins of one command: asked for one after the other, each secret once.
+
+A password that let a user in also answers for that user on other servers, and a passphrase wherever the key is used; a code
+answers once. What was typed is kept in this process's memory only. A log-in that asks for something new holds the terminal
+until it is over, so that a wrong password reaches one server and not all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from orchestrator.transport import terminal
+from orchestrator.transport.openssh.folder import MasterFolder
+
+__all__ = ["Answers", "Login"]
+
+_LIMIT_BYTES = 65536
+_OF_A_KEY = re.compile(r"\b(passphrase|PIN)\b", re.IGNORECASE)
+_PASSWORD = re.compile(r"\bpassword\b(?!.*\b(one.time|otp|token|code)\b)", re.IGNORECASE)
+_ASKER = re.compile(r"\(?(?P<user>[^\s()@]+)@[^\s()']+(?:\)|'s)? ")
+_HOST_KEY = re.compile(r"\(yes/no(/\[fingerprint\])?\)", re.IGNORECASE)
+
+
+class Login:
+    """One log-in: of ``user`` at the server that messages call ``where``. ``may_ask``: whether the terminal may be used."""
+
+    def __init__(self, number: int, where: str, user: str, *, may_ask: bool) -> None:
+        self.number = number
+        self.where = where
+        self.user = user
+        self.may_ask = may_ask
+        self.unanswered = ""
+        """The first question that had no answer: the log-in is then given up."""
+        self.has_asked = False
+        self.has_waited = False
+        self.over = False
+        self.given: dict[tuple[str, ...], str] = {}
+        self.holds_turn = False
+        self.is_at_terminal = False
+        self._asking_since: float | None = None
+        self._asked_s = 0.0
+
+    @property
+    def asked_s(self) -> float:
+        """Seconds that the log-in has waited for answers so far."""
+        since = self._asking_since
+        return self._asked_s + (time.monotonic() - since if since is not None else 0.0)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Count the time of the block as waiting for an answer."""
+        self._asking_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._asked_s, self._asking_since = self.asked_s, None
+
+
+class Answers:
+    """Answers the questions that ssh asks through `askpass`, in threads of its own."""
+
+    def __init__(self, folder: MasterFolder) -> None:
+        self._folder = folder
+        self._logins: dict[str, Login] = {}
+        self._verified: dict[tuple[str, ...], str] = {}
+        self._turn = threading.Lock()
+        self._changing = threading.Lock()
+        self._path = folder.path / "ask"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self._path))
+        self._socket.listen(128)
+        threading.Thread(target=self._accept, daemon=True, name="answers").start()
+
+    def environment(self, login: Login) -> dict[str, str]:
+        """Return the variables with which ssh asks here."""
+        return {
+            "SSH_ASKPASS": str(self._folder.helper),
+            "SSH_ASKPASS_REQUIRE": "force",
+            "DISPLAY": "orch",  # versions before 8.4 need one, and have no SSH_ASKPASS_REQUIRE
+            "ORCH_ASKPASS": str(self._path),
+            "ORCH_ASKPASS_LOGIN": str(login.number),
+        }
+
+    @contextmanager
+    def login(self, where: str, user: str, *, may_ask: bool) -> Iterator[Login]:
+        """Yield a new log-in; what was typed for it is used again if the block ends without an error."""
+        with self._changing:
+            login = Login(len(self._logins), where, user, may_ask=may_ask)
+            self._logins[str(login.number)] = login
+        try:
+            yield login
+            self._verified.update(login.given)
+        finally:
+            with self._changing:
+                login.over = True
+                self._end_turn(login)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._converse, args=(line,), daemon=True, name="answer").start()
+
+    def _converse(self, line: socket.socket) -> None:
+        with line, suppress(OSError):  # ssh, and with it the helper, may end before there is an answer
+            data = b""
+            while not data.endswith(b"\n") and len(data) < _LIMIT_BYTES:
+                if not (piece := line.recv(4096)):
+                    return
+                data += piece
+            question = json.loads(data)
+            login = self._logins.get(str(question["login"]))
+            if login is None or login.over:
+                return
+            if question["kind"] == "none":  # a key wants to be touched: ssh ends the helper when that is over
+                with login.asking():
+                    self._show(login, str(question["prompt"]))
+                    line.recv(1)
+                return
+            answer = None if question["kind"] == "confirm" else self._answer(login, str(question["prompt"]))
+            line.sendall(json.dumps({"answer": answer}).encode() + b"\n")
+
+    def _answer(self, login: Login, prompt: str) -> str | None:
+        """Return the answer to a question; None if there is none. A question about a host key is never answered."""
+        if _HOST_KEY.search(prompt):
+            return None
+        key = _key(prompt, login.user)
+        with login.asking():
+            if (known := self._known(login, key)) is not None:
+                return known
+            self._take_turn(login)
+            if login.over:
+                return None
+            if (known := self._known(login, key)) is not None:  # another log-in has asked meanwhile
+                return known
+            return self._ask(login, prompt, key)
+
+    def _known(self, login: Login, key: tuple[str, ...]) -> str | None:
+        """Return a verified answer, unless this log-in was given it before: then the server refused it."""
+        if not key or key in login.given or key not in self._verified:
+            return None
+        login.given[key] = self._verified[key]
+        return self._verified[key]
+
+    def _ask(self, login: Login, prompt: str, key: tuple[str, ...]) -> str | None:
+        question = " ".join(prompt.split())
+        if not login.may_ask:
+            login.unanswered = login.unanswered or question
+            return None
+        text = f"orch: {login.where}: {_printable(question)} "
+        login.is_at_terminal = True
+        try:
+            answer = terminal.ask(text)
+        except terminal.NoTerminal:
+            answer = _asked_by_program(text)
+        finally:
+            with self._changing:
+                login.is_at_terminal = False
+                if login.over:  # the server did not wait
+                    self._end_turn(login)
+        login.has_asked = answer is not None
+        if answer is None:
+            login.unanswered = login.unanswered or question
+        elif key:
+            login.given[key] = answer
+        return answer
+
+    def _take_turn(self, login: Login) -> None:
+        """Wait until no other log-in uses the terminal; this one then does until it is over."""
+        if login.holds_turn:
+            return
+        login.has_waited = self._turn.locked() or login.has_waited
+        self._turn.acquire()
+        with self._changing:
+            if login.over:
+                self._turn.release()
+            else:
+                login.holds_turn = True
+
+    def _end_turn(self, login: Login) -> None:
+        """Let the next log-in ask, unless somebody is still typing for this one."""
+        if login.holds_turn and not login.is_at_terminal:
+            login.holds_turn = False
+            self._turn.release()
+
+    def _show(self, login: Login, text: str) -> None:
+        try:
+            terminal.show(f"orch: {login.where}: {_printable(' '.join(text.split()))}")
+        except terminal.NoTerminal:
+            login.unanswered = text
+
+
+def _key(prompt: str, user: str) -> tuple[str, ...]:
+    """Return what a secret is for, so that it can answer elsewhere too; empty for a code, which is used once.
+
+    >>> _key("me@gate's password: ", "x"), _key("(me@node1) Password: ", "x"), _key("Password: ", "me")
+    (('password', 'me'), ('password', 'me'), ('password', 'me'))
+    >>> _key("Enter passphrase for key '/k': ", "me"), _key("(me@gate) Verification code: ", "me")
+    (("Enter passphrase for key '/k': ",), ())
+    """
+    if _OF_A_KEY.search(prompt):
+        return (prompt,)
+    if _PASSWORD.search(prompt):
+        asker = _ASKER.match(prompt)
+        return ("password", asker["user"] if asker else user)
+    return ()
+
+
+def _asked_by_program(text: str) -> str | None:
+    """Return the answer of the user's own ``SSH_ASKPASS``, a window, where there is no terminal; None without one."""
+    program = os.environ.get("SSH_ASKPASS")
+    if not program or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return None
+    try:
+        done = subprocess.run([program, text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    except OSError:
+        return None
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n") if done.returncode == 0 else None
+
+
+def _printable(text: str) -> str:
+    """Return a server's words without control characters, which a terminal might obey."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,176 @@
+"""What the words of ssh mean: the error of a log-in that failed, from its standard error at log level DEBUG1 (``-v``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from orchestrator.errors import TransportError
+from orchestrator.transport.ssh.config import Endpoint
+
+__all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
+
+MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+LATE = "its sshd log says why: LoginGraceTime? MaxAuthTries? AllowUsers?"
+_ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
+_ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
+_NO_TERMINAL = (
+    "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
+)
+_STEP = re.compile(
+    r"Connecting to|Executing proxy command|Connection established|Remote protocol version|kex: (algorithm|host key algorithm)|"
+    r"Server host (key|certificate)|Host .* is known and matches|Found (key|CA key) in|Authenticating to|"
+    r"Authentications that can continue|Next authentication method|Offering|Server accepts key|Trying private key|"
+    r"read_passphrase: requested to askpass|No more authentication methods|Entering interactive session"
+)
+_NOT_FORWARDED = "Stdio forwarding request failed"
+_OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
+
+
+def own_words(log: str) -> list[str]:
+    """Return the lines that ssh prints without ``-v`` too."""
+    return [line.strip() for line in log.splitlines() if line.strip() and not re.match(r"debug\d: |OpenSSH_", line)]
+
+
+def step_of(line: str) -> str:
+    """Return what a line says of a step of a log-in, empty for anything else."""
+    words = line.strip().removeprefix("debug1: ")
+    return words if words != line.strip() and _STEP.match(words) else ""
+
+
+def fingerprint(log: str) -> str:
+    """Return the fingerprint of the server's host key, empty if the log does not tell it.
+
+    A jump host that ssh connects to itself has its lines in the same log, before those of the server.
+    """
+    offered = _OFFERED.findall(log)
+    return offered[-1][1] if offered else ""
+
+
+def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: str = "") -> TransportError:
+    """Return the error that a log says, with what to do.
+
+    ``unanswered`` is a question of the server that had no answer. ``gateway_log`` is the log of the jump host's master.
+    """
+    if unanswered:
+        text = f"the host asks for {unanswered.rstrip(': ')!r}, and there is no answer"
+        return endpoint.error("auth_failed", text, _NO_TERMINAL)
+    lines = own_words(log)
+    words = "\n".join(lines)
+    if _NOT_FORWARDED in words:
+        return endpoint.error("host_unreachable", *_not_forwarded(endpoint, gateway_log))
+    for pattern, make in _FAILURES:
+        if match := re.search(pattern, words, re.MULTILINE | re.IGNORECASE):
+            kind, message, hint = make(match, log)
+            return endpoint.error(kind, message.replace("{user}", endpoint.user), hint)
+    return endpoint.error("host_unreachable", lines[-1] if lines else "ssh ended without a message")
+
+
+_Words = tuple[str, str, str]
+_Make = Callable[[re.Match[str], str], _Words]
+
+
+def _said(kind: str, message: str, hint: str = "") -> _Make:
+    return lambda match, log: (kind, match.expand(message), hint)
+
+
+def _unknown(match: re.Match[str], log: str) -> _Words:
+    offered = _OFFERED.findall(log)
+    key = f": {' '.join(offered[-1])}" if offered else ""
+    certificate = re.search(r"^(?:error: )?(Certificate (?:invalid|is not).*|.*certificate authority.*)$", log, re.MULTILINE)
+    why = f" ({certificate[1]})" if certificate else ""
+    return "host_key_unknown", f"the host key is not known{key}{why}", _ACCEPT
+
+
+def _changed(match: re.Match[str], log: str) -> _Words:
+    offered = _OFFERED.findall(log)
+    place = re.search(r"^Offending (\S+) key in (\S+)", log, re.MULTILINE)
+    known = f"{place[2]} has another {place[1]} key" if place else "a known-hosts file has another key"
+    return (
+        "host_key_changed",
+        f"the host key changed: {known}, the host offers {' '.join(offered[-1]) if offered else '?'}",
+        _ATTACK,
+    )
+
+
+def _refused(match: re.Match[str], log: str) -> _Words:
+    tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
+    keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}" if tried else ""
+    hint = "orch -v shows each step; is it the right user, key and password?"
+    return "auth_failed", f"the host refused user {{user}}; it accepts {match[1].replace(',', ', ')}{keys}", hint
+
+
+_FAILURES: Sequence[tuple[str, _Make]] = (
+    (
+        r"marked as revoked|REVOKED HOST KEY",
+        _said("host_key_revoked", "the host key is marked revoked", "do not use this host"),
+    ),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", _changed),
+    (r"Host key verification failed|No \S+ host (?:key|certificate) is known", _unknown),
+    (
+        r"no matching ([a-z ]+) found\. Their offer: (.*)",
+        _said("algorithm_refused", r"no \1 in common: the host offers \2", "update or reconfigure the host's sshd"),
+    ),
+    (r"Permission denied \(([^)]*)\)", _refused),
+    (
+        r"Too many authentication failures",
+        _said(
+            "auth_failed",
+            "the host closed the connection after too many attempts of user {user}",
+            "see MaxAuthTries; offer one key",
+        ),
+    ),
+    (
+        r"Could not resolve hostname (\S+): (.*)",
+        _said(
+            "host_unreachable",
+            r"the name \1 does not resolve (\2)",
+            "check the address in the inventory, or HostName in the ssh configuration",
+        ),
+    ),
+    (
+        r"connect to (?:host|address) \S+ port (\d+): Connection refused",
+        _said("host_unreachable", r"connection refused on port \1", "is sshd running, and on this port?"),
+    ),
+    (
+        r"connect to (?:host|address) \S+ port (\d+): Connection timed out",
+        _said(
+            "host_unreachable",
+            r"no answer on port \1 in time",
+            "is it switched on, and does a firewall let port and address through?",
+        ),
+    ),
+    (
+        r"connect to (?:host|address) \S+ port (\d+): (.*)",
+        _said("host_unreachable", r"port \1: \2", "is it switched on, and on this network?"),
+    ),
+    (
+        r"timed out during banner exchange",
+        _said(
+            "host_unreachable", "connected, but no SSH banner came in time", "is the host, or its sshd, overloaded or frozen?"
+        ),
+    ),
+    (
+        r"kex_exchange_identification: (.*)|Connection (?:closed|reset) by \S+ port \d+|banner line contains invalid",
+        lambda match, log: _closed(match, log),
+    ),
+    (r"Bad owner or permissions on (\S+)", _said("auth_failed", r"\1 can be changed by others", "chmod 600 it")),
+)
+
+
+def _closed(match: re.Match[str], log: str) -> _Words:
+    if re.search(r"^debug1: Next authentication method|^debug1: Authentications that can continue", log, re.MULTILINE):
+        return "auth_failed", "the host closed the connection during the authentication of user {user}", LATE
+    return "host_unreachable", f"the host closed the connection before the log-in ({match[1] or match[0]})", MAX_STARTUPS
+
+
+def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
+    """Return why a jump host did not forward a connection, as its master says, and what to do."""
+    via = endpoint.via.label if endpoint.via else "the jump host"
+    target = re.escape(f"for {endpoint.address} port {endpoint.port},")
+    said = re.findall(rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}", log)
+    if not said:
+        return f"{via} did not forward a connection to port {endpoint.port}", ""
+    if "prohibited" in said[-1][1]:
+        return f"{via} refuses to forward connections to port {endpoint.port}", "see AllowTcpForwarding in its sshd_config"
+    return f"{via} cannot reach it on port {endpoint.port} ({said[-1][1].strip()})", ""

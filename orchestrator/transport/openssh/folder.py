@@ -1,0 +1,75 @@
+"""The private folder of one command's masters: their sockets, and the helper that ssh starts to ask for a password.
+
+A watcher, a small shell script in a session of its own, waits for the end of this process. When that comes without `close`, as
+after ``kill -9``, it ends every process whose command line names the folder, and removes the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from orchestrator.errors import ConfigError
+from orchestrator.transport.openssh import askpass
+
+__all__ = ["MasterFolder"]
+
+_PATH_LIMIT = 80
+"""A socket's path has 107 bytes, of which ssh uses 17 more while it makes one."""
+
+_WATCH = """
+while read -r _; do :; done
+[ -d "$1" ] || exit 0
+for entry in $(grep -lsF -- "$1" /proc/[0-9]*/cmdline); do
+    pid=${entry#/proc/}
+    pid=${pid%/cmdline}
+    [ "$pid" != $$ ] && kill "$pid" 2>/dev/null
+done
+rm -rf -- "$1"
+"""
+
+
+class MasterFolder:
+    """A folder of mode 0700 with short paths, for one command."""
+
+    def __init__(self) -> None:
+        """Make the folder. Raises ConfigError if there is no place for it."""
+        self.path = _new_folder()
+        self.helper = self.path / "askpass"
+        source = Path(askpass.__file__).resolve()
+        self.helper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n')
+        self.helper.chmod(0o700)
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, "orch-ssh-watch", str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def close(self) -> None:
+        """Remove the folder, after its masters have ended, and end the watcher."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        assert self._watcher.stdin
+        self._watcher.stdin.close()
+        self._watcher.wait()
+
+
+def _new_folder() -> Path:
+    """Make a folder in the user's run-time directory or in /tmp: where programs can be started, and paths are short."""
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", tempfile.gettempdir()):
+        if not parent or len(parent) > _PATH_LIMIT - 20:
+            continue
+        try:
+            if not os.statvfs(parent).f_flag & os.ST_NOEXEC:
+                return Path(tempfile.mkdtemp(prefix="orch-ssh-", dir=parent))
+        except OSError:
+            continue
+    hint = "set XDG_RUNTIME_DIR to a folder with a short name where programs can be started"
+    raise ConfigError("expected a place for the sockets of ssh, found none in XDG_RUNTIME_DIR and /tmp", hint=hint)

@@ -1,0 +1,85 @@
+"""Options that have defaults in files: which of them a command uses, says, and lets win."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.cli.defaults import _CHOICES, _OF_ALL, _OF_RUNS, _key
+from orchestrator.record.defaults import KEYS
+from tests.support.cli_project import Project
+
+INVENTORY = "schema: 1\ndefaults: {gpus: 0}\nhosts: {'n[1-4]': {address: '192.0.2.[1-4]'}}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "cpu.yaml").write_text(INVENTORY)
+    (tmp_path / "orch.yaml").write_text("hosts: cpu.yaml\nnodes: [1, 2]\nrepeats: 2\ntimeout: 5m\nlease: 2m\nexclude: n4\n")
+    (tmp_path / ".config" / "orch").mkdir(parents=True)
+    (tmp_path / ".config" / "orch" / "config.yaml").write_text("accept_new: true\nrepeats: 9\n")
+    return Project(tmp_path)
+
+
+def plan(project: Project, *words: str) -> list[dict[str, object]]:
+    done = project.orch("bench", "resnet50", "-f", "simulated", "--gpus", "1", "--dry-run", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return [run["spec"] for run in json.loads(done.stdout)]
+
+
+def test_every_key_of_a_file_is_an_option_of_a_command() -> None:
+    group = main.program()
+    import typer
+
+    commands = typer.main.get_command(group).commands  # type: ignore[attr-defined]
+    options = {name: {_key(param) for param in command.params} for name, command in commands.items()}
+    assert {*_OF_ALL, *_OF_RUNS, *_CHOICES} <= options["bench"]
+    assert {*KEYS} == {*_OF_ALL, *_OF_RUNS, *_CHOICES, "hosts", "templates"}
+
+
+def test_a_bench_uses_defaults_says_which_and_prints_their_origins(project: Project) -> None:
+    done = project.orch("bench", "resnet50", "-f", "simulated", "--gpus", "1", "--dry-run")
+    assert done.stderr.splitlines()[:4] == [
+        "defaults: lease=2m, exclude=n4 (orch.yaml)",
+        "defaults: accept_new=true (~/.config/orch/config.yaml)",
+        "defaults: nodes=1,2, repeats=2, timeout=5m (orch.yaml)",
+        f"inventory: {project.path}/cpu.yaml (orch.yaml), 3 of 4 hosts",
+    ]
+    assert "   nodes = 2  (orch.yaml)\n" in done.stdout and "   timeout_s = 300.0  (orch.yaml)\n" in done.stdout
+
+
+def test_a_run_file_wins_over_defaults_and_the_command_line_over_both(project: Project) -> None:
+    (project.path / "choices.yaml").write_text("nodes: 3\ntimeout_s: 60\n")
+    assert [(spec["nodes"], spec["timeout_s"]) for spec in plan(project, "--no-baseline")] == [
+        (1, 300),
+        (2, 300),
+        (2, 300),
+        (1, 300),
+    ]
+    of_file = plan(project, "--no-baseline", "--file", "choices.yaml")
+    assert [(spec["nodes"], spec["timeout_s"]) for spec in of_file] == [(3, 60)] * 2
+    commanded = plan(project, "--no-baseline", "--file", "choices.yaml", "--nodes", "2", "--repeats", "1", "--timeout", "1m30s")
+    assert [(spec["nodes"], spec["timeout_s"]) for spec in commanded] == [(2, 90)]
+
+
+@pytest.mark.parametrize("words", [["--ladder"], ["--nodes", "1"]])
+def test_default_nodes_give_way_to_any_choice_of_shapes(project: Project, words: list[str]) -> None:
+    assert "nodes=" not in project.orch("bench", "resnet50", "-f", "simulated", "--gpus", "1", "--dry-run", *words).stderr
+
+
+def test_other_commands_take_only_what_is_theirs(project: Project) -> None:
+    done = project.orch("check", "--only", "nothing")
+    assert "lease" not in done.stderr and "defaults: exclude=n4 (orch.yaml)" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("bench", "resnet50", "--dry-run"), ("status",), ("schema", "run")])
+def test_a_misspelt_key_is_refused_by_every_command_with_the_nearest(project: Project, words: tuple[str, ...]) -> None:
+    (project.path / "orch.yaml").write_text("repeat: 3\n")
+    said = project.refused(*words)
+    assert said.startswith(f"orch: {project.path}/orch.yaml:1: repeat: unknown key repeat.") and said.endswith(
+        "did you mean 'repeats'?"
+    )
+    assert project.orch(*words, "--help").returncode == 0

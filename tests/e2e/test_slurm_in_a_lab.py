@@ -1,0 +1,69 @@
+"""Runs in a real job of Slurm: over steps byte for byte, and over ssh, where the run still ends with its job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import lab as labs
+from orchestrator.lab import Lab
+from tests.e2e.rig import LONG, QUICK, Controller
+from tests.faults.rows.slurm import asked, no_slurm
+from tests.support import judge
+
+pytestmark = [pytest.mark.skipif(bool(no_slurm()), reason=no_slurm()), pytest.mark.timeout(300)]
+
+ECHO = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data); sys.stderr.write('heard'); sys.exit(7)"
+CHANNEL = f"""
+import sys
+from orchestrator.inventory import Host
+from orchestrator.transport.slurm.connection import SrunConnector
+transport = SrunConnector().connect(Host("node2", "node2", transport="srun", vars={{"slurm_job": sys.argv[1]}}))
+data = bytes(range(256)) * 8192
+done = transport.run([sys.executable, "-I", "-S", "-c", {ECHO!r}], input=data, timeout_s=60)
+assert (done.code, done.stdout == data, b"heard" in done.stderr) == (7, True, True), (done.code, len(done.stdout), done.stderr)
+killed = transport.run(["sh", "-c", "kill -9 $$"], timeout_s=60)
+assert (killed.code, killed.signal) == (None, "SIGKILL"), killed
+channel = transport.popen(["cat"], timeout_s=60)
+channel.send(b"a line\\n")
+assert channel.recv(30) == b"a line\\n"
+channel.shutdown_write()
+assert channel.ending(30) == (0, None)
+transport.close()
+"""
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    lab: Lab = labs.up(tmp_path / "lab", nodes=2, gpus_per_node=0, slurm=True, say=lambda _: None)
+    (tmp_path / "project").mkdir()
+    made = Controller(lab, tmp_path / "project")
+    yield made
+    made.let_go()
+    labs.down(lab.directory)
+
+
+def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
+    asked(controller.lab, "salloc", "--no-shell", "-N2", "--quiet")
+    number = asked(controller.lab, "squeue", "-ho", "%i").strip()
+    done = controller.end(controller.start("-c", CHANNEL, number, program=[sys.executable]), 120)
+    assert done.code == 0, done
+
+    by_steps = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", f"srun:{number}", timeout_s=120)
+    assert by_steps.code == 0 and f"srun-{number}.yaml (--hosts), 2 of 2 hosts" in by_steps.err, by_steps
+    controller.assert_all_bytes_are_home("node1", "node2")
+
+    process = controller.start("bench", *LONG, "--nodes", "2", "--gpus", "1", "--hosts", f"slurm:{number}")
+    judge.wait_for(lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) > 1, 60, "no run was planned")
+    controller.wait_for_step(3, within_s=60)
+    asked(controller.lab, "scancel", number)
+    by_ssh = controller.end(process, 60)
+    assert by_ssh.code == 1 and "cancelled by Slurm, which ends the job" in by_ssh.err, by_ssh
+    controller.assert_all_bytes_are_home("node1", "node2")
+    judge.wait_until_clean(controller.lab, 10)
+
+    refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
+    assert refused.code == 2 and f"Slurm's job {number}: expected a job that runs, got one that is CANCELLED" in refused.err

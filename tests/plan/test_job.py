@@ -1,0 +1,91 @@
+"""The job of ``orch bench --slurm`` as data: which options of sbatch, and a script that lets go of nodes that nobody uses."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.plan import job
+from orchestrator.plan.job import IDLE_S, job_wanted
+from tests.support.commands import orch
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("partition=gpu", ["--partition=gpu"]),
+        ("--partition=gpu, qos=high", ["--partition=gpu", "--qos=high"]),
+        ("time=90s", ["--time=2"]),
+        ("time=1h", ["--time=60"]),
+        ("time=1-12:00:00", ["--time=1-12:00:00"]),
+        ("nodelist=n[1,3-4],n7,time=5m", ["--nodelist=n[1,3-4],n7", "--time=5"]),
+        ("exclusive,gres=gpu:2", ["--exclusive", "--gres=gpu:2"]),
+    ],
+)
+def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(text: str, options: list[str]) -> None:
+    assert doctest.testmod(job).failed == 0
+    assert list(job_wanted(text, 4).options) == [*options, "--nodes=4", "--ntasks-per-node=1"]
+
+
+def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
+    wanted = job_wanted("nodes=8,ntasks-per-node=2,exclude=n9", 4)
+    assert wanted.options == ("--nodes=8", "--ntasks-per-node=2", "--exclude=n9")
+    assert wanted.on("n[1-2]", 2).options == ("--ntasks-per-node=2", "--nodes=2", "--nodelist=n[1-2]")
+    assert {"--no-requeue", "--no-kill", "--job-name=orch-b1"} <= set(wanted.argv("b1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "words"),
+    [
+        ("partition", 4, "expected OPTION=VALUE,…, got 'partition'"),
+        ("partition=", 4, "got 'partition='"),
+        ("Partition=gpu", 4, "did you mean 'partition'?"),
+        ("requeue=1", 4, "expected no requeue"),
+        ("job-name=x", 4, "orch finds the job by its name"),
+        ("time=1h,time=2h", 4, "time is set twice"),
+        ("partition=gpu", 0, "expected the number of nodes. add --nodes 1,2,4"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        job_wanted(text, nodes)
+    assert words in str(caught.value)
+
+
+def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) -> None:
+    (tmp_path / "squeue").write_text('#!/bin/sh\n[ -e "$0.broken" ] && exit 1\ncat "$0.steps"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    steps = tmp_path / "squeue.steps"
+    steps.write_text("7.batch\n7.extern\n7.12\n")
+    script = job_wanted("partition=x", 1).script.replace("sleep 5", "sleep 0.05").replace(f"-lt {IDLE_S}", "-lt 20")
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    process = subprocess.Popen(["sh", "-c", script], env=variables)
+    try:
+        time.sleep(0.6)
+        assert process.poll() is None, "a step runs"
+        (tmp_path / "squeue.broken").touch()
+        steps.write_text("7.batch\n7.extern\n")
+        time.sleep(0.6)
+        assert process.poll() is None, "whether a step runs is not known"
+        (tmp_path / "squeue.broken").unlink()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait(5)
+
+
+def test_a_dry_run_shows_the_submission_and_hosts_are_left_to_slurm(tmp_path: Path) -> None:
+    done = orch(tmp_path, "bench", "resnet50", "--nodes", "1,4", "--slurm", "partition=gpu,time=1h", "--dry-run")
+    assert done.returncode == 0, done
+    assert done.stdout.startswith("sbatch --parsable --job-name=orch-20") and "--nodes=4" in done.stdout.splitlines()[0]
+    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", "--hosts", "n[1-4]")
+    assert done.returncode == 2 and "expected --slurm without --hosts and --exclude" in done.stderr
+    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment={"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "expected Slurm's program sbatch" in done.stderr
+    assert not list(tmp_path.glob(".orch/jobs/*"))
