@@ -376,6 +376,18 @@ def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(rig
     assert "reached all 1 hosts" in terminal.text
 
 
+def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(rig: Rig, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    hosts = [rig.host(rig.serve(authorized=[key]), key=str(key)) for _ in range(2)]
+    folder = project(rig, tmp_path / "project", *hosts, transport="ssh")
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for(f"Enter passphrase for key '{key}': ")
+        terminal.type("open sesame")
+        assert terminal.end() == 0, terminal.text
+    assert terminal.text.count("Enter passphrase") == 1 and "reached all 2 hosts" in terminal.text
+
+
 @needs_pam
 def test_a_wrong_password_is_asked_for_again_and_then_answers_for_the_next_host(rig: Rig, tmp_path: Path) -> None:
     servers = [rig.serve(kind=Bastion) for _ in range(2)]
