@@ -94,6 +94,28 @@ def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) 
     wait_for(lambda: not server.connections() and not jump.connections(), 5, "connections are left")
 
 
+def test_a_log_in_that_goes_on_when_the_command_ends_is_ended_too(rig: Rig, _sockets: Path) -> None:
+    server = rig.serve()
+    errors: list[TransportError] = []
+    connections = Connections(rig.trust())
+
+    def connect() -> None:
+        with pytest.raises(TransportError) as caught:
+            connections.connect(rig.host(server, connect_timeout_s=60.0))
+        errors.append(caught.value)
+
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        thread = threading.Thread(target=connect)
+        thread.start()
+        wait_for(lambda: len(left(_sockets)) == 3, 10, "it does not begin")  # the folder, its watcher, a master
+        connections.close()
+        thread.join(10)
+        assert errors and not left(_sockets)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
 def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Path) -> None:
     server = rig.serve("AuthenticationMethods publickey")
     path = tmp_path / "cm"
