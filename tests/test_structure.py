@@ -54,7 +54,7 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "allocation json_schema reserved secrets values versions",
+    "inventory": "allocation devices json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
