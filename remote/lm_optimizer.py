@@ -39,6 +39,17 @@ def part_of(parameter: nn.Parameter, counts: bool) -> Part:
     return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), counts)
 
 
+def as_held(parameter: Any) -> Any:
+    """Return the gradient of a parameter, spread over ranks as the parameter is.
+
+    An embedding that is split by rows has its gradient whole on each rank.
+    """
+    gradient = parameter.grad
+    if not hasattr(parameter, "placements") or gradient.placements == parameter.placements:
+        return gradient
+    return gradient.redistribute(placements=parameter.placements)
+
+
 class Optimizer:
     """AdamW over the parts of a model that this rank holds.
 
@@ -96,12 +107,8 @@ class Optimizer:
     def step(self) -> None:
         """Update the parameters, unless gradients overflowed at this loss scale; drop the gradients."""
         for part in self.parts:
-            gradient: Any = part.parameter.grad
             if part.local is not part.parameter:
-                # An embedding that is split by rows has its gradient whole on each rank.
-                placements = part.parameter.placements
-                same = gradient.placements == placements
-                part.local.grad = (gradient if same else gradient.redistribute(placements=placements)).to_local()
+                part.local.grad = as_held(part.parameter).to_local()
         if self.clip or self.scale is not None:
             self.last_norm = self._limited(self.norm())
         self.adamw.step()

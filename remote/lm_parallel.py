@@ -59,15 +59,13 @@ def unusable_layout(args: argparse.Namespace, shape: Shape, world_size: int) -> 
         return f"--replicas: expected a divisor of the {data_ranks} data-parallel ranks, got {args.replicas}"
     if args.replicas > 1 and args.parallel == "ddp":
         return f"--replicas: expected 1 with --parallel ddp, which makes each rank a replica, got {args.replicas}"
-    if stages > 1:
-        return _unusable_stages(args, shape)
+    if stages > 1 and (reason := _unusable_stages(args, shape)):
+        return reason
     return _unusable_parts(args, shape, data_ranks) if parts > 1 else ""
 
 
 def _unusable_stages(args: argparse.Namespace, shape: Shape) -> str:
     stages = args.pipeline_parallel
-    if args.tensor_parallel > 1:
-        return "--tensor-parallel: expected 1 with --pipeline-parallel, this trainer does not combine them"
     if shape.layers < stages:
         return f"--pipeline-parallel: expected at most the {shape.layers} layers, got {stages}"
     if args.accumulation < stages:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from lm_loss import cross_entropy, loss_function, loss_over_ranks
 from lm_models import Arithmetic, Decoder, Shape
-from lm_optimizer import Optimizer
+from lm_optimizer import Optimizer, as_held
 from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -123,10 +123,12 @@ def pipeline(learner: Learner, stage: int, group: Any, device: torch.device) -> 
         output_args=logits,
         group=group,
     )
-    compiled = torch.compile(cross_entropy, dynamic=False) if args.compile == "true" else cross_entropy
+    split = learner.layout.tensor > 1
+    of_logits: Any = torch.compile(cross_entropy, dynamic=False) if args.compile == "true" and not split else cross_entropy
 
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return learner.optimizer.scaled(compiled(output, targets) / args.accumulation)
+        mean = of_logits(output, targets)
+        return learner.optimizer.scaled((mean.to_local() if split else mean) / args.accumulation)
 
     kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[args.pipeline_schedule]
     return kind(own, args.accumulation, loss_fn=loss, scale_grads=False)
@@ -173,12 +175,16 @@ def accumulated(
 
 def piped(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Send all micro-batches through the stages; return their mean loss on the last stage, zero on others."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
     losses: list[torch.Tensor] = []
     first, last = learner.decoder.embedding is not None, learner.decoder.head is not None
     given: dict[str, Any] = {"target": targets.flatten(0, 1), "losses": losses} if last else {}
     scale = learner.optimizer.scaled(torch.ones((), device=tokens.device))
-    learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
+    with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
+        learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
     if learner.table is not None:
-        gradient = learner.copy.grad
+        gradient = as_held(learner.copy)
         dist.all_reduce(gradient.to_local() if hasattr(gradient, "to_local") else gradient, group=learner.table)
+        learner.copy.grad = gradient
     return torch.stack([loss.detach() for loss in losses]).sum() / scale if last else torch.zeros((), device=tokens.device)

@@ -274,13 +274,11 @@ def train(
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
-    held, of_steps = (
-        memory_bytes(device),
-        {
-            "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
-            "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
-        },
-    )
+    held = memory_bytes(device)
+    of_steps = {
+        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+    }
     prove_world(me, device)  # also the barrier before the steps without communication
     alone, collectives = parts(args, model, batches, device)
     return {"memory_bytes": held, **alone}, {

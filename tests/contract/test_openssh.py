@@ -413,6 +413,34 @@ def test_without_a_terminal_a_question_is_refused_with_what_to_do(rig: Rig, tmp_
 
 
 @needs_pam
+def test_without_a_terminal_the_users_own_program_is_asked(rig: Rig, tmp_path: Path) -> None:
+    gate = rig.serve(kind=Bastion)
+    folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
+    window = tmp_path / "window"
+    window.write_text(f"#!/bin/sh\ncase $1 in *Password:*) echo '{gate.password}';; *) echo {gate.code()};; esac\n")
+    window.chmod(0o700)
+    variables = environment(folder) | {"SSH_ASKPASS": str(window), "DISPLAY": ":9"}
+    done = subprocess.run(REACH, cwd=folder, env=variables, capture_output=True, text=True, start_new_session=True)
+    assert done.returncode == 0 and "reached all 1 hosts" in done.stdout + done.stderr, done
+
+
+@needs_pam
+def test_a_server_that_did_not_wait_for_the_answer_is_asked_again(rig: Rig, tmp_path: Path) -> None:
+    gate = rig.serve("LoginGraceTime 3", kind=Bastion)
+    folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for("Password: ")
+        wait_for(lambda: not gate.connections(), 20, "the server waits")
+        terminal.type(gate.password)
+        terminal.wait_for("Password: ")
+        terminal.type(gate.password)
+        terminal.wait_for("code: ")
+        terminal.type(gate.code())
+        assert terminal.end() == 0, terminal.text
+
+
+@needs_pam
 def test_an_interrupt_at_the_question_ends_the_command_and_gives_the_terminal_back(rig: Rig, tmp_path: Path) -> None:
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), rig.serve(kind=Bastion)))
     terminal = Terminal(REACH, folder, environment(folder))

@@ -188,10 +188,18 @@ SPREAD = {
         4,
         ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--parallel", "fsdp"],
     ),
+    "tensor and pipeline": (
+        4,
+        ["--batch-size", "1", "--accumulation", "4", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
+    ),
+    "shards, tensor and pipeline": (
+        8,
+        ["--batch-size", "1", "--accumulation", "2", "--pipeline-parallel", "2", "--tensor-parallel", "2"],
+    ),
 }
 
 
-OF_LLAMA = ("fsdp", "tensor", "data and tensor", "pipeline")
+OF_LLAMA = ("fsdp", "tensor", "data and tensor", "pipeline", "tensor and pipeline")
 """What is different where keys are grouped, positions are rotations and the output layer is a table of its own."""
 
 
@@ -261,6 +269,12 @@ def test_half_types_in_parallel_train_like_fp32_within_their_error(
 REFUSED = [
     ("gpt-tiny", ["--tensor-parallel", "3"], 3, "--tensor-parallel: expected a divisor of --kv-heads 4, got 3"),
     ("gpt-tiny", ["--tensor-parallel", "2"], 3, "expected a number of ranks that 2 divides, got 3"),
+    (
+        "moe-tiny",
+        ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--accumulation", "2"],
+        4,
+        "--tensor-parallel: expected 1 for a mixture of experts",
+    ),
     ("moe-tiny", ["--tensor-parallel", "2"], 2, "--tensor-parallel: expected 1 for a mixture of experts"),
     ("gpt-tiny", ["--pipeline-parallel", "2"], 2, "--accumulation: expected 2 or more, a micro-batch for each stage, got 1"),
     (

@@ -16,7 +16,7 @@ from orchestrator.inventory import Host
 from orchestrator.transport.completion import completed
 from orchestrator.transport.openssh.answers import Answers
 from orchestrator.transport.openssh.command import forward_command, login_command, program
-from orchestrator.transport.openssh.failures import MAX_STARTUPS
+from orchestrator.transport.openssh.failures import LATE, MAX_STARTUPS
 from orchestrator.transport.openssh.folder import MasterFolder
 from orchestrator.transport.openssh.master import Master, OwnMaster, usable
 from orchestrator.transport.openssh.session import open_session
@@ -29,6 +29,7 @@ from orchestrator.transport.trust import Trust
 
 __all__ = ["OpensshConnector", "OpensshTransport"]
 
+_LATE_ATTEMPTS = 2
 _Server = tuple[str, str, int, str | None]
 """Name, user, port and configuration file: hosts behind one jump host share its master."""
 
@@ -119,10 +120,11 @@ class OpensshConnector:
                         raise
                     return master
             except TransportError as error:
-                waited_in_vain = login.has_waited and not login.has_asked and not login.unanswered
                 pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
                 dropped = error.hint == MAX_STARTUPS and time.monotonic() + pause_s < deadline
-                if not (dropped or (waited_in_vain and error.hint == MAX_STARTUPS and attempt < 3)):
+                # A server waits for two minutes (LoginGraceTime); somebody may type slowly, or for other log-ins first.
+                too_late = error.hint == LATE and (login.has_waited or login.has_asked) and attempt < _LATE_ATTEMPTS
+                if not (dropped or too_late):
                     raise
                 time.sleep(pause_s)
         raise AssertionError
