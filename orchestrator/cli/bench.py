@@ -39,6 +39,7 @@ from orchestrator.cli.options import (
     waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.spares import Spares, with_spares
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
@@ -154,6 +155,7 @@ def bench(
     exclude: Exclude = "",
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
+    spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -220,6 +222,8 @@ def bench(
         selection = select(chosen, exclude, bench_id, devices=devices or [])
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new)
+        if spares and not dry_run:
+            selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
         check_planned(plan)
         _note_variables(plan, selection)
