@@ -54,11 +54,11 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "allocation devices json_schema reserved secrets values versions",
+    "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework job measures payload placement "
+        "baselines bench command_line containers environment expectations folders framework job measures payload placement "
         "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
@@ -86,8 +86,10 @@ HOMES = {
     "cryptography": ["transport/ssh/", "lab/identity.py"],
     "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
-    "pydantic_core": ["inventory/values.py"],
+    "pydantic_core": ["inventory/fields.py", "inventory/values.py"],
     "pydantic": [
+        "inventory/container_values.py",
+        "inventory/fields.py",
         "inventory/schema.py",
         "inventory/values.py",
         "inventory/json_schema.py",

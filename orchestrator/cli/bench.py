@@ -15,6 +15,7 @@ from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Container,
     Detach,
     Exclude,
     FirstLineTimeout,
@@ -134,6 +135,7 @@ def bench(
     baseline_shape: Annotated[
         str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
     ] = "",
+    container: Container = "",
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
@@ -189,7 +191,13 @@ def bench(
         dtype=dtype,
         batch_size=batch_size,
         loader=loader,
-        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "global_batch": global_batch},
+        single={
+            "steps": steps,
+            "warmup_steps": warmup_steps,
+            "timeout_s": timeout,
+            "global_batch": global_batch,
+            "container": container or None,
+        },
         sets=sets or [],
         env=env or [],
         run_file=yamlfile.load(run_file) if run_file else None,
