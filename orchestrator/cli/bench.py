@@ -15,6 +15,7 @@ from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Container,
     Detach,
     Exclude,
     FirstLineTimeout,
@@ -38,6 +39,8 @@ from orchestrator.cli.options import (
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.spares import Spares, with_spares
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
@@ -132,6 +135,7 @@ def bench(
     baseline_shape: Annotated[
         str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
     ] = "",
+    container: Container = "",
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
@@ -151,6 +155,9 @@ def bench(
     ] = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
+    spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -168,6 +175,7 @@ def bench(
     from orchestrator.plan import Limits
     from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
+    from orchestrator.plan.placement import idle
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -183,7 +191,13 @@ def bench(
         dtype=dtype,
         batch_size=batch_size,
         loader=loader,
-        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "global_batch": global_batch},
+        single={
+            "steps": steps,
+            "warmup_steps": warmup_steps,
+            "timeout_s": timeout,
+            "global_batch": global_batch,
+            "container": container or None,
+        },
         sets=sets or [],
         env=env or [],
         run_file=yamlfile.load(run_file) if run_file else None,
@@ -213,10 +227,16 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
-        selection = select(chosen, exclude, bench_id)
+        selection = select(chosen, exclude, bench_id, devices=devices or [])
+        if skip_unreachable and not dry_run:
+            selection = reached(selection, accept_new)
+        if spares and not dry_run:
+            selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
         check_planned(plan)
         _note_variables(plan, selection)
+        if unused := idle(plan.cells, selection.hosts):
+            typer.echo(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these", err=True)
         if as_json or not dry_run:
             for text in skipped_words(plan.skipped):
                 typer.echo(one_line(text), err=True)
