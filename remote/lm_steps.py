@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from lm_loss import cross_entropy, loss_function, loss_over_ranks
 from lm_models import Arithmetic, Decoder, Shape
-from lm_optimizer import Optimizer
+from lm_optimizer import Optimizer, as_held
 from lm_parallel import Layout, layers_of_stage, mesh_of, placed, synchronise
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -78,12 +78,15 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
     numbers = layers_of_stage(shape.layers, layout.pipeline, stage)
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len, numbers)
     split = layout.tensor > 1
-    decoder.loss = loss_over_ranks if split else loss_function(args.loss_chunks, args.compile == "true")
-    model = placed(args, decoder, layout, mesh, device)
+    share = 1 / args.accumulation
+    decoder.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, args.compile == "true", share)
+    model, masters = placed(args, decoder, layout, mesh, device)
     stages = mesh.get_group("pipeline") if layout.pipeline > 1 else None
     head: Any = decoder.head
+    layers = [list(block.parameters()) for block in decoder.blocks.values()]
+    inside = {parameter for layer in layers for parameter in layer}
     optimizer = Optimizer(
-        decoder,
+        [*layers, [parameter for parameter in decoder.parameters() if parameter not in inside]],
         device,
         learning_rate=args.learning_rate,
         weight_decay=args.weight_decay,
@@ -91,6 +94,8 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
         scale=args.loss_scale if args.dtype == "fp16" else 0.0,
         stages=stages,
         copy=head.weight if decoder.has_copy else None,
+        masters=masters,
+        compiled=args.compile == "true",
     )
     made = Learner(args, layout, decoder, model, optimizer)
     if stages is None:
@@ -123,10 +128,12 @@ def pipeline(learner: Learner, stage: int, group: Any, device: torch.device) -> 
         output_args=logits,
         group=group,
     )
-    compiled = torch.compile(cross_entropy, dynamic=False) if args.compile == "true" else cross_entropy
+    split = learner.layout.tensor > 1
+    of_logits: Any = torch.compile(cross_entropy, dynamic=False) if args.compile == "true" and not split else cross_entropy
 
     def loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return learner.optimizer.scaled(compiled(output, targets) / args.accumulation)
+        mean = of_logits(output, targets)
+        return learner.optimizer.scaled((mean.to_local() if split else mean) / args.accumulation)
 
     kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[args.pipeline_schedule]
     return kind(own, args.accumulation, loss_fn=loss, scale_grads=False)
@@ -162,7 +169,7 @@ def accumulated(
         stamp("micro_batch")
         synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard == "true")
         with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
-            loss = learner.model(tokens[number], targets[number]) / count
+            loss = learner.model(tokens[number], targets[number])  # its share of the step's
             stamp("forward")
             learner.optimizer.scaled(loss).backward()
         stamp("backward")
@@ -173,12 +180,16 @@ def accumulated(
 
 def piped(learner: Learner, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Send all micro-batches through the stages; return their mean loss on the last stage, zero on others."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
     losses: list[torch.Tensor] = []
     first, last = learner.decoder.embedding is not None, learner.decoder.head is not None
     given: dict[str, Any] = {"target": targets.flatten(0, 1), "losses": losses} if last else {}
     scale = learner.optimizer.scaled(torch.ones((), device=tokens.device))
-    learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
+    with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
+        learner.schedule.step(*([tokens.flatten(0, 1)] if first else []), **given, **WITHOUT_OUTPUTS)
     if learner.table is not None:
-        gradient = learner.copy.grad
+        gradient = as_held(learner.copy)
         dist.all_reduce(gradient.to_local() if hasattr(gradient, "to_local") else gradient, group=learner.table)
+        learner.copy.grad = gradient
     return torch.stack([loss.detach() for loss in losses]).sum() / scale if last else torch.zeros((), device=tokens.device)

@@ -56,7 +56,7 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         if gpus:
             hint = "nvidia-smi must succeed on the node: check dmesg, reload the driver or restart the machine"
         return failed(host.name, "gpus", str(gpus or "no nvidia-smi"), expected, hint)
-    if len(gpus) < (1 if required is None else required):
+    if facts.get("instances", len(gpus)) < (1 if required is None else required):
         hint = "correct gpus: in the inventory, or check nvidia-smi -L and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
         return failed(host.name, "gpus", f"{len(gpus)} GPUs{listed}", expected, hint)

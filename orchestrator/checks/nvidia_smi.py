@@ -82,15 +82,18 @@ def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
     """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
-    the start of their UUID. A slice of a GPU (``MIG-…``) is in no list of GPUs: with one of these the facts stay as they are.
+    the start of their UUID. A MIG instance (``MIG-…``) is in no list of GPUs: with one of these the facts of all GPUs stay, and
+    ``instances`` is the number of listed devices.
 
     >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
     >>> selected(facts, "GPU-b")
     {'gpus': [{'index': '1'}], 'gpu': {'uuid': ['GPU-b'], 'ecc': 'Enabled'}, 'devices': 'GPU-b'}
     """
     states, names = gpu_states(facts), [name.strip() for name in devices.split(",") if name.strip()]
-    if not states or any(name.startswith("MIG-") for name in names):
+    if not states:
         return dict(facts)
+    if any(name.startswith("MIG-") for name in names):
+        return {**facts, "devices": devices, "instances": len(names)}
 
     def places(name: str) -> list[int]:
         if name.isdigit():

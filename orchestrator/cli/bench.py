@@ -39,6 +39,8 @@ from orchestrator.cli.options import (
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.spares import Spares, with_spares
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
@@ -153,6 +155,9 @@ def bench(
     ] = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
+    spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -170,6 +175,7 @@ def bench(
     from orchestrator.plan import Limits
     from orchestrator.plan.baselines import without
     from orchestrator.plan.folders import framework_for
+    from orchestrator.plan.placement import idle
     from orchestrator.plan.request import check_measures, planned, request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -221,10 +227,16 @@ def bench(
         wait_s=waiting_s(wait, wait_limit),
     )
     with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
-        selection = select(chosen, exclude, bench_id)
+        selection = select(chosen, exclude, bench_id, devices=devices or [])
+        if skip_unreachable and not dry_run:
+            selection = reached(selection, accept_new)
+        if spares and not dry_run:
+            selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
         check_planned(plan)
         _note_variables(plan, selection)
+        if unused := idle(plan.cells, selection.hosts):
+            typer.echo(f"idle: {'; '.join(unused)}: hosts differ in size, and no run needs these", err=True)
         if as_json or not dry_run:
             for text in skipped_words(plan.skipped):
                 typer.echo(one_line(text), err=True)

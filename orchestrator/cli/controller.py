@@ -61,7 +61,8 @@ def conduct(
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
-    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune)
+    chosen, notes = selection.devices, selection.notes
+    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune, chosen, notes)
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
     controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)

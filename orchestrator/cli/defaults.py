@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,11 +26,15 @@ _CHOICES = {"nodes": "nodes", "repeats": "repeats", "timeout": "timeout_s"}
 """Keys that a run file has too, which takes precedence over defaults, by its names."""
 
 
+_TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
+
+
 class Command(typer.core.TyperCommand):
     """A command whose options fall back to defaults in files, and which says on stderr which of them it uses."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the command, in which the defaults are known. Raises ConfigError for a file with a fault."""
+        args = _with_limit(args)
         if not {"-h", "--help"} & set(args) and not extra.get("resilient_parsing"):
             extra["default_map"] = self._values(_here())
         return super().make_context(info_name, args, parent, **extra)
@@ -46,6 +51,20 @@ class Command(typer.core.TyperCommand):
         values = {str(param.name): found[key].value for param in self.params if (key := _key(param)) in found and key in keys}
         # Options that take a duration as text.
         return {name: f"{value:g}s" if name in ("budget", "wait_limit") else value for name, value in values.items()}
+
+
+def _with_limit(args: list[str]) -> list[str]:
+    """Return the words with ``--wait 30m`` and ``--wait=30m`` as ``--wait --wait-limit 30m``: the time may be left out."""
+    words: list[str] = []
+    for word in args:
+        name, equals, limit = word.partition("=")
+        if name == "--wait" and equals:
+            words += ["--wait", "--wait-limit", limit]
+        elif words[-1:] == ["--wait"] and _TIME.fullmatch(word):
+            words += ["--wait-limit", word]
+        else:
+            words.append(word)
+    return words
 
 
 def _key(param: Any) -> str:

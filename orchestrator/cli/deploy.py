@@ -22,6 +22,7 @@ from orchestrator.cli.options import (
     select,
     template_bases,
 )
+from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.plan.words import words
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def deploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
     framework: Framework = "pytorch",
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -67,6 +69,8 @@ def deploy(
     folders = open_frameworks(words(framework), template_bases(templates))
     selection = select(hosts, exclude)
     selection.project.prepare()
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     memory = Memory(selection.project.deployed, folders)
     with selection.cluster(accept_new).open() as cluster:
         sent, facts, unchanged = deploy_to(cluster, folders, memory)
@@ -108,6 +112,8 @@ def check(
             help="Only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
+    devices: Devices = None,
+    skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -118,7 +124,9 @@ def check(
 
     named = _named(only)
     folders = open_frameworks(words(framework), template_bases(templates)) if named != {"reach"} else []
-    selection = select(hosts, exclude)
+    selection = select(hosts, exclude, devices=devices or [])
+    if skip_unreachable:
+        selection = reached(selection, accept_new)
     with selection.cluster(accept_new).open() as cluster:
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))

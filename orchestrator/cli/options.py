@@ -47,7 +47,10 @@ Hosts = Annotated[
     ),
 ]
 Exclude = Annotated[
-    str, typer.Option("--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out.")
+    str,
+    typer.Option(
+        "--exclude", "-x", metavar="HOSTS", autocompletion=complete.hosts, help="Hosts to leave out, and devices: node2:gpu3."
+    ),
 ]
 AcceptNew = Annotated[bool, typer.Option("--accept-new", help="Accept and store host keys that are seen for the first time.")]
 Bench = Annotated[
@@ -116,7 +119,7 @@ StallTimeout = Annotated[
         help="Most time between two lines of a log.",
     ),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold, instead of refusing the bench.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for nodes that other runs hold; --wait 30m: at most that long.")]
 WaitLimit = Annotated[str, typer.Option("--wait-limit", metavar="2h", help="Longest wait, with --wait. Default: no limit.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Also start runs that would fail as an earlier one did.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Run in the background; orch attach shows the progress.")]
@@ -174,6 +177,14 @@ class Selection:
     hosts: tuple[Host, ...]
     source: str
     remembered: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """By host the devices that options have chosen, where these are not the inventory's."""
+        known = {host.name: host.vars.get("cuda_visible_devices") for host in self.inventory.hosts}
+        now = {host.name: host.vars.get("cuda_visible_devices") for host in self.hosts}
+        return {name: str(value) for name, value in now.items() if value != known[name]}
 
     def trust(self, accept_new: bool) -> Trust:
         """Return how this project verifies host keys."""
@@ -188,7 +199,7 @@ class Selection:
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
 
 
-def select(hosts: str, exclude: str = "", bench_id: str = "") -> Selection:
+def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = ()) -> Selection:
     """Return the hosts selected by the options and the project, and print on stderr which inventory was chosen.
 
     ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
@@ -198,6 +209,8 @@ def select(hosts: str, exclude: str = "", bench_id: str = "") -> Selection:
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import expand, open_inventory
     from orchestrator.inventory.allocation import job_in
+    from orchestrator.inventory.devices import chosen as with_chosen
+    from orchestrator.inventory.devices import split_exclude
     from orchestrator.record import Project
     from orchestrator.record.submission import submission
     from orchestrator.report.text import one_line
@@ -223,7 +236,8 @@ def select(hosts: str, exclude: str = "", bench_id: str = "") -> Selection:
                 if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
                     raise
     inventory = open_inventory(source)
-    chosen = inventory.select(expression, exclude)
+    excluded, devices_out = split_exclude(exclude)
+    chosen = inventory.select(expression, excluded)
     if not chosen:
         raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
@@ -232,7 +246,11 @@ def select(hosts: str, exclude: str = "", bench_id: str = "") -> Selection:
         typer.echo(f"inventory: {one_line(note)}", err=True)
     shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
     note_references("inventory: env", shown)
-    return Selection(project, inventory, chosen, source, remembered)
+    with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
+    selection = Selection(project, inventory, with_devices, source, remembered)
+    for name, listed in selection.devices.items():
+        typer.echo(f"devices: {name}: {listed}", err=True)
+    return selection
 
 
 def note_references(where: str, variables: Iterable[tuple[str, str]]) -> None:

@@ -140,7 +140,7 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
         if isinstance(error, TransportError) and error.is_of_identity:
             return "lost", error
     if causes:
-        _, name, kind, text = causes[0]
+        _, name, kind, text = _decisive(causes)
         given_up = peers[name].error
         if given_up and given_up.message == text:
             return "lost" if isinstance(given_up, TransportError) else "failed", given_up
@@ -155,6 +155,16 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
             kind, text = cause_of(peer.record.reason)
             return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
     return "finished", None
+
+
+def _decisive(causes: list[tuple[float, str, str, str]]) -> tuple[float, str, str, str]:
+    """Return the first cause, or the cancellation because of which it happened.
+
+    Where Slurm ends a job, a process may hear of it before the supervisor of its node does.
+    """
+    at, _, _, text = causes[0]
+    cancelled = [cause for cause in causes if cause[3].startswith(CANCELLED) and cause[0] - at <= _CLOSE_S]
+    return cancelled[0] if cancelled and text.endswith("SIGTERM") else causes[0]
 
 
 def close_seconds(peers: Mapping[str, Peer], run_id: str) -> tuple[OrchError, ...]:

@@ -62,7 +62,7 @@ _EnvName = Annotated[str, takes_variable("the inventory")]
 _EnvText = Annotated[str, takes("text", is_text, "put quotes around it")]
 
 
-_Transport = Annotated[str, takes(f"a transport: {' or '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)]
+_Transport = Annotated[str, takes(f"one of {', '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)]
 
 
 class _Ssh(Strict):

@@ -38,7 +38,7 @@ class Cluster:
     def open(self) -> Cluster:
         """Connect to all hosts at the same time. Raises Faults naming every unreachable host with its cause, and ConfigError,
         before any host is contacted, for unusable keys and files or limits of this process."""
-        make_room(len(self.hosts))
+        self._make_room()
         missing = self._missing()
         # This is local work, sometimes with `ssh -G`: more threads would only slow each other down.
         connect = each_or_raise(missing, lambda name: self._connections.prepare(self._by_name[name]), _PREPARING)
@@ -47,7 +47,7 @@ class Cluster:
 
     def open_what_answers(self) -> dict[str, OrchError]:
         """Connect to every reachable host; return the errors of the others by host name. Otherwise like `open`."""
-        make_room(len(self.hosts))
+        self._make_room()
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
         return errors
@@ -73,6 +73,9 @@ class Cluster:
         self.nodes.clear()
         self._spawners.close()
         self._connections.close()
+
+    def _make_room(self) -> None:
+        make_room(len(self.hosts), sum(host.transport != "ssh" for host in self.hosts))
 
     def _missing(self) -> list[str]:
         return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]

@@ -21,6 +21,8 @@ __all__ = ["disk_room", "make_room"]
 _FILES_PER_HOST, _FILES = 8, 32
 # One protocol thread per host; per concurrent call one thread and possibly `ssh -G`.
 _TASKS_PER_HOST, _TASKS_PER_CALL, _TASKS = 1, 2, 6
+# With a local program for each connection: its streams; itself, and the threads that read what it and a command print.
+_FILES_PER_PROGRAM, _TASKS_PER_PROGRAM = 6, 4
 _FEW = 10_000
 # Whole disk blocks for four small rendered files and four possibly empty logs; and a little for the journal.
 _PLAN_BYTES_PER_NODE, _PLAN_BYTES = 64 << 10, 1 << 20
@@ -36,9 +38,12 @@ def disk_room(folder: Path, runs: int, hosts: int) -> None:
         raise ConfigError(message, where=str(existing), hint="free some space, or set ORCH_PROJECT to another disk")
 
 
-def make_room(hosts: int) -> None:
-    """Raise the soft limit of open files if needed. Raises ConfigError if the limits are too low for that many hosts."""
-    files = hosts * _FILES_PER_HOST + _FILES
+def make_room(hosts: int, by_program: int = 0) -> None:
+    """Raise the soft limit of open files if needed. Raises ConfigError if the limits are too low for that many hosts.
+
+    ``by_program`` of them are reached through a local program each, such as ssh.
+    """
+    files = hosts * _FILES_PER_HOST + by_program * _FILES_PER_PROGRAM + _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
         most = files if hard == resource.RLIM_INFINITY else min(files, hard)
@@ -46,7 +51,7 @@ def make_room(hosts: int) -> None:
         if most < files:
             message = f"{hosts} hosts need up to {files} open files, this process may have {most}"
             raise ConfigError(message, where="limits", hint=f"ulimit -n {files}, or use fewer hosts at a time")
-    tasks = hosts * _TASKS_PER_HOST + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
+    tasks = hosts * _TASKS_PER_HOST + by_program * _TASKS_PER_PROGRAM + min(hosts, WIDTH) * _TASKS_PER_CALL + _TASKS
     for limit, available in _available_tasks():
         if available < tasks:
             message = f"{hosts} hosts need up to {tasks} further threads, {limit} leaves {max(0, available)}"

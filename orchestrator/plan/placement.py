@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, fold
 from orchestrator.plan.spec import RunSpec
 
-__all__ = ["Placement", "Slot", "ladder", "place", "taken"]
+__all__ = ["Placement", "Slot", "idle", "ladder", "place", "taken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,21 @@ def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
     return [host for host in hosts if host.name in names]
 
 
+def idle(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
+    """Return the GPUs that none of these runs uses, where hosts differ in size, as a text for hosts with equal numbers."""
+    most: dict[str, int] = {}
+    for spec in specs:
+        for slot in place(spec, hosts, 0).slots:
+            most[slot.host] = max(most.get(slot.host, 0), slot.nproc)
+    if len({host.gpus for host in hosts}) < 2:
+        return []
+    words: dict[str, list[str]] = {}
+    for host in hosts:
+        if host.gpus and most.get(host.name, 0) < host.gpus:
+            words.setdefault(f"{host.gpus - most.get(host.name, 0)} of {host.gpus} GPUs", []).append(host.name)
+    return [f"{text} of {fold(names)}" for text, names in words.items()]
+
+
 def _devices(host: Host, count: int) -> str:
     """Return the first ``count`` devices of a host: those listed in the inventory, or 0, 1, 2 …"""
     listed = host.vars.get("cuda_visible_devices")
@@ -85,6 +100,9 @@ def _devices(host: Host, count: int) -> str:
             where=f"vars.cuda_visible_devices of host {host.name}",
             hint="list more, or lower --gpus",
         )
+    if count > 1 and any(device.strip().startswith("MIG-") for device in devices):
+        hint = "CUDA shows a process a single MIG instance; use one rank per node, or whole GPUs"
+        raise ConfigError(f"expected --gpus 1 on MIG instances, got {count}", where=f"devices of {host.name}", hint=hint)
     return ",".join(device.strip() for device in devices[:count])
 
 

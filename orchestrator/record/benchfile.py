@@ -31,7 +31,8 @@ class BenchRecord:
     ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
     None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
     frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
-    runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible.
+    runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
+    host those that options chose.
     """
 
     bench_id: str
@@ -54,6 +55,7 @@ class BenchRecord:
     label: str = ""
     skipped: tuple[Skipped, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -100,6 +102,8 @@ class BenchRecord:
             content["label"] = self.label
         if self.skipped:
             content["skipped"] = [asdict(one) for one in self.skipped]
+        if self.devices:
+            content["devices"] = dict(self.devices)
         if self.expect:
             content["expect"] = list(map(str, self.expect))
         return content | {name: list(texts) for name in ("notes", "left_out") if (texts := getattr(self, name))}
@@ -137,7 +141,8 @@ class BenchRecord:
     def without(self, names: Sequence[str], notes: Sequence[str]) -> BenchRecord:
         """Return the record of a bench that ends without these runs, with notes about that for its tables."""
         left = (*self.left_out, *names)
-        return replace(self, runs=tuple(name for name in self.runs if name not in left), left_out=left, notes=tuple(notes))
+        kept = tuple(name for name in self.runs if name not in left)
+        return replace(self, runs=kept, left_out=left, notes=tuple(dict.fromkeys((*self.notes, *notes))))
 
     def attempted_anew(self, run_id: str) -> BenchRecord:
         """Return the record with a run replaced by a new attempt."""
@@ -162,6 +167,8 @@ def bench_record(
     bases: Sequence[Path],
     argv: Sequence[str],
     tune: TuneRecord | None = None,
+    devices: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
 ) -> BenchRecord:
     """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
     used = {Path(folder.framework.folder).parent for folder in plan.folders.values()}
@@ -181,6 +188,8 @@ def bench_record(
         label=plan.label,
         skipped=plan.skipped,
         expect=plan.expect,
+        devices={host.name: devices[host.name] for host in hosts if devices and host.name in devices},
+        notes=tuple(notes),
     )
     return record.planned(plan, plan.planned())
 
@@ -207,6 +216,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "label": ("label", parts.text),
     "skipped": ("skipped", parts.skipped),
     "expect": ("expect", parts.expectations),
+    "devices": ("devices", parts.names),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory import Host, Inventory, open_inventory
+from orchestrator.inventory.devices import with_devices
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
@@ -52,6 +53,7 @@ def reopen(bench: BenchDir) -> Reopened:
     inventory = open_inventory(record.inventory)
     try:
         hosts = inventory.of(list(record.planned_with.hosts))
+        hosts = tuple(with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in hosts)
     except ConfigError as error:
         raise _changed([error.message], str(path)) from error
     before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned

@@ -471,9 +471,12 @@ def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
     assert (check.verdict, check.found) == ("failed", "1 GPUs in vars.cuda_visible_devices 1,2")
 
 
-def test_slices_of_gpus_leave_the_facts_as_they_are() -> None:
+def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     facts = healthy("h200-pair-580.xml")
-    assert nvidiasmi.selected(facts, "MIG-0f") == facts
+    assert nvidiasmi.selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
+    host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
+    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
+    assert judged(nvidiasmi.selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
     assert nvidiasmi.selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
 
 

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
 from orchestrator.controller.resume import remaining
 from orchestrator.errors import DataError, Faults, RunError
+from orchestrator.inventory.devices import chosen
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
@@ -67,6 +68,21 @@ def test_a_bench_is_read_back_as_it_was_planned(bench: BenchDir) -> None:
     ]
     assert opened.runs[FIRST].spec.origins["dtype"] == "command line"
     assert [host.name for host in opened.hosts] == ["a", "b"] and opened.limits == Limits(lease_s=7.0)
+
+
+def test_devices_that_options_chose_are_those_of_the_resumed_bench(bench: BenchDir, tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text("schema: 1\nhosts: {a: {gpus: 4, address: 127.0.0.2}}\n")
+    inventory = open_inventory(str(tmp_path / "gpu.yaml"))
+    hosts = chosen(inventory, inventory.hosts, ["1-2"], {})
+    folder = open_framework("simulated")
+    (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(2,)), [folder], hosts)
+    plan = Bench("bench-2", (spec,), {"simulated": folder}, Schedule(repeats=1))
+    record = bench_record(
+        plan, {}, hosts, str(tmp_path / "gpu.yaml"), (), Limits(), (), ["orch"], None, {"a": "1,2"}, ["a note"]
+    )
+    opened = reopen(made := BenchDir.create(tmp_path / "runs", record.as_dict()))
+    assert opened.hosts == tuple(hosts) and opened.hosts[0].gpus == 2
+    assert made.record().notes == ("a note",)
 
 
 def test_secrets_are_not_in_the_record_and_a_new_one_changes_no_plan(bench: BenchDir, tmp_path: Path) -> None:

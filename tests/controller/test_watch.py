@@ -169,6 +169,20 @@ def test_a_rank_that_its_node_ended_is_no_cause_although_the_offset_of_its_clock
     assert error and error.message == "rank 1 ended with SIGKILL"
 
 
+def test_a_rank_that_a_cancellation_ended_before_its_supervisor_heard_of_it_is_no_cause() -> None:
+    def verdict(signal: str, heard_s: float) -> str:
+        cancelled, ended = Peer("a", None), Peer("b", None)
+        ended.blame_rank(RankRecord(1, None, signal, ended_mono_s=100.0), None)
+        cancelled.blame_stop("cancelled by Slurm, which ends the job", heard_s, None)
+        state, error = first_cause({"a": cancelled, "b": ended}, "r1")
+        assert error
+        return f"{state}: {error.message}"
+
+    assert verdict("SIGTERM", 100.1) == "interrupted: cancelled by Slurm, which ends the job"
+    assert verdict("SIGTERM", 102.0) == "failed: rank 1 ended with SIGTERM"
+    assert verdict("SIGKILL", 100.1) == "failed: rank 1 ended with SIGKILL"
+
+
 def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeBench) -> None:
     watch = rig.launch().watch
     watch.peers = {"a": Peer("a", None), "b": Peer("b", None)}

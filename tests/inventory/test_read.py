@@ -735,4 +735,4 @@ def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() 
     }
     assert read(TOP).hosts[0].transport == "ssh"
     fault = faults_of(lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}")))
-    assert fault == ["lab.yaml:9: hosts.a3.transport: expected a transport: ssh or openssh, got the text 'rsh'"]
+    assert fault == ["lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, got the text 'rsh'"]

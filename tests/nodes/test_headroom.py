@@ -16,10 +16,10 @@ CODE = """
 import json, resource, sys
 from orchestrator.errors import ConfigError
 from orchestrator.nodes.headroom import make_room
-soft, hard, hosts = map(int, sys.argv[1:])
+soft, hard, hosts, by_program = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    make_room(hosts)
+    make_room(hosts, by_program)
     said = ""
 except ConfigError as error:
     said = str(error)
@@ -34,18 +34,21 @@ NEED, REMEDY = (
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "hosts", "said", "after"),
+    ("soft", "hard", "hosts", "by_program", "said", "after"),
     [
-        (256, 256, 4, "", 256),
-        (64, 1024, 4, "", 64),
-        (40, 1024, 4, "", 64),
-        (32, 1024, 100, "", 832),
-        (64, 64, 16, f"{NEED} 64. {REMEDY}", 64),
-        (40, 100, 16, f"{NEED} 100. {REMEDY}", 100),
+        (256, 256, 4, 0, "", 256),
+        (64, 1024, 4, 0, "", 64),
+        (40, 1024, 4, 0, "", 64),
+        (32, 1024, 100, 0, "", 832),
+        (32, 2048, 100, 50, "", 1132),
+        (64, 64, 16, 0, f"{NEED} 64. {REMEDY}", 64),
+        (40, 100, 16, 0, f"{NEED} 100. {REMEDY}", 100),
     ],
 )  # fmt: skip
-def test_the_limit_of_open_files_is_raised_or_named(soft: int, hard: int, hosts: int, said: str, after: int) -> None:
-    argv = [sys.executable, "-c", CODE, str(soft), str(hard), str(hosts)]
+def test_the_limit_of_open_files_is_raised_or_named(
+    soft: int, hard: int, hosts: int, by_program: int, said: str, after: int
+) -> None:
+    argv = [sys.executable, "-c", CODE, *map(str, (soft, hard, hosts, by_program))]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parents[2])
     assert json.loads(done.stdout) == [said, after, hard]
 

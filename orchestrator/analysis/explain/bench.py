@@ -10,7 +10,7 @@ from orchestrator.analysis.explain.curve import Curve
 from orchestrator.analysis.explain.measured import newest_curve, settings_of
 from orchestrator.analysis.explain.prediction import Explanation, Startup, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
-from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
+from orchestrator.analysis.explain.transfers import Link
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult, median
 from orchestrator.results.account import BenchAccount, RunAccount
@@ -38,7 +38,7 @@ def explain_bench(
             continue
         baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
         parts = [_step_parts(run) for run in runs]
-        wanted = largest_sizes(typical(parts)) or {ALL_REDUCE: 0} if row.world_size > 1 else {}
+        wanted = largest_sizes(typical(parts)) if row.world_size > 1 else {}
         measured = _measured(bench, row, runs[-1].run_id, wanted)
         explanations.append(
             explanation(
@@ -78,8 +78,8 @@ def _missing(row: Row, measured: Mapping[Link, Collective], wanted: Mapping[Link
         if link in measured and measured[link].curve.reaches(largest):
             continue
         groups = f" --set group_ranks={link.ranks} --set group_distance={link.distance}" if link.ranks else ""
-        sizes = f" --set max_bytes={1 << (max(largest, _LEAST_BYTES) - 1).bit_length()}" if largest else ""
-        commands.append(f"orch bench {link.collective} --shape {row.shape}{groups}{sizes}")
+        most = 1 << (max(largest, _LEAST_BYTES) - 1).bit_length()
+        commands.append(f"orch bench {link.collective} --shape {row.shape}{groups} --set max_bytes={most}")
     return commands
 
 

@@ -8,12 +8,14 @@ until it is over, so that a wrong password reaches one server and not all.
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from orchestrator.transport import terminal
 from orchestrator.transport.openssh.folder import MasterFolder
@@ -42,6 +44,7 @@ class Login:
         self.over = False
         self.given: dict[tuple[str, ...], str] = {}
         self.holds_turn = False
+        self.is_at_terminal = False
         self._asking_since: float | None = None
         self._asked_s = 0.0
 
@@ -98,9 +101,7 @@ class Answers:
         finally:
             with self._changing:
                 login.over = True
-                if login.holds_turn:
-                    login.holds_turn = False
-                    self._turn.release()
+                self._end_turn(login)
 
     def close(self) -> None:
         """Answer nothing more."""
@@ -116,7 +117,7 @@ class Answers:
             threading.Thread(target=self._converse, args=(line,), daemon=True, name="answer").start()
 
     def _converse(self, line: socket.socket) -> None:
-        with line:
+        with line, suppress(OSError):  # ssh, and with it the helper, may end before there is an answer
             data = b""
             while not data.endswith(b"\n") and len(data) < _LIMIT_BYTES:
                 if not (piece := line.recv(4096)):
@@ -161,10 +162,17 @@ class Answers:
         if not login.may_ask:
             login.unanswered = login.unanswered or question
             return None
+        text = f"orch: {login.where}: {_printable(question)} "
+        login.is_at_terminal = True
         try:
-            answer = terminal.ask(f"orch: {login.where}: {_printable(question)} ")
+            answer = terminal.ask(text)
         except terminal.NoTerminal:
-            answer = None
+            answer = _asked_by_program(text)
+        finally:
+            with self._changing:
+                login.is_at_terminal = False
+                if login.over:  # the server did not wait
+                    self._end_turn(login)
         login.has_asked = answer is not None
         if answer is None:
             login.unanswered = login.unanswered or question
@@ -183,6 +191,12 @@ class Answers:
                 self._turn.release()
             else:
                 login.holds_turn = True
+
+    def _end_turn(self, login: Login) -> None:
+        """Let the next log-in ask, unless somebody is still typing for this one."""
+        if login.holds_turn and not login.is_at_terminal:
+            login.holds_turn = False
+            self._turn.release()
 
     def _show(self, login: Login, text: str) -> None:
         try:
@@ -205,6 +219,18 @@ def _key(prompt: str, user: str) -> tuple[str, ...]:
         asker = _ASKER.match(prompt)
         return ("password", asker["user"] if asker else user)
     return ()
+
+
+def _asked_by_program(text: str) -> str | None:
+    """Return the answer of the user's own ``SSH_ASKPASS``, a window, where there is no terminal; None without one."""
+    program = os.environ.get("SSH_ASKPASS")
+    if not program or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return None
+    try:
+        done = subprocess.run([program, text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    except OSError:
+        return None
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n") if done.returncode == 0 else None
 
 
 def _printable(text: str) -> str:

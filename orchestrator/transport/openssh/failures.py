@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
+__all__ = ["LATE", "MAX_STARTUPS", "failure", "fingerprint", "own_words", "step_of"]
 
 MAX_STARTUPS = "too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
+LATE = "its sshd log says why: LoginGraceTime? MaxAuthTries? AllowUsers?"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
@@ -151,16 +152,16 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"kex_exchange_identification: (.*)|Connection (?:closed|reset) by \S+ port \d+|banner line contains invalid",
-        lambda match, log: ("host_unreachable", _closed(match, log), MAX_STARTUPS),
+        lambda match, log: _closed(match, log),
     ),
     (r"Bad owner or permissions on (\S+)", _said("auth_failed", r"\1 can be changed by others", "chmod 600 it")),
 )
 
 
-def _closed(match: re.Match[str], log: str) -> str:
+def _closed(match: re.Match[str], log: str) -> _Words:
     if re.search(r"^debug1: Next authentication method|^debug1: Authentications that can continue", log, re.MULTILINE):
-        return "the host closed the connection during the authentication"
-    return f"the host closed the connection before the log-in ({match[1] or match[0]})"
+        return "auth_failed", "the host closed the connection during the authentication of user {user}", LATE
+    return "host_unreachable", f"the host closed the connection before the log-in ({match[1] or match[0]})", MAX_STARTUPS
 
 
 def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:

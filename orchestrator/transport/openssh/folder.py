@@ -25,9 +25,10 @@ _PATH_LIMIT = 80
 _WATCH = """
 while read -r _; do :; done
 [ -d "$1" ] || exit 0
-for entry in /proc/[0-9]*; do
+for entry in $(grep -lsF -- "$1" /proc/[0-9]*/cmdline); do
     pid=${entry#/proc/}
-    [ "$pid" != $$ ] && grep -qsF -- "$1" "$entry/cmdline" && kill "$pid" 2>/dev/null
+    pid=${pid%/cmdline}
+    [ "$pid" != $$ ] && kill "$pid" 2>/dev/null
 done
 rm -rf -- "$1"
 """

@@ -149,6 +149,18 @@ def test_shards_are_explained_by_benches_of_each_of_their_collectives(tmp_path: 
     assert "in 55.00 ms according to b2 and b4 and b3, during which nothing is computed" in four.parts[0].behind
 
 
+def test_what_is_not_reported_is_not_asked_to_be_measured(tmp_path: Path) -> None:
+    def in_parts(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
+        logs[0]["rank-0.out"] = rank_line(0) + step_lines(0.50) + closing(collectives=None, gradient_bytes=4_000_000)
+
+    bench = BenchDir.create(tmp_path, {"bench_id": "b1", "runs": ["one", "four"]})
+    build(bench, "one", one_gpu)
+    build(bench, "four", in_parts)
+    _, four = explained(bench)
+    assert (four.predicted, four.missing) == (None, ())
+    assert four.parts[0].behind == "what ranks send each other in a step was not reported"
+
+
 def test_a_bench_without_a_baseline_is_not_explained(tmp_path: Path) -> None:
     bench = BenchDir.create(tmp_path, {"bench_id": "b1", "runs": ["four"]})
     build(bench, "four", several)

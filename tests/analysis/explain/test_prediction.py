@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.explain import step_parts as stepparts
 from orchestrator.analysis.explain.communication import Collective
 from orchestrator.analysis.explain.curve import Curve
-from orchestrator.analysis.explain.prediction import MODEL_ERROR, PARTS, Explanation, explanation
+from orchestrator.analysis.explain.prediction import LANGUAGE_MODEL_ERROR, MODEL_ERROR, PARTS, Explanation, explanation
 from orchestrator.analysis.explain.step_parts import StepParts, told, typical
 from orchestrator.analysis.explain.timeline import Sharing
 from orchestrator.analysis.explain.transfers import ALL_REDUCE, Link
@@ -263,11 +263,21 @@ def test_moments_of_several_runs_are_those_in_the_middle() -> None:
     assert found.transfers and [each.begins for each in found.transfers] == pytest.approx([0.0, 0.375, 0.875, 1.0])
 
 
+def test_with_strong_scaling_a_rank_of_the_ideal_computes_its_share() -> None:
+    weak, one = rows("1n2g", 256 / 0.023, 256 / 0.040)
+    two = replace(weak, scaling="strong", global_batch=256, batch_size=128, step_s=0.023)
+    found = explanation(two, one, [replace(HERE, solo_mean_s=0.021, solo_max_s=0.021)], [replace(THERE, solo_mean_s=0.038)], {})
+    # Half of 40 ms; 21 ms without communication, and half of the 38 of the baseline.
+    assert found and found.ideal_s == pytest.approx(0.020) and found.step_s == pytest.approx(0.023)
+    assert found.parts[3].seconds == pytest.approx(0.002)
+    assert found.ideal == "1 over the number of ranks times a step of 1n1g, the typical speed of 1 runs"
+
+
 def test_a_baseline_of_several_ranks_is_ideal_without_its_communication() -> None:
     table = summarize([*runs("1n2g", [512 / 0.045]), *runs("2n2g", [4 * 256 / 0.061])]).rows
     alone = StepParts(solo_mean_s=0.038, solo_max_s=0.039)
     found = explanation(table[-1], table[0], [told(LAST_LINE, 10)], [alone], SHARDS)
-    assert found and found.ideal_s == 0.038 and found.ideal == "a step of 1n2g, without communication of 1 runs"
+    assert found and found.ideal_s == 0.038 and found.ideal == "a step of 1n2g without communication, the mean over its ranks"
     assert found.parts[3].seconds == pytest.approx(0.002)
     assert explanation(table[-1], table[0], [told(LAST_LINE, 10)], [StepParts()], SHARDS) is None
 
@@ -310,6 +320,17 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
     assert off.interval.low / off.predicted == pytest.approx(
         math.exp(-math.hypot(math.log(sure.predicted / sure.interval.low), math.log(1 + 0.00075 / step)))
     )
+
+
+def test_where_a_model_was_compared_with_less_its_interval_is_wider() -> None:
+    one, four = [5950.0, 6000.0, 6050.0], [16_000.0, 16_100.0, 16_200.0]
+    table = summarize([*runs("1n1g", one), *runs("2n2g", four)]).rows
+    at_once = told(LAST_LINE | {"collectives": [[*row[:5], row[4]] for row in ROWS]}, 10)
+    found = explanation(table[1], table[0], [at_once] * 3, [StepParts()], SHARDS)
+    assert found and found.interval and found.predicted
+    width = math.hypot(4.303 * 0.00833 / math.sqrt(3), math.log(1 + LANGUAGE_MODEL_ERROR))
+    assert math.log(found.interval.high / found.predicted) == pytest.approx(width, rel=0.01)
+    assert LANGUAGE_MODEL_ERROR > MODEL_ERROR
 
 
 @pytest.mark.parametrize("name", MEASURED)

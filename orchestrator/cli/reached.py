@@ -1,0 +1,42 @@
+"""Options for nodes that differ, and the hosts that answer, of those that were selected: ``--skip-unreachable``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Selection
+
+__all__ = ["Devices", "SkipUnreachable", "reached"]
+
+Devices = Annotated[
+    list[str] | None,
+    typer.Option("--devices", metavar="0-3|HOST:0-3", help="GPUs or MIG instances that runs use; repeatable for single hosts."),
+]
+SkipUnreachable = Annotated[bool, typer.Option("--skip-unreachable", help="Leave out and name hosts that cannot be reached.")]
+
+
+def reached(selection: Selection, accept_new: bool) -> Selection:
+    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes.
+
+    Raises Faults if none is left, and for a host that answers and does not let us in: its key may have changed.
+    """
+    from orchestrator.errors import Faults
+    from orchestrator.inventory import fold
+
+    with selection.cluster(accept_new) as cluster:
+        errors = cluster.open_what_answers()
+    gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
+    if serious := [error for name, error in errors.items() if name not in gone or len(gone) == len(selection.hosts)]:
+        raise Faults(serious)
+    if not gone:
+        return selection
+    hosts: dict[str, list[str]] = {}
+    for name, error in gone.items():
+        hosts.setdefault(error.message, []).append(name)
+    note = f"left out, because unreachable: {'; '.join(f'{fold(names)} ({reason})' for reason, names in hosts.items())}"
+    typer.echo(note, err=True)
+    left = tuple(host for host in selection.hosts if host.name not in gone)
+    return replace(selection, hosts=left, notes=(*selection.notes, note))

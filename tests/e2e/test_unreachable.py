@@ -1,0 +1,23 @@
+"""Hosts that do not answer, left out on request, and what a bench without them says."""
+
+from __future__ import annotations
+
+from tests.e2e.rig import QUICK, Controller
+
+
+def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Controller) -> None:
+    known = controller.lab.inventory.read_text().replace(
+        "hosts:\n", "hosts:\n  gone: {address: 10.11.0.250, ssh: {connect_timeout_s: 1}}\n"
+    )
+    (controller.project / "five.yaml").write_text(known)
+    words = ("--hosts", "five.yaml", "--skip-unreachable")
+    said = "left out, because unreachable: gone (no answer on port 22 within 1 s)"
+    refused = controller.orch("check", "--only", "reach", "--hosts", "five.yaml")
+    assert refused.code == 3 and "orch: gone: no answer on port 22" in refused.err, refused
+    assert "reached all 4 hosts" in controller.orch("check", "--only", "reach", *words).out
+    done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", *words)
+    assert done.code == 0 and said in done.err and said in " ".join(done.out.split()), done
+    few = controller.orch("bench", *QUICK, "--nodes", "5", "--gpus", "1", *words)
+    assert few.code == 2 and "expected 5 hosts, 4 selected" in few.err, few
+    none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)
+    assert none.code == 3 and "orch: gone: no answer" in none.err, none
