@@ -138,7 +138,9 @@ def split_vocabulary(decoder: Decoder, mesh: DeviceMesh) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    parallelize_module(decoder, mesh, {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head})
+    names = {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head}
+    # A stage of a pipeline may have neither.
+    parallelize_module(decoder, mesh, {name: how for name, how in names.items() if _has(decoder, name)})
     if decoder.embedding is not None:
         # The sum over ranks comes as a tensor that is still on its way; a compiled layer could not hand a gradient back to it.
         decoder.embedding.register_forward_hook(lambda module, given, output: output.clone())
