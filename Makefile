@@ -105,7 +105,7 @@ unit:
 # Only as root, and only where something is missing; without them the lab takes a server written in Python.
 DEMO_PACKAGES := openssh-server openssh-client iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish chromium fio libpam-google-authenticator openssl \
-	slurmctld slurmd slurm-client munge
+	slurmctld slurmd slurm-client munge podman runc
 
 define install_packages
 	@missing=$$(for name in $(1); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \

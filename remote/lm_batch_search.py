@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Callable
 
 import torch
@@ -129,6 +129,8 @@ def _attempt(
     args: argparse.Namespace, shape: Shape, layout: Layout, me: Identity, device: torch.device, prepare: Prepare
 ) -> None:
     """Take steps with new weights. Micro-batches after the second need no more memory, except in a pipeline."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
     count = args.accumulation if layout.pipeline > 1 else min(args.accumulation, 2)
     args = argparse.Namespace(**{**vars(args), "accumulation": count, "batches": 1})
     model = learner(args, shape, layout, device)
@@ -140,7 +142,8 @@ def _attempt(
     tokens, targets = Tokens(args, layout, 0, device)[0]
     for _ in range(_STEPS):
         if model.schedule:
-            _stage(model, me.rank // (layout.data_ranks * layout.tensor), tokens, targets)
+            with loss_parallel() if layout.tensor > 1 else nullcontext():
+                _stage(model, me.rank // (layout.data_ranks * layout.tensor), tokens, targets)
             model.optimizer.step()
         else:
             taken(model, tokens, targets)

@@ -21,59 +21,73 @@ def projected(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor)
     return cross_entropy(functional.linear(hidden, weight.to(hidden.dtype)), targets)
 
 
-def _part(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the summed loss of some tokens, and its gradient by the logits, of the type of ``hidden``."""
+def _part(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of some tokens, each times ``share``, and its gradient by the logits, of the type of ``hidden``."""
     logits = (hidden @ weight.t()).float()
     surprise = logits.logsumexp(dim=-1, keepdim=True)
     total = (surprise - logits.gather(1, targets.unsqueeze(1))).sum()
     hits = targets.unsqueeze(1) == torch.arange(weight.shape[0], device=weight.device)
-    return total, ((logits - surprise).exp() - hits.float()).to(hidden.dtype)
+    return total * share, (((logits - surprise).exp() - hits.float()) * share).to(hidden.dtype)
 
 
-class _Chunked(torch.autograd.Function):
-    """The loss by parts of the tokens, with all gradients in the forward pass: only one part's logits exist at a time, and no
-    matrix product is computed twice (as in Hsu et al., "Liger Kernel", 2024)."""
+class _Early(torch.autograd.Function):
+    """The loss by parts of the tokens, with all gradients in the forward pass (as in Hsu et al., "Liger Kernel", 2024).
+
+    One kernel reads logits and writes their gradients; only one part's logits exist at a time, and no matrix product is
+    computed twice. The backward pass hands on what is there: this loss must not be multiplied before it is differentiated.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, chunks: int, part: Any) -> Any:
-        of_hidden, of_weight = torch.empty_like(hidden), torch.zeros(weight.shape, device=weight.device)
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, how: Any) -> Any:
+        chunks, share, part = how
+        table = weight.to(hidden.dtype)
+        of_hidden, of_weight = torch.empty_like(hidden), None
         total = torch.zeros((), device=hidden.device)
         for rows, goals, gradient in zip(hidden.chunk(chunks), targets.chunk(chunks), of_hidden.chunk(chunks)):
-            loss, of_logits = part(rows, weight, goals)
+            loss, of_logits = part(rows, table, goals, share / len(hidden))
             total += loss
-            torch.mm(of_logits, weight, out=gradient)
-            of_weight += of_logits.t() @ rows
-        ctx.save_for_backward(of_hidden, of_weight)
-        return total / len(hidden)
+            torch.mm(of_logits, table, out=gradient)
+            product = of_logits.t() @ rows
+            if chunks > 1:
+                product = product.float()
+            of_weight = product if of_weight is None else of_weight.add_(product)
+        ctx.save_for_backward(of_hidden, of_weight.to(weight.dtype))
+        return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         of_hidden, of_weight = ctx.saved_tensors
-        share = gradients[0] / len(of_hidden)
-        return (of_hidden * share).to(of_hidden.dtype), (of_weight * share).to(of_hidden.dtype), None, None, None
+        return of_hidden, of_weight, None, None
 
 
-def loss_function(chunks: int, compiled: bool) -> Loss:
-    """Return the function from hidden states, the output layer and targets to the loss. ``chunks``: parts of the tokens, each
-    with logits of its own; more need less memory."""
+def loss_function(chunks: int, compiled: bool, share: float) -> Loss:
+    """Return the function from hidden states, the output layer and targets to the mean loss, times ``share``.
+
+    ``chunks``: parts of the tokens, each with logits of its own; more need less memory. ``share``: that of a micro-batch in the
+    loss of a step.
+    """
     options: dict[str, Any] = {"dynamic": False}
     whole = torch.compile(projected, **options) if compiled else projected
     part = torch.compile(_part, **options) if compiled else _part
 
     def loss(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
         weight: Any = head.weight
-        if chunks == 1:
-            return whole(hidden, weight, targets)
+        if hidden.dtype is torch.float16:  # gradients that no scale multiplies yet would vanish
+            return whole(hidden, weight, targets) * share
         with torch.autocast(hidden.device.type, enabled=False):
-            return _Chunked.apply(hidden.flatten(0, 1), weight.to(hidden.dtype), targets.flatten(), chunks, part)
+            return _Early.apply(hidden.flatten(0, 1), weight, targets.flatten(), (chunks, share, part))
 
     return loss
 
 
-def loss_over_ranks(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
-    """Return the loss with an output layer that is spread over ranks; neither logits nor softmax are gathered.
+def loss_over_ranks(share: float) -> Loss:
+    """Return the same with an output layer that is spread over ranks; neither logits nor softmax are gathered.
 
     Forward and backward pass need `torch.distributed.tensor.parallel.loss_parallel` around them.
     """
-    loss: Any = cross_entropy(head(hidden), targets)
-    return loss.to_local()
+
+    def loss(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:
+        mean: Any = cross_entropy(head(hidden), targets)
+        return mean.to_local() * share
+
+    return loss

@@ -98,6 +98,17 @@ def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: str) -> torch.Tensor:
+    """Return causal attention, of the size of ``q`` (batch, heads, tokens, head_width). ``keys``: see `Attention.keys`."""
+    group = q.shape[1] // k.shape[1]
+    if keys == "cudnn":
+        # PyTorch 2.11 gives grouped keys to other kernels, though cuDNN's takes them.
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)[0]
+    if keys == "expanded":
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=group > 1 and keys == "grouped")
+
+
 class Attention(nn.Module):
     """Causal attention with grouped keys and values.
 
@@ -111,7 +122,9 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_width, bias=shape.bias)
         self.out = nn.Linear(shape.heads * shape.head_width, shape.width, bias=shape.bias)
         self.rotation: torch.Tensor | None = None  # shared by all layers; no buffer, which sharding would cast
-        self.expand = False  # True: a kernel that knows no groups is preferred
+        self.keys = (
+            "grouped"  # what attention gets: grouped; expanded, each head its own; cudnn: grouped, cuDNN's kernel called itself
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (batch, tokens, width)."""
@@ -121,10 +134,7 @@ class Attention(nn.Module):
         q, k, v = q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2), v.squeeze(3).transpose(1, 2)
         if self.rotation is not None:
             q, k = rotated(q, self.rotation), rotated(k, self.rotation)
-        if self.expand and self.group > 1:
-            k, v = k.repeat_interleave(self.group, dim=1), v.repeat_interleave(self.group, dim=1)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.group > 1 and not self.expand)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.out(attended(q, k, v, self.keys).transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):
@@ -210,17 +220,22 @@ class Decoder(nn.Module):
         total -= shape.rows * shape.width if self.has_copy else 0
         return total - (max(0, self.seq_len - shape.max_positions) * shape.width if self.positions is not None else 0)
 
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return what the first layer gets, (batch, tokens, width)."""
+        assert self.embedding is not None
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[: x.shape[1]]
+        return x.to(self.arithmetic.compute)
+
     def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the mean loss of (batch, tokens) of token numbers, or logits without ``targets``, or what the next stage gets.
+        """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``, or what the next stage gets.
 
         ``x`` is (batch, tokens), and (batch, tokens, width) on all stages but the first.
         """
         with torch.autocast(x.device.type, self.arithmetic.compute) if self.arithmetic.autocast else nullcontext():
             if self.embedding is not None:
-                x = self.embedding(x)
-                if self.positions is not None:
-                    x = x + self.positions.weight[: x.shape[1]]
-                x = x.to(self.arithmetic.compute)
+                x = self.embedded(x)
             for block in self.blocks.values():
                 x = block(x)
             if self.norm is None or self.head is None:

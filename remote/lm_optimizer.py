@@ -1,42 +1,52 @@
 """AdamW, the limit of the gradients' norm and the loss scale, on what each rank holds, without waiting for the device.
 
-The optimizer gets the local part of each parameter as an ordinary tensor: all kinds of sharding then are one fused kernel over
-one list. Clipping and unscaling are no passes over the gradients: the kernel divides by a number that is on the device.
+The optimizer gets the local part of each parameter as an ordinary tensor: all kinds of sharding then are lists of tensors.
+Clipping and unscaling are no passes over the gradients: the update divides by a number that is on the device.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
+from lm_adamw import Compiled, Fused, Updated
 from torch import nn
 
-BETAS = (0.9, 0.95)
-"""Moments of AdamW, as GPT-3 and Llama were trained with."""
 GROWTH_STEPS = 2000
 """Steps without overflow after which the loss scale is doubled."""
 
 
 class Part(NamedTuple):
-    """A parameter, this rank's part of it, and the process groups over which it is spread."""
+    """A parameter, what this rank updates of it, and the process groups over which it is spread. ``lowered``: the parameter is
+    a copy of that in a smaller type."""
 
     parameter: Any
     local: torch.Tensor
     groups: tuple[Any, ...]
     counts: bool
+    lowered: bool
+
+    def gradient(self) -> torch.Tensor:
+        """Return this rank's part of the gradient."""
+        if self.lowered or self.local is self.parameter:
+            return self.parameter.grad
+        return as_held(self.parameter).to_local()
 
 
-def part_of(parameter: nn.Parameter, counts: bool) -> Part:
-    """Return the local part of a parameter. ``counts``: its gradient is part of the norm."""
+def part_of(parameter: nn.Parameter, counts: bool, master: torch.Tensor | None = None) -> Part:
+    """Return the local part of a parameter. ``counts``: its gradient is part of the norm; ``master``: its value in fp32, if it
+    has a smaller type."""
     from torch.distributed.tensor import DTensor, Replicate
 
+    if master is not None:
+        return Part(parameter, master, (), counts, True)
     if not isinstance(parameter, DTensor):
-        return Part(parameter, parameter, (), counts)
+        return Part(parameter, parameter, (), counts, False)
     mesh = parameter.device_mesh
     spread = [number for number, placement in enumerate(parameter.placements) if not isinstance(placement, Replicate)]
     local = parameter.to_local().detach().requires_grad_()
-    return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), counts)
+    return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), counts, False)
 
 
 def as_held(parameter: Any) -> Any:
@@ -53,13 +63,15 @@ def as_held(parameter: Any) -> Any:
 class Optimizer:
     """AdamW over the parts of a model that this rank holds.
 
-    ``clip``: largest norm of all gradients, 0 for any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of
-    ranks that have the other stages of this pipeline. ``copy``: a parameter that counts on another stage.
+    ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
+    any. ``scale``: initial loss scale, 0 without one. ``stages``: the group of ranks that have the other stages of this
+    pipeline. ``copy``: a parameter that counts on another stage. ``masters``: values in fp32 of parameters that have a smaller
+    type; only with ``compiled``, which makes one kernel of the update of a layer, if no loss is scaled.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        layers: Sequence[Sequence[nn.Parameter]],
         device: torch.device,
         *,
         learning_rate: float,
@@ -68,18 +80,32 @@ class Optimizer:
         scale: float = 0.0,
         stages: Any = None,
         copy: nn.Parameter | None = None,
+        masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
+        compiled: bool = False,
     ) -> None:
-        parts = [part_of(parameter, parameter is not copy) for parameter in model.parameters()]
-        self.parts = [part for part in parts if part.local.numel()]
+        parts = [[part_of(each, each is not copy, (masters or {}).get(each)) for each in layer] for layer in layers]
         self.clip, self.stages = clip, stages
-        self.groups: dict[tuple[Any, ...], list[Part]] = {}
-        for part in parts:  # also the empty ones: all ranks take part in the same collectives
-            self.groups.setdefault(part.groups, []).append(part)
+        held = [[part for part in layer if part.local.numel()] for layer in parts]
+        self.parts = [part for layer in held for part in layer]
+        # Also groups of which this rank has nothing: all ranks take part in the same collectives.
+        self.groups: dict[tuple[Any, ...], list[int]] = {part.groups: [] for layer in parts for part in layer}
+        for number, part in enumerate(self.parts):
+            if part.counts:
+                self.groups[part.groups].append(number)
         # Matrices decay, norms and biases do not, as in GPT-3.
-        matrices = [part.local for part in self.parts if part.parameter.dim() > 1]
-        others = [part.local for part in self.parts if part.parameter.dim() < 2]
-        rows = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.adamw: Any = torch.optim.AdamW([row for row in rows if row["params"]], lr=learning_rate, betas=BETAS, fused=True)
+        rows = [
+            [
+                Updated(
+                    part.local.detach() if compiled and not scale else part.local,
+                    part.parameter.detach() if part.lowered else None,
+                    weight_decay if part.parameter.dim() > 1 else 0.0,
+                )
+                for part in layer
+            ]
+            for layer in held
+            if layer
+        ]
+        self.adamw: Any = Compiled(rows, learning_rate, device) if compiled and not scale else Fused(rows, learning_rate)
         self.scale = torch.full((), scale, device=device) if scale else None
         self.growth = torch.zeros((), dtype=torch.int32, device=device)
         self.one = torch.ones((), device=device)
@@ -89,14 +115,14 @@ class Optimizer:
         """Return the loss whose gradients this optimizer expects."""
         return loss if self.scale is None else loss * self.scale
 
-    def norm(self) -> torch.Tensor:
-        """Return the norm of all gradients of the model, of all ranks, still times the loss scale."""
+    def norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the norm of all gradients, of all ranks, still times the loss scale. ``gradients``: this rank's."""
         total = torch.zeros_like(self.one)
-        for groups, parts in self.groups.items():
-            gradients = [part.local.grad for part in parts if part.counts and part.local.numel()]
+        for groups, numbers in self.groups.items():
             squares = torch.zeros_like(self.one)
-            if gradients:
-                squares = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).square().sum()
+            if numbers:
+                norms = torch._foreach_norm([gradients[number] for number in numbers], 2, dtype=torch.float32)
+                squares = torch.stack(norms).square().sum()
             for group in groups:
                 dist.all_reduce(squares, group=group)
             total += squares
@@ -106,26 +132,21 @@ class Optimizer:
 
     def step(self) -> None:
         """Update the parameters, unless gradients overflowed at this loss scale; drop the gradients."""
-        for part in self.parts:
-            if part.local is not part.parameter:
-                part.local.grad = as_held(part.parameter).to_local()
-        if self.clip or self.scale is not None:
-            self.last_norm = self._limited(self.norm())
-        self.adamw.step()
-        for part in self.parts:
-            part.parameter.grad = part.local.grad = None
-        if self.scale is not None:
-            torch._amp_update_scale_(self.scale, self.growth, self.adamw.found_inf, 2.0, 0.5, GROWTH_STEPS)
-
-    def _limited(self, norm: torch.Tensor) -> torch.Tensor:
-        """Have the fused kernel clip and unscale; return the norm without the loss scale."""
-        # It divides gradients by grad_scale, and changes nothing where found_inf is 1: made for GradScaler.
+        gradients = [part.gradient() for part in self.parts]
         divisor = self.one if self.scale is None else self.scale
-        if self.scale is not None:
-            self.adamw.found_inf = (~torch.isfinite(norm)).float()
-        norm = norm / divisor
-        self.adamw.grad_scale = divisor * ((norm + 1e-6) / self.clip).clamp(min=1.0) if self.clip else divisor
-        return norm
+        if self.clip or self.scale is not None:
+            norm = self.norm(gradients)
+            self.last_norm = norm / divisor
+            if self.clip:
+                divisor = divisor * ((self.last_norm + 1e-6) / self.clip).clamp(min=1.0)
+        if self.scale is None:
+            self.adamw.step(gradients, divisor)
+        else:
+            overflow = (~torch.isfinite(norm)).float()
+            self.adamw.step(gradients, divisor, overflow)
+            torch._amp_update_scale_(self.scale, self.growth, overflow, 2.0, 0.5, GROWTH_STEPS)
+        for part in self.parts:
+            part.parameter.grad = None
 
 
 def scale_now(optimizer: Optimizer) -> Any:

@@ -78,12 +78,15 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
     numbers = layers_of_stage(shape.layers, layout.pipeline, stage)
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len, numbers)
     split = layout.tensor > 1
-    decoder.loss = loss_over_ranks if split else loss_function(args.loss_chunks, args.compile == "true")
-    model = placed(args, decoder, layout, mesh, device)
+    share = 1 / args.accumulation
+    decoder.loss = loss_over_ranks(share) if split else loss_function(args.loss_chunks, args.compile == "true", share)
+    model, masters = placed(args, decoder, layout, mesh, device)
     stages = mesh.get_group("pipeline") if layout.pipeline > 1 else None
     head: Any = decoder.head
+    layers = [list(block.parameters()) for block in decoder.blocks.values()]
+    inside = {parameter for layer in layers for parameter in layer}
     optimizer = Optimizer(
-        decoder,
+        [*layers, [parameter for parameter in decoder.parameters() if parameter not in inside]],
         device,
         learning_rate=args.learning_rate,
         weight_decay=args.weight_decay,
@@ -91,6 +94,8 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
         scale=args.loss_scale if args.dtype == "fp16" else 0.0,
         stages=stages,
         copy=head.weight if decoder.has_copy else None,
+        masters=masters,
+        compiled=args.compile == "true",
     )
     made = Learner(args, layout, decoder, model, optimizer)
     if stages is None:
@@ -164,7 +169,7 @@ def accumulated(
         stamp("micro_batch")
         synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard == "true")
         with loss_parallel() if learner.layout.tensor > 1 else nullcontext():
-            loss = learner.model(tokens[number], targets[number]) / count
+            loss = learner.model(tokens[number], targets[number])  # its share of the step's
             stamp("forward")
             learner.optimizer.scaled(loss).backward()
         stamp("backward")

@@ -2,7 +2,7 @@
 
 Needs PyTorch 2.6 or newer (2.8 for mixtures of experts) and Python 3.10 or newer, nothing else. Next to this file are the model
 (lm_models.py, lm_experts.py, lm_recompute.py, lm_loss.py, lm_float8.py), how it is spread over ranks (lm_parallel.py), the
-optimizer (lm_optimizer.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
+optimizer (lm_optimizer.py, lm_adamw.py), one step (lm_steps.py), its measured parts (lm_parts.py), the search for a batch size
 (lm_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py, torch_stamps.py, torch_packed.py,
 trainer.py.
 
@@ -39,11 +39,12 @@ from typing import Any
 
 import torch
 import trainer
+from lm_adamw import Compiled
 from lm_batch_search import attempt_all, largest_batch, memory_limit
 from lm_float8 import lacking
-from lm_models import Arithmetic, Decoder, Shape
+from lm_models import Arithmetic, Decoder, Shape, attended
 from lm_optimizer import scale_now
-from lm_parallel import Layout, layout_of, unusable_layout
+from lm_parallel import Layout, layout_of, split_of, unusable_layout
 from lm_parts import parts
 from lm_steps import COMPUTE, Learner, Tokens, learner, taken
 from torch_clock import DeviceClock
@@ -93,7 +94,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32", help="of parameters and optimizer")
     parser.add_argument("--attention", choices=["auto", *KERNELS], default="auto", help="kernel; auto: PyTorch chooses")
     parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
-    parser.add_argument("--compile-split", choices=["blocks", "whole"], default="blocks", help="graphs of --compile")
+    parser.add_argument("--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs of --compile")
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
     parser.add_argument("--loss-chunks", type=int, default=1, help="parts of the tokens with logits at a time")
     parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
@@ -218,10 +219,11 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     return device
 
 
-def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device) -> str:
-    """Give each head keys of its own if only then the fastest kernel takes them; return the name of the kernel.
+def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device) -> tuple[str, str]:
+    """Choose what attention gets where keys are grouped; return the name of the kernel, and what it gets (`Attention.keys`).
 
-    PyTorch prefers cuDNN's kernel where it is fastest; whether that one takes grouped keys depends on the version.
+    PyTorch prefers cuDNN's kernel where it is fastest, and with grouped keys another one. cuDNN's then gets grouped keys all
+    the same, or keys of each head if it does not take them.
     """
     from torch.nn.attention import SDPBackend
 
@@ -235,14 +237,35 @@ def prefer_kernel(args: argparse.Namespace, model: Learner, device: torch.device
         number = torch._fused_sdp_choice(q, keys, keys, None, 0.0, True, enable_gqa=grouped)
         return next(name.lower() for name, member in SDPBackend.__members__.items() if int(member) == number)
 
-    grouped = choice(k, shape.kv_heads != shape.heads)
-    expanded = choice(q, False)
-    if shape.kv_heads != shape.heads and expanded != grouped:
-        for block in model.decoder.blocks.values():
-            attention: Any = block.attention
-            attention.expand = True
-        return expanded
-    return grouped
+    grouped, expanded = choice(k, shape.kv_heads != shape.heads), choice(q, False)
+    if shape.kv_heads == shape.heads or expanded == grouped:
+        return grouped, "grouped"
+    direct = expanded == "cudnn_attention" and takes_groups(q.shape[1], k.shape[1], shape.head_width, dtype, device)
+    keys = "cudnn" if direct else "expanded"
+    for block in model.decoder.blocks.values():
+        attention: Any = block.attention
+        attention.keys = keys
+    return expanded, keys
+
+
+def takes_groups(heads: int, kv_heads: int, head_width: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether cuDNN's attention computes the same with grouped keys as with keys of each head, on a few tokens."""
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v, gradient = (
+        torch.randn(2, 256, number, head_width, generator=generator, device=device).to(dtype).transpose(1, 2)
+        for number in (heads, kv_heads, kv_heads, heads)
+    )
+
+    def results(keys: str) -> list[torch.Tensor]:
+        given = [each.detach().requires_grad_() for each in (q, k, v)]
+        y = attended(*given, keys)
+        return [y.detach(), *torch.autograd.grad(y, given, gradient)]
+
+    try:
+        pairs = list(zip(results("cudnn"), results("expanded")))
+    except RuntimeError:  # no kernel for this
+        return False
+    return all(float((got.float() - right.float()).norm()) < 2**-6 * float(right.float().norm()) for got, right in pairs)
 
 
 # --- main -----------------------------------------------------------------------------------------------------------------
@@ -253,7 +276,7 @@ def train(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Take all steps, rank 0 printing them; return (facts of this rank, facts of the run)."""
     model = learner(args, shape, layout, device)
-    kernel = prefer_kernel(args, model, device)
+    kernel, keys = prefer_kernel(args, model, device)
     data_rank = me.rank // layout.tensor % layout.data_ranks
     batches = Tokens(args, layout, data_rank, device)
     samples = args.batch_size * args.accumulation * layout.data_ranks
@@ -274,13 +297,11 @@ def train(
             loss = taken(model, *batches[number])
         tell(clock.mark(number, loss, scale_now(model.optimizer)))
     tell(clock.rest())
-    held, of_steps = (
-        memory_bytes(device),
-        {
-            "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
-            "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
-        },
-    )
+    held = memory_bytes(device)
+    of_steps = {
+        "gradient_norm": None if model.optimizer.last_norm is None else float(model.optimizer.last_norm),
+        "loss_scale": float(model.optimizer.scale) if model.optimizer.scale is not None else None,
+    }
     prove_world(me, device)  # also the barrier before the steps without communication
     alone, collectives = parts(args, model, batches, device)
     return {"memory_bytes": held, **alone}, {
@@ -291,8 +312,9 @@ def train(
         "parallel": layout.kind,
         "data_ranks": layout.data_ranks,
         "attention_kernel": kernel,
-        "attention_expanded": next(iter(model.decoder.blocks.values())).attention.expand,
-        "optimizer": "adamw fused",
+        "attention_keys": keys,
+        "compile_split": split_of(args, layout),
+        "optimizer": "adamw compiled" if isinstance(model.optimizer.adamw, Compiled) else "adamw fused",
     }
 
 

@@ -25,7 +25,10 @@ TESTS = Path(__file__).parent
 LONG = (
     *("contract", "e2e", "faults", "lab"),
     *("cli/test_main.py", "analysis/compare/test_benches.py", "remote/test_pairs_program.py", "remote/test_trainers.py"),
-    *(f"remote/noderun/test_{module}.py" for module in ("facts", "groups", "supervisor", "lock", "requests", "shared")),
+    *(
+        f"remote/noderun/test_{module}.py"
+        for module in ("facts", "groups", "supervisor", "lock", "requests", "shared", "containers")
+    ),
     "test_wheel.py",
 )
 """Folders and files whose tests need root, servers or a lab, run programs all along, or wait for processes.

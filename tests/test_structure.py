@@ -54,11 +54,11 @@ DOORS = {
     "checks": "among check differences facts gpus judge load",
     "cli": "process",
     "controller": "controller earlier events peer stopping",
-    "inventory": "allocation devices json_schema reserved secrets values versions",
+    "inventory": "allocation containers devices fields json_schema reserved secrets values versions",
     "logs": "failure_table failures matches metrics nccl near_miss numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
     "plan": (
-        "baselines bench command_line environment expectations folders framework job measures payload placement "
+        "baselines bench command_line containers environment expectations folders framework job measures payload placement "
         "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
@@ -86,8 +86,10 @@ HOMES = {
     "cryptography": ["transport/ssh/", "lab/identity.py"],
     "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
-    "pydantic_core": ["inventory/values.py"],
+    "pydantic_core": ["inventory/fields.py", "inventory/values.py"],
     "pydantic": [
+        "inventory/container_values.py",
+        "inventory/fields.py",
         "inventory/schema.py",
         "inventory/values.py",
         "inventory/json_schema.py",
@@ -116,15 +118,16 @@ FRAMEWORKS = {
     "train_pytorch": "torch trainer loaders torch_ranks torch_models torch_gathered_pool torch_packed torch_steps torch_images"
     " torch_parts torch_batch_search torch_clock",
     "torch_clock": "torch trainer",
-    "train_lm": "torch trainer torch_ranks torch_clock lm_batch_search lm_float8 lm_models lm_optimizer lm_parallel lm_parts"
-    " lm_steps",
+    "train_lm": "torch trainer torch_ranks torch_clock lm_adamw lm_batch_search lm_float8 lm_models lm_optimizer lm_parallel"
+    " lm_parts lm_steps",
     "lm_batch_search": "torch trainer torch_ranks lm_loss lm_models lm_parallel lm_steps",
     "lm_models": "torch lm_experts lm_recompute",
     "lm_experts": "torch",
     "lm_recompute": "torch",
     "lm_loss": "torch",
     "lm_float8": "torch",
-    "lm_optimizer": "torch",
+    "lm_adamw": "torch",
+    "lm_optimizer": "torch lm_adamw",
     "lm_parallel": "torch lm_float8 lm_models",
     "lm_steps": "torch lm_loss lm_models lm_optimizer lm_parallel torch_stamps",
     "lm_parts": "torch lm_steps torch_packed torch_stamps",

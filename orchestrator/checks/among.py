@@ -43,20 +43,31 @@ def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a failed check for every node whose copy of the third-party program, or of a data set of ``orch dataset make``, is
-    not the first node's. Of other data sets a node may hold its own part: those are compared by `alike`."""
+    """Return a failed check for every node whose copy of the third-party program, image of a container, or data set of ``orch
+    dataset make`` is not the first node's. Of other data sets a node may hold its own part: `alike` compares those."""
     digests = {host: tuple((values.get("programs") or {}).values()) for host, values in facts.items()}
     programs = {host: copies for host, copies in digests.items() if all(isinstance(digest, str) for digest in copies)}
     hint = "copy one version to every node"
     checks = [
         failed(host, "program", "a different one", f"the same bytes as on {first}", hint) for first, host in _others(programs)
     ]
+    images = {host: container_digest(values) for host, values in facts.items() if container_digest(values)}
+    hint = "copy one image to every node, for example with docker save and docker load"
+    for first, host in _others(images):
+        found = f"image {images[host][7:19]}"
+        checks.append(failed(host, "container", found, f"image {images[first][7:19]} as on {first}", hint))
     data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")}
     if any(values.get("data_made") for values in facts.values()):
         hint = "copy one version to every node, or delete these and let orch dataset make write them again"
         for first, host in _others(data_sets):
             checks.append(failed(host, "data", "a different one", f"the same data set as on {first}", hint))
     return checks
+
+
+def container_digest(facts: Mapping[str, Any]) -> str:
+    """Return the digest of the image of a node's container; empty without one, and where the engine knows none."""
+    container = facts.get("container")
+    return str(container.get("digest") or "") if isinstance(container, Mapping) else ""
 
 
 def data_set_digest(facts: Mapping[str, Any]) -> str | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 __all__ = ["NAMES", "Check", "failed", "folded", "ok", "warning"]
 
 NAMES = (
-    "runner", "held", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login", "clock", "port", "data",
-    "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric", "links", "interface",
-    "route", "hostname", "infiniband", "gdr", "expect", "load", "alike",
+    "runner", "held", "container", "leftovers", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login",
+    "clock", "port", "data", "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric",
+    "links", "interface", "route", "hostname", "infiniband", "gdr", "expect", "load", "alike",
 )  # fmt: skip
 """The names of all checks. The check of the framework has the name of that framework in place of ``framework``."""
 

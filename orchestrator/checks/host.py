@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.containers import container_checks
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.inventory.versions import number
 from orchestrator.plan import Framework
@@ -19,7 +20,7 @@ _LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
 _READ = (
-    *("python", "runner_python", "interface", "data_dir", "workdir", "setup", "cuda_visible_devices"),
+    *("python", "runner_python", "interface", "data_dir", "workdir", "setup", "cuda_visible_devices", "container"),
     *("gpus", "slots", "env", "expect", "ssh", "address"),
 )
 """Names of variables that orch reads itself, and keys of a host that could be taken for one."""
@@ -31,6 +32,7 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
     checks = [
         ok(host.name, "runner", f"python {facts['runner_python']}, kernel {facts['kernel']}"),
         _held(host, facts),
+        *container_checks(host, facts),
         _framework(host, facts, framework),
         _references(host),
         _misspelt(host),
@@ -63,9 +65,14 @@ def _held(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 
 def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:
-    if framework is None:
+    container = facts.get("container")
+    container = container if isinstance(container, Mapping) else {}
+    if framework is None or "error" in container:  # nothing was asked where the container does not start
         return None
     versions = facts["framework"]
+    if "error" in versions and container:
+        hint = f"install it in {container.get('what')}, or set container.python to the interpreter that has it"
+        return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
     if "error" in versions:
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
         if len(host.python) > 1 and host.python[0].startswith(("/", "~")):

@@ -15,6 +15,7 @@ from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.options import (
     AcceptNew,
     Budget,
+    Container,
     Detach,
     Exclude,
     FirstLineTimeout,
@@ -39,6 +40,7 @@ from orchestrator.cli.options import (
     waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.spares import Spares, with_spares
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
@@ -133,6 +135,7 @@ def bench(
     baseline_shape: Annotated[
         str, typer.Option("--baseline-shape", metavar="1n8g", help="Shape that speedups are over, instead of 1n1g.")
     ] = "",
+    container: Container = "",
     lease: Lease = 60.0,
     grace: StopGrace = 5.0,
     first_line: FirstLineTimeout = 600.0,
@@ -154,6 +157,7 @@ def bench(
     exclude: Exclude = "",
     devices: Devices = None,
     skip_unreachable: SkipUnreachable = False,
+    spares: Spares = 0,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
@@ -187,7 +191,13 @@ def bench(
         dtype=dtype,
         batch_size=batch_size,
         loader=loader,
-        single={"steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout, "global_batch": global_batch},
+        single={
+            "steps": steps,
+            "warmup_steps": warmup_steps,
+            "timeout_s": timeout,
+            "global_batch": global_batch,
+            "container": container or None,
+        },
         sets=sets or [],
         env=env or [],
         run_file=yamlfile.load(run_file) if run_file else None,
@@ -220,6 +230,8 @@ def bench(
         selection = select(chosen, exclude, bench_id, devices=devices or [])
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new)
+        if spares and not dry_run:
+            selection = with_spares(selection, spares, folders, accept_new)
         plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=new_seed())
         check_planned(plan)
         _note_variables(plan, selection)

@@ -105,8 +105,8 @@ def _collect(
     collected = collect_host(node, run, max_bytes=max_bytes, moved=moved)
     if collected.complete:
         return collected, []
-    doubtful = Remains(unverified=Remains.of(node.ask("left", run=run.run_id, timeout_s=20), host).unverified)
-    return collected, doubtful.errors(host)
+    found = Remains.of(node.ask("left", run=run.run_id, timeout_s=60), host)
+    return collected, Remains(unverified=found.unverified, containers=found.containers).errors(host)
 
 
 def _lost(run_id: str, collected: Collected) -> OrchError:

@@ -55,7 +55,7 @@ def make(
     Safe to repeat. A directory that holds anything else is not touched, and the command fails.
     """
     from orchestrator.errors import ConfigError, Faults
-    from orchestrator.inventory.values import WHOLE, is_whole
+    from orchestrator.inventory.fields import WHOLE, is_whole
     from orchestrator.nodes.fanout import each_or_raise
 
     if directory and not is_whole(directory):

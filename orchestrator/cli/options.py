@@ -71,6 +71,9 @@ Templates = Annotated[
 
 # Options of commands that run something. The commands set the defaults.
 Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="Total time: 90s, 30m, 1h30m.")]
+Container = Annotated[
+    str, typer.Option("--container", metavar="ENGINE:IMAGE", help="Start launch scripts in this image; none: on the hosts.")
+]
 WarmupSteps = Annotated[int | None, typer.Option("--warmup-steps", min=0, help="Steps that are not measured.")]
 Timeout = Annotated[
     float | None,

@@ -99,7 +99,9 @@ class Campaign:
         for framework in needed.values():
             specs = [run.spec for run in runs if run.folder.framework is framework]
             ranks = max(spec.gpus for spec in specs)
-            facts, errors = capture(self.stage.cluster, framework, with_data=any(spec.loader != "synthetic" for spec in specs))
+            with_data = any(spec.loader != "synthetic" for spec in specs)
+            # One choice for all runs of a bench.
+            facts, errors = capture(self.stage.cluster, framework, with_data=with_data, container=specs[0].container)
             reachable = [host for host in self.hosts if host.name in facts]
             checks = [check for host in reachable for check in judge(host, facts[host.name], framework, ranks)]
             checks += among(facts)

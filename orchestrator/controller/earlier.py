@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.containers import container_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record import RunDir
 from orchestrator.record.manifest import Manifest, read_manifest
@@ -22,10 +24,10 @@ __all__ = ["earlier_times", "expected", "usable_baseline"]
 def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
     """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or an empty list.
 
-    A usable run has the same framework folder and payload byte for byte, ran on a host of the selection, and is finished and
-    verified. Differences of driver and versions show in its facts, and the summary notes them.
+    A usable run has the same framework folder and payload byte for byte, ran on a host of the selection, in the same image if
+    in any, and is finished and verified. Differences of driver and versions show in its facts, and the summary notes them.
     """
-    names = {host.name: host.address for host in hosts}
+    names = {host.name: host for host in hosts}
 
     def is_usable(run: RunDir, manifest: Manifest) -> bool:
         master = manifest.slots[0]
@@ -33,7 +35,9 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
             manifest.digest == folder.framework.digest
             and manifest.payload == folder.payload_digests
             and manifest.spec == spec
-            and names.get(master.host) == master.address
+            and master.host in names
+            and names[master.host].address == master.address
+            and _started_in(manifest.facts.get(master.host, {})) == _starts_in(names[master.host], spec)
             and read_run(run).throughput is not None
         )
 
@@ -45,6 +49,16 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
         if len(good) >= repeats:
             return good
     return []
+
+
+def _started_in(facts: Mapping[str, Any]) -> str:
+    container = facts.get("container")
+    return str(container.get("what")) if isinstance(container, Mapping) else ""
+
+
+def _starts_in(host: Host, spec: RunSpec) -> str:
+    container = container_of(host, spec.container)
+    return container.what if container else ""
 
 
 def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:

@@ -59,7 +59,8 @@ class Host:
     not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to the environment of every run
     on the host. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the framework), ``interface``
     (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must
-    find on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of `TRANSPORTS`.
+    find on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of `TRANSPORTS`. ``container``
+    is in what launch scripts start there, by the keys of ``container:``; empty for the host itself.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Host:
     vars: Mapping[str, Any] = field(default_factory=dict)
     expect: Mapping[str, Any] = field(default_factory=dict)
     transport: str = TRANSPORTS[0]
+    container: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def python(self) -> tuple[str, ...]:

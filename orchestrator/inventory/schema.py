@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.inventory.containers import check, check_whole, merged
 from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
 from orchestrator.inventory.values import (
@@ -60,14 +61,15 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, and how
-    they are reached; empty if the group does not say."""
+    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, how they are
+    reached, empty if the group does not say, and the container of their runs."""
 
     name: str
     members: Sequence[str]
     where: str
     expect: Mapping[str, Any] = field(default_factory=dict)
     transport: str = ""
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Inventory:
@@ -84,6 +86,7 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
         hint = "a higher number needs a newer orch" if type(version) is int else f"write schema: {_SCHEMA}"
         faults.append(ConfigError(f"expected {_SCHEMA}, got {found(version)}", where=where(("schema",)), hint=hint))
     defaults = checked(MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults)
+    _check_container(defaults, _under(where, "defaults"), faults)
     hosts = _section(document_value, "hosts", {}, where, faults)
     entries = [HostEntry(name, {} if body is None else body, _under(where, "hosts", name)) for name, body in hosts.items()]
     groups = _groupings(_section(document_value, "groups", {}, where, faults), where, faults)
@@ -114,13 +117,15 @@ def build(
     hosts = tuple(host for host, _ in placed)
     names = {name: name for entry in entries for name in _declared(entry)}
     resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
+    whole = tuple(
+        _in_groups(host, defaults or {}, [group for group in groups if host.name in resolved.get(group.name, ())])
+        for host in hosts
+    )
+    for host, (_, where) in zip(whole, () if every_fault else placed, strict=not every_fault):
+        _keep_fault(every_fault, check_whole, host.container, f"{where}.container")
     if every_fault:
         refuse(every_fault)
-    classes = [(resolved[group.name], group) for group in groups if group.expect or group.transport]
-    complete = tuple(
-        _in_groups(host, defaults or {}, [group for names, group in classes if host.name in names]) for host in hosts
-    )
-    return Inventory(source, complete, resolved, tuple(hidden))
+    return Inventory(source, whole, resolved, tuple(hidden))
 
 
 def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
@@ -130,7 +135,19 @@ def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Groupin
     for group in groups:
         expect |= group.expect
         transport = group.transport or transport
-    return replace(host, expect={**expect, **host.expect}, transport=host.transport or transport)
+    containers = [defaults.get("container", {}), *(group.container for group in groups), host.container]
+    return replace(host, expect={**expect, **host.expect}, transport=host.transport or transport, container=merged(containers))
+
+
+def _check_container(values: Mapping[str, Any], where: Where, faults: list[ConfigError]) -> None:
+    _keep_fault(faults, check, values.get("container", {}), where(("container",)))
+
+
+def _keep_fault(faults: list[ConfigError], judge: Callable[..., None], *arguments: Any) -> None:
+    try:
+        judge(*arguments)
+    except ConfigError as error:
+        faults.append(error)
 
 
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
@@ -159,11 +176,13 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
         place, body = where(("groups", name)), {}
         if isinstance(value, dict):  # {hosts: …, expect: …, transport: …}
             body = checked(GroupValues, value, _under(where, "groups", name), faults)
+            _check_container(body, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
         invalid = [found(member) for member in members if not isinstance(member, str)]
         if members and not invalid:
-            groupings.append(Grouping(name, members, place, body.get("expect", {}), body.get("transport", "")))
+            own = body.get("expect", {}), body.get("transport", ""), body.get("container", {})
+            groupings.append(Grouping(name, members, place, *own))
         else:
             got = invalid[0] if invalid else "an empty list"
             message = f"expected hosts and @groups as text, got {got}"
@@ -187,6 +206,7 @@ def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where)
 def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:
     """Yield the hosts of one entry, each with its place; the first bad host ends the entry."""
     values = checked(HostValues, entry.values, entry.where, faults)
+    _check_container(values, entry.where, faults)
     place = entry.where(())
     address_place = entry.where(("address",)) if "address" in values else place
     try:
@@ -213,12 +233,12 @@ def _expanded(expression: str, where: str, groups: Mapping[str, Sequence[str]] |
 
 
 def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Host:
-    merged = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
+    common = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
-    expect = values.get("expect", {})
-    ssh, transport = SshSettings(**merged["ssh"]), values.get("transport", "")  # `_in_groups` completes the latter
-    return Host(name, address, gpus, slots, ssh, merged["env"], merged["vars"], expect, transport)
+    # `_in_groups` completes them with what the host's groups say.
+    own = values.get("expect", {}), values.get("transport", ""), values.get("container", {})
+    return Host(name, address, gpus, slots, SshSettings(**common["ssh"]), common["env"], common["vars"], *own)
 
 
 def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:

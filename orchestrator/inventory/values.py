@@ -10,17 +10,17 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory.container_values import ContainerValues
+from orchestrator.inventory.fields import WHOLE, WORD, Limit, PathText, Strict, is_text, is_whole, takes, takes_variable, whole
 from orchestrator.inventory.hosts import TRANSPORTS
 from orchestrator.inventory.hostset import nearest
-from orchestrator.inventory.reserved import PLACED, RESERVED
 from orchestrator.inventory.versions import is_requirement
 
 __all__ = [
-    "WHOLE",
     "GroupValues",
     "HostValues",
     "KeyPath",
@@ -28,64 +28,17 @@ __all__ = [
     "Where",
     "checked",
     "found",
-    "is_whole",
     "shown_key",
-    "takes",
-    "takes_variable",
     "unknown_key",
 ]
-
-WHOLE = "begin it with / or ~/; the programs that make, check and read a data set start in different folders"
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}")
 _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?")
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _JUMP = re.compile(r"(?:([^@]+)@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
-
-
-def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
-    """Return a validator of one value; the message for a value that does not fit says what was expected, and the hint."""
-    return BeforeValidator(_check(expected, fits, hint))
-
-
-def takes_variable(owner: str) -> BeforeValidator:
-    """Return a validator of the name of an environment variable that ``owner``, such as an inventory, may set."""
-    checks = (
-        _check("a variable name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value))),
-        _check(
-            f"a variable that does not begin with {RESERVED}",
-            lambda value: not str(value).startswith(RESERVED),
-            "orch finds the processes of a run by such variables and sets them itself; use another name",
-        ),
-        _check(f"a variable that {owner} may set", lambda value: value not in PLACED, "the placement of a run sets it"),
-    )
-    return BeforeValidator(lambda value: [check(value) for check in checks][-1])
-
-
-def _check(expected: str, fits: Callable[[Any], bool], hint: str = "") -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if not fits(value):
-            raise PydanticCustomError("expected", "{expected}", {"expected": expected, "hint": hint})
-        return value
-
-    return check
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
-def _is_path(value: Any) -> bool:
-    return _is_text(value) and value.isprintable() and value.strip() == value != "" and not value.startswith("-")
-
-
-def is_whole(value: Any) -> bool:
-    """Return True if a path on a node begins at the root or at the user's home, and so is the same for every program."""
-    return _is_path(value) and value.startswith(("/", "~"))
 
 
 def _is_jump(value: Any) -> bool:
@@ -94,7 +47,7 @@ def _is_jump(value: Any) -> bool:
 
 
 def _is_lines(value: Any) -> bool:
-    return all(map(_is_text, value)) if isinstance(value, list) else _is_text(value)
+    return all(map(is_text, value)) if isinstance(value, list) else is_text(value)
 
 
 def _is_value(value: Any) -> bool:
@@ -104,34 +57,25 @@ def _is_value(value: Any) -> bool:
     return value is not None and (not isinstance(value, str) or "\0" not in value)
 
 
-def _whole(least: int, most: int) -> BeforeValidator:
-    return takes(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
-
-
-_Path = Annotated[str, takes("a path", _is_path, "without control characters, not beginning with '-'")]
-_VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(_WORD.fullmatch(value)))]
+_VarName = Annotated[str, takes("a name of letters, digits and '_'", lambda value: bool(WORD.fullmatch(value)))]
 _EnvName = Annotated[str, takes_variable("the inventory")]
-_EnvText = Annotated[str, takes("text", _is_text, "put quotes around it")]
+_EnvText = Annotated[str, takes("text", is_text, "put quotes around it")]
 
 
 _Transport = Annotated[str, takes(f"one of {', '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Ssh(_Strict):
+class _Ssh(Strict):
     user: Annotated[str, takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value)))] = Field(
         default="", description="the user to log in as"
     )
-    port: Annotated[int, _whole(1, 65535)] = Field(default=22, description="the port of the ssh server")
-    key: _Path = Field(default="", description="the file of a private key")
+    port: Annotated[int, whole(1, 65535)] = Field(default=22, description="the port of the ssh server")
+    key: PathText = Field(default="", description="the file of a private key")
     jump: Annotated[str, takes("a jump host", _is_jump, "for example gate, me@gate:2222 or gate1,gate2")] = Field(
         default="", description="jump hosts, separated by commas"
     )
-    config: _Path = Field(default="", description="another ssh configuration file")
-    known_hosts: _Path = Field(default="", description="the file of known host keys")
+    config: PathText = Field(default="", description="another ssh configuration file")
+    known_hosts: PathText = Field(default="", description="the file of known host keys")
     host_keys: Annotated[
         str, takes("strict or accept-new", lambda value: value in ("strict", "accept-new"), "checking cannot be turned off")
     ] = Field(default="strict", description="strict, or accept-new to accept a key that is seen for the first time")
@@ -140,7 +84,7 @@ class _Ssh(_Strict):
     ] = Field(default=10, description="seconds to wait for a connection")
 
 
-class _Vars(_Strict):
+class _Vars(Strict):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[_VarName, Annotated[Any, takes("a value without NUL", _is_value)]] = Field(init=False)
 
@@ -148,22 +92,18 @@ class _Vars(_Strict):
         str,
         takes("the name of a network interface", lambda value: isinstance(value, str) and bool(_INTERFACE.fullmatch(value))),
     ] = Field(default="", description="the network device of training traffic")
-    python: _Path = Field(default="", description="the interpreter that has the framework")
+    python: PathText = Field(default="", description="the interpreter that has the framework")
     data_dir: Annotated[str, takes("an absolute path", is_whole, WHOLE)] = Field(
         default="", description="the data set: absolute, or from ~/ on"
     )
-    workdir: _Path = Field(default="", description="where payload and runs are stored on the node")
+    workdir: PathText = Field(default="", description="where payload and runs are stored on the node")
     setup: Annotated[Any, takes("a line of bash, or a list of lines", _is_lines, "for example [module load cuda]")] = Field(
         default="", description="lines of bash that run first in the shell of a run, such as module load"
     )
 
 
 _Least = Annotated[float | int, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9)]
-_Count = Annotated[int, _whole(0, 1 << 40)]
-_Limit = Annotated[
-    int | str,
-    takes("unlimited, or a whole number", lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60),
-]
+_Count = Annotated[int, whole(0, 1 << 40)]
 _Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 _Requirement = Annotated[
     str,
@@ -175,8 +115,8 @@ _Requirement = Annotated[
 ]
 
 
-class _Ports(_Strict):
-    ports: Annotated[int, _whole(1, 1024)] = 1
+class _Ports(Strict):
+    ports: Annotated[int, whole(1, 1024)] = 1
     rate_gbit: _Least = 1
     state: Annotated[str, takes("a port's state", lambda value: value in _STATES, f"one of {', '.join(_STATES)}")] = "ACTIVE"
     link_layer: Annotated[
@@ -184,12 +124,12 @@ class _Ports(_Strict):
     ] = ""
 
 
-class _Pcie(_Strict):
-    generation: Annotated[int, _whole(1, 9)] = 1
-    width: Annotated[int, _whole(1, 32)] = 1
+class _Pcie(Strict):
+    generation: Annotated[int, whole(1, 9)] = 1
+    width: Annotated[int, whole(1, 32)] = 1
 
 
-class _Expect(_Strict):
+class _Expect(Strict):
     """What preflight must find on hosts of this class; `orchestrator.checks.expected` compares it."""
 
     gpu: _Requirement = ""
@@ -209,9 +149,9 @@ class _Expect(_Strict):
     infiniband: _Ports = _Ports()
     mtu: _Count = 0
     speed_gbit: _Least = 1
-    memlock: _Limit = 1
-    nofile: _Limit = 1
-    nproc: _Limit = 1
+    memlock: Limit = 1
+    nofile: Limit = 1
+    nproc: Limit = 1
     shm_gib: _Least = 1
     ram_gib: _Least = 1
     cores: _Count = 0
@@ -219,26 +159,30 @@ class _Expect(_Strict):
     kernel: _Requirement = ""
 
 
-class GroupValues(_Strict):
+class GroupValues(Strict):
     """The keys of a group that is a mapping; its ``hosts`` are checked together with all other groups."""
 
     hosts: Any = ()
     transport: _Transport = Field(default=TRANSPORTS[0], description="how its hosts are reached")
+    container: ContainerValues = ContainerValues()
     expect: _Expect = _Expect()
 
 
-class MachineValues(_Strict):
+class MachineValues(Strict):
     """The keys of ``defaults:``."""
 
-    gpus: Annotated[int, _whole(0, 1024)] = Field(
+    gpus: Annotated[int, whole(0, 1024)] = Field(
         default=0, description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked"
     )
-    slots: Annotated[int, _whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
+    slots: Annotated[int, whole(1, 1024)] = Field(default=1, description="ranks that fit on a machine without GPUs")
     transport: _Transport = Field(default=TRANSPORTS[0], description="how it is reached")
     ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
     env: dict[_EnvName, _EnvText] = Field(default={}, description="environment variables of every run on it")
     vars: _Vars = Field(
         default=_Vars(), description="facts that launch templates read: interface, python, data_dir, and any others"
+    )
+    container: ContainerValues = Field(
+        default=ContainerValues(), description="the container in which a run's launch script starts"
     )
     expect: _Expect = Field(default=_Expect(), description="what preflight must find on it")
 

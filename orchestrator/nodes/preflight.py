@@ -15,7 +15,9 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import owner_words
 from orchestrator.nodes.fanout import each
 from orchestrator.plan import Framework
+from orchestrator.plan.containers import container_of, inside
 from orchestrator.plan.environment import env_file
+from orchestrator.plan.payload import inside_source
 
 __all__ = ["capture"]
 
@@ -25,6 +27,7 @@ def capture(
     framework: Framework | None,
     ports: Sequence[int] = (),
     *,
+    container: str = "",
     names: Sequence[str] | None = None,
     briefly: bool = False,
     with_data: bool = True,
@@ -33,6 +36,7 @@ def capture(
 
     ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
     the facts include ``standing``, what they depend on. ``with_data``: look at the data set too, which may take half a minute.
+    ``container`` replaces that of the hosts, as in a spec; what a container changes is looked at inside.
     """
     probe = framework.probe if framework else "print('{}')"
     capture_id = secrets.token_hex(8)
@@ -41,12 +45,15 @@ def capture(
     def ask(name: str) -> dict[str, Any]:
         node = cluster.nodes[name]
         node.ask("status", timeout_s=30)
+        around = container_of(node.host, container)
+        host = inside(node.host, around)
+        look = {"container": around.look(f"orch-preflight-{capture_id}-{name}", inside_source().decode())} if around else {}
         earliest = time.time()
         answer = node.ask(
             "facts",
-            timeout_s=150,
-            python=list(node.host.python),
-            environment=env_file(framework, node.host, {}),
+            timeout_s=240 if around else 150,
+            python=list(host.python),
+            environment=env_file(framework, host, {}),
             probe=probe,
             probe_timeout_s=120,
             ports=list(ports),
@@ -56,6 +63,7 @@ def capture(
             data_dir=node.host.vars.get("data_dir") if with_data else None,
             programs=_programs(node.host, framework),
             **brief,
+            **look,
         )
         try:
             devices = node.host.vars.get("cuda_visible_devices")

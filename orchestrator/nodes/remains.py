@@ -21,11 +21,13 @@ _MOST_NAMED = 20
 class Remains:
     """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id, what may belong to that run
     as (process id, name); it is empty for a run whose processes cannot be seen from where the node was asked. ``alive`` are
-    runs whose supervisor was ordered to stop and has not ended yet."""
+    runs whose supervisor was ordered to stop and has not ended yet. ``containers`` has, by run id, what is left of a run's
+    container or may be, or why that cannot be told."""
 
     left: tuple[tuple[int, str], ...] = ()
     unverified: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
     alive: tuple[str, ...] = ()
+    containers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], host: str) -> Remains:
@@ -34,15 +36,18 @@ class Remains:
             left = tuple((int(pid), str(run)) for pid, run in answer.get("left", ()))
             doubtful = answer.get("unverified") or {}
             rows_of = {str(run): tuple((int(pid), str(name)) for pid, name in rows) for run, rows in doubtful.items()}
-            return cls(left, rows_of, tuple(map(str, answer.get("alive", ()))))
+            unproved = {str(run): tuple(map(str, texts)) for run, texts in (answer.get("containers") or {}).items()}
+            return cls(left, rows_of, tuple(map(str, answer.get("alive", ()))), unproved)
         except (TypeError, ValueError, AttributeError) as fault:
             message = f"expected the processes that are left, got something malformed: {fault}"
             raise RunError(message, kind="result_invalid", host=host) from fault
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """The processes of all unverified runs; (0, "not visible") for a run whose processes cannot be seen."""
-        return tuple(row for rows in self.unverified.values() for row in rows or ((0, "not visible"),))
+        """The processes of all unverified runs; (0, "not visible") for a run whose processes cannot be seen, and 0 with a text
+        for what may be left of a container."""
+        rows = [row for rows in self.unverified.values() for row in rows or ((0, "not visible"),)]
+        return (*rows, *((0, text) for texts in self.containers.values() for text in texts))
 
     @property
     def words(self) -> str:
@@ -52,6 +57,7 @@ class Remains:
             parts.append(f"processes {_named([str(pid) for pid, _ in self.left])} still run after SIGKILL")
         for rows in self.unverified.values():
             parts.append(f"not verified: {_doubt(rows)}")
+        parts += [f"not verified: {_named(list(texts))}" for texts in self.containers.values()]
         parts += [f"the supervisor of {run} has not ended yet" for run in self.alive]
         return "; ".join(parts)
 
@@ -71,6 +77,10 @@ class Remains:
             message = f"not verified: whether run {run} has ended; {why}; {_doubt(rows)}"
             hint = f"look at them on the node (ps -fp {','.join(str(pid) for pid, _ in rows)}) and end those that are the run's"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""))
+        for run, texts in self.containers.items():
+            message = f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
+            hint = "orch cancel looks again, and removes a container of the run's own; see ps -a of the engine on the node"
+            errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         for run in self.alive:
             message = f"the supervisor of run {run} has not ended yet; it may be hashing long logs, or waiting for its disk"
             hint = "orch status shows when it has ended; orch collect fetches its logs then"

@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = ["SETUP_FAILED", "env_file", "setup_lines", "variables"]
+__all__ = ["SETUP_FAILED", "env_file", "host_setup", "setup_lines", "setup_text", "variables"]
 
 SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
@@ -40,7 +40,7 @@ def env_file(framework: Framework | None, host: Host, chosen: Mapping[str, str],
     A setup line that fails ends the shell with a message that begins with `SETUP_FAILED`. What setup lines print, this message
     included, is appended to the file ``setup_log`` if it is given. Raises ConfigError if ``vars.setup`` is no text.
     """
-    return _setup(setup_lines(framework, host), setup_log) + "".join(
+    return setup_text(setup_lines(framework, host), setup_log) + "".join(
         f"export {name}={_with_references(value) if takes_references(name) else shlex.quote(value)}\n"
         for name, value in variables(framework, host, chosen).items()
     )
@@ -52,19 +52,24 @@ def variables(framework: Framework | None, host: Host, chosen: Mapping[str, str]
 
 
 def setup_lines(framework: Framework | None, host: Host) -> list[str]:
-    """Return the texts that run first, each of one or more lines of bash: ``vars.setup`` of the host, then the framework's.
+    """Return the texts that run first, each of one or more lines of bash: those of the host, then the framework's.
 
     Raises ConfigError if ``vars.setup`` is no text.
     """
+    return [*host_setup(host), *(line for line in (framework.setup if framework else ()) if line.strip())]
+
+
+def host_setup(host: Host) -> list[str]:
+    """Return the texts of ``vars.setup``, each of one or more lines of bash. Raises ConfigError if it is no text."""
     value = host.vars.get("setup") or []
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         hint = "for example setup: [source /etc/profile, module load cuda]"
         raise ConfigError("expected a line of bash, or a list of lines", where=f"vars.setup of host {host.name}", hint=hint)
-    return [line for line in (*lines, *(framework.setup if framework else ())) if line.strip()]
+    return [line for line in lines if line.strip()]
 
 
-def _setup(lines: Sequence[str], log: str) -> str:
+def setup_text(lines: Sequence[str], log: str = "") -> str:
     """Return the shell text that executes the lines in the current shell; it ends the shell if it cannot write their log."""
     if not lines:
         return ""

@@ -20,6 +20,7 @@ from orchestrator.plan.bundle import bundle
 __all__ = [
     "SKIPPED",
     "imported_files",
+    "inside_source",
     "is_payload_name",
     "payload_bytes",
     "payload_files",
@@ -181,6 +182,12 @@ def runner_source() -> bytes:
 def rank_source() -> bytes:
     """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a node start at once."""
     return bundle(shipped("remote") / "noderun", "rank")
+
+
+@cache
+def inside_source() -> bytes:
+    """Return the source of the program that preflight starts in a container."""
+    return bundle(shipped("remote") / "noderun", "inside")
 
 
 def shipped(name: str) -> Path:

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from orchestrator.inventory.values import KeyPath, takes
+from orchestrator.inventory.fields import takes
+from orchestrator.inventory.values import KeyPath
 
 __all__ = ["CLOCKS", "LINE_GROUPS", "RATES", "SIZE_GROUPS", "PublishedEntry", "RuleEntry", "WindowEntry", "published_entry"]
 

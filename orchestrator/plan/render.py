@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
+from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_name, container_of, inside
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
@@ -105,10 +106,14 @@ def render(
     for slot in placement.slots:
         host = hosts[slot.host]
         _check_requirements(framework, host)
-        context = _context(framework, spec, placement, slot, host, run_id, payload)
         setup = "\n".join(setup_lines(framework, host))
         _check_identity(setup, setup, f"setup of {framework.name} and host {host.name}")
-        files = [RenderedFile(_VARIABLES, env_file(framework, host, spec.env, f"logs/{SETUP_LOG}"), 0o600)]
+        container = container_of(host, spec.container, with_data=spec.loader != "synthetic")
+        if container:
+            _check_launch_style(framework, launch, container)
+        seen_inside = inside(host, container)
+        context = _context(framework, spec, placement, slot, seen_inside, run_id, payload)
+        files = [RenderedFile(_VARIABLES, env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}"), 0o600)]
         if launch == "first_node" and slot.node_rank > 0:
             waiting = _WAITING.format(first=placement.slots[0].host, run_id=run_id)
             files.append(RenderedFile("launch.sh", waiting, 0o700))
@@ -118,8 +123,12 @@ def render(
                 if file.target == "sh":
                     _check_identity(text, sources[file.template], f"{framework.folder}/{file.template}")
                 files.append(RenderedFile(file.path, text, file.mode))
+        argv: tuple[str, ...] = ("/bin/bash", "launch.sh")
+        if container:
+            files += _container_files(container, run_id, slot)
+            argv = ("/bin/bash", SCRIPT, "bash", "launch.sh")
         ports = framework.ports_of(slot.node_rank, slot.nproc, placement.master_port)
-        nodes.append(NodePlan(slot, tuple(files), ("/bin/bash", "launch.sh"), ports))
+        nodes.append(NodePlan(slot, tuple(files), argv, ports))
     return Plan(run_id, repeat, spec, placement, dict(payload), tuple(nodes), launch)
 
 
@@ -129,6 +138,21 @@ def _check_requirements(framework: Framework, host: Host) -> None:
             message = f"expected a folder, which {framework.name} requires; it is not set"
             hint = f"set it to the folder on the node that contains {content}"
             raise ConfigError(message, where=f"vars.{name} of host {host.name}", hint=hint)
+
+
+def _check_launch_style(framework: Framework, launch: str, container: Container) -> None:
+    if launch == "first_node":
+        message = f"expected no container for {framework.name}, whose launcher starts processes on other nodes, outside of it"
+        hint = f"got {container.what}; run it on the hosts with --container none"
+        raise ConfigError(message, where="container", hint=hint)
+
+
+def _container_files(container: Container, run_id: str, slot: Slot) -> list[RenderedFile]:
+    """Return the script that starts the container of a node, and what its supervisor must know of one that is an object."""
+    name, labels = container_name(run_id, slot.node_rank), {"orch.run": run_id, "orch.node_rank": str(slot.node_rank)}
+    variables = {"ORCH_RUN_ID": run_id, "ORCH_NODE_RANK": str(slot.node_rank)}
+    files = [RenderedFile(SCRIPT, container.script(name, labels, variables), 0o700)]
+    return [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)] if container.is_object else files
 
 
 def _check_identity(text: str, source: str, template: str) -> None:

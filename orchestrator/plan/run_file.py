@@ -48,6 +48,7 @@ OF_A_RUN: _Types = {
 }
 """Keys that take one value, also in an entry of ``include``."""
 OF_THE_BENCH: _Types = {
+    "container": ((str,), "ENGINE:IMAGE, or none"),
     "ladder": ((bool,), "true or false"),
     "repeats": _WHOLE,
     "label": _TEXT,
@@ -127,6 +128,7 @@ class _Reader:
                 lists.append(alternatives)
         single |= self._typed(content, OF_A_RUN, ())
         bench = self._typed(content, OF_THE_BENCH, ())
+        single |= {name: bench[name] for name in ("container",) if name in bench}
         listed = _values_of(lists) | ({"nodes": set(), "gpus": set()} if bench.get("ladder") else {})
         exclude = [entry for entry, path in self._entries(content, "exclude") if self._is_of_lists(entry, path, listed)]
         return RunFile(

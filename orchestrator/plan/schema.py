@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.inventory.values import takes, takes_variable
+from orchestrator.inventory.fields import takes, takes_variable
 from orchestrator.logs.numbers import THOUSANDS
 from orchestrator.plan.framework import Option
 from orchestrator.plan.payload import is_payload_name

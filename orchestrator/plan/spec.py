@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
+from orchestrator.inventory.containers import check_choice
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.scaling import Step, check_ranks, step_of, with_global_batch
 
@@ -33,7 +34,7 @@ class RunSpec:
 
     ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
     choice that keeps the global batch constant with strong scaling, ``batch_size`` or ``options.<name>``; it is empty with weak
-    scaling.
+    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves.
     """
 
     framework: str
@@ -52,6 +53,7 @@ class RunSpec:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     step: Step = Step()
     follows: str = ""
+    container: str = ""
 
     @property
     def world_size(self) -> int:
@@ -78,9 +80,11 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, and without ``env``, ``step`` and ``follows`` where they say nothing."""
+        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows`` and ``container`` that
+        say nothing."""
         values = asdict(self)
-        silent = {"env": not self.env, "step": self.step == Step(), "follows": not self.follows}
+        silent = {"env": not self.env, "step": self.step == Step()}
+        silent |= {"follows": not self.follows, "container": not self.container}
         return {name: value for name, value in values.items() if name != "origins" and not silent.get(name)}
 
     @property
@@ -180,6 +184,10 @@ def resolve(
     if global_batch is not None:
         _check_number("global_batch", global_batch)
         follows = with_global_batch(framework, global_batch, world_size, values, options, origins)
+    container = choices.get("container") or file_values.get("container", "")
+    if container:
+        check_choice(container, "--container")
+        origins["container"] = choices.get("container_origin", "command line") if choices.get("container") else "run file"
     variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
     variables |= {name: (value, "command line") for name, value in (env or {}).items()}
     origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
@@ -192,6 +200,7 @@ def resolve(
         origins=origins,
         step=step_of(framework, options),
         follows=follows,
+        container=container,
         **values,
     )
 
@@ -219,6 +228,8 @@ def check_value(framework: Framework, device: str, name: str, value: Any) -> Non
     kind, _, option = name.partition(".")
     _check_number(name, value)
     _check_fixed(framework, name, value)
+    if name == "container":
+        check_choice(value, "--container")
     if kind == "options":
         _check_option(framework, option)
         framework.options[option].parse(option, value)

@@ -69,7 +69,8 @@ class PlannedWith:
 
         def public(host: Host) -> dict[str, Any]:
             # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
-            fields = {name: value for name, value in asdict(host).items() if name not in ("expect", "transport")}
+            silent = {"expect", "transport", *(() if host.container else ("container",))}
+            fields = {name: value for name, value in asdict(host).items() if name not in silent}
             # A bench may go on in another job of Slurm that has the same hosts.
             return {**fields, "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"}}
 

@@ -16,11 +16,21 @@ __all__ = ["spec_of"]
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
     """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
     invalid."""
-    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows"}
+    names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "follows", "container"}
     values, env = {name: written[name] for name in names}, written.get("env", {})
-    spec = RunSpec(**values, env=env, origins=origins, step=_step(written.get("step", {})), follows=written.get("follows", ""))
+    later = {name: written.get(name, "") for name in ("follows", "container")}
+    spec = RunSpec(**values, **later, env=env, origins=origins, step=_step(written.get("step", {})))
     numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
-    words = (spec.framework, spec.model, spec.device, spec.dtype, spec.loader, *spec.origins.values(), *spec.env.values())
+    words = (
+        spec.framework,
+        spec.model,
+        spec.device,
+        spec.dtype,
+        spec.loader,
+        *spec.origins.values(),
+        *spec.env.values(),
+        spec.container,
+    )
     if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
         raise TypeError("spec")
     if not all(isinstance(word, str) for word in words) or not isinstance(spec.options, dict):

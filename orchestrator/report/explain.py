@@ -97,7 +97,8 @@ def render(explanations: Sequence[Explanation], console: Console) -> None:
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
     if not explanations:
-        console.print(Text("nothing to explain: no row has both a speed and a baseline"))
+        several = "a baseline of several ranks also needs its steps without communication (solo_step_s)"
+        console.print(Text(f"nothing to explain: no row has both a speed and a baseline; {several}"))
 
 
 def documents(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     if spec.follows and SHAPE[0] in without:  # with strong scaling, another shape has another value, and the same global batch
         of_options = {f"options.{name}": value for name, value in spec.options.items()}
         values = {**values, **of_options, "options": None, "step": asdict(spec.step) | {"micro_batches": spec.global_batch}}
-        values.pop(spec.follows)
+        values.pop(spec.follows, None)  # it may be one of the fields left out
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 

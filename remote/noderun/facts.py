@@ -5,23 +5,25 @@ import contextlib
 import json
 import os
 import re
-import resource
 import socket
 import sys
 import time
 import zlib
 
 from noderun.channel import reply
+from noderun.container_facts import container_facts
 from noderun.data_set import look_at_data
 from noderun.files import CHUNK, Refused, free_bytes, free_inodes, names_in, read_slice, root_directory
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
+from noderun.limits import limits, shared_memory_bytes
 from noderun.lock import holder
 from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, resolved, route_to
 from noderun.processes import boot_id, owners
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
+METERED_S = 0.25
 CAPTURE_S = 600  # longer than any capture takes
 # Other programs that describe this machine. They run at the same time as everything else.
 TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
@@ -58,9 +60,12 @@ def op_facts(request):
         "ports_busy": [],
     }
     python, environment = request["python"], request["environment"]
-    versions, paths = installed(python, request["distributions"], environment) if "distributions" in request else ({}, [])
-    facts["framework"] = versions or framework_facts(python, request["probe"], request["probe_timeout_s"], environment)
-    facts["imported"] = not versions
+    versions, paths = {}, []
+    if "container" not in request:
+        if "distributions" in request:
+            versions, paths = installed(python, request["distributions"], environment)
+        facts["framework"] = versions or framework_facts(python, request["probe"], request["probe_timeout_s"], environment)
+        facts["imported"] = not versions
     for port in request["ports"]:
         try:
             check_port(port)
@@ -86,7 +91,12 @@ def op_facts(request):
     reports["kernel_log"] = kernel_log("NVRM: ")
     reports["infiniband"] = infiniband_ports()
     reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    if "container" in request:
+        # Its engine uses processors too. They are looked at before, for as long as tells something.
+        time.sleep(max(0.0, METERED_S - (time.monotonic() - began)))
     facts["load"] = dict(meter.record()["processors"], seconds=round(time.monotonic() - began, 3))
+    if "container" in request:
+        facts.update(container_facts(root, request), imported=True)
     facts["held_by"] = still_held()  # last: the supervisor of the previous run may need a moment to exit
     packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
@@ -141,21 +151,3 @@ def cpu_model():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return os.uname().machine
-
-
-def limits():
-    """Return {name: [soft, hard]} of the limits that ssh gave this process, and so a run; None for unlimited."""
-    pairs = {}
-    for name in ("memlock", "nofile", "nproc", "core", "stack"):
-        pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
-        pairs[name] = [None if value == resource.RLIM_INFINITY else value for value in pair]
-    return pairs
-
-
-def shared_memory_bytes():
-    """Return the size of /dev/shm in bytes, where loaders and NCCL keep shared memory; None if it does not exist."""
-    try:
-        disk = os.statvfs("/dev/shm")
-    except OSError:
-        return None
-    return disk.f_blocks * disk.f_frsize

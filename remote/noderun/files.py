@@ -10,6 +10,8 @@ import stat
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 CHUNK = 1 << 18
 TAIL_BYTES = 16384
+LEAST_FREE_BYTES = 1 << 20
+LEAST_FREE_INODES = 8
 
 
 class Refused(Exception):
@@ -88,6 +90,16 @@ def free_inodes(path):
     """Return how many more files the disk that holds a path can have; None if it has no such limit."""
     disk = os.statvfs(path)
     return disk.f_favail if disk.f_files else None
+
+
+def lacking(directory):
+    """Return what the disk of a run's directory lacks for the rest of its record; empty if it has enough."""
+    free, inodes = free_bytes(directory), free_inodes(directory)
+    if free < LEAST_FREE_BYTES:
+        return "No space left on device for %s; needed %d bytes, free %d" % (directory, LEAST_FREE_BYTES, free)
+    if inodes is not None and inodes < LEAST_FREE_INODES:
+        return "No space left on device for %s; needed %d inodes, free %d" % (directory, LEAST_FREE_INODES, inodes)
+    return ""
 
 
 def unwritten(error, path, disk, needed):

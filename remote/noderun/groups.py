@@ -65,6 +65,32 @@ def group_of(directory):
     return path if is_of_run and os.path.isdir(path) else ""
 
 
+def groups_named(number, controllers=("pids", "name=systemd")):
+    """Return the control groups of the container with this id, in the first hierarchy of these controllers that has any.
+
+    Engines name them after the id: ``docker/ID``, ``docker-ID.scope``, ``libpod-ID``; that of podman's own conmon is left out.
+    """
+    with open("/proc/self/mounts") as file:
+        mounts = [line.split()[1:4] for line in file]
+    for target, kind, options in mounts:
+        if kind == "cgroup2" or kind == "cgroup" and set(controllers) & set(options.split(",")):
+            found = [path for path, _, _ in os.walk(target) if number in os.path.basename(path) and "conmon" not in path]
+            if found:
+                return found
+    return []
+
+
+def seconds_used(group):
+    """Return the processor seconds that a control group counts; None if it counts none, or is gone."""
+    words = read_slice(os.path.join(group, "cpuacct.usage"), 0, 64).split()
+    if words:
+        return int(words[0]) / 1e9
+    for line in read_slice(os.path.join(group, "cpu.stat"), 0, 4096).decode().splitlines():
+        if line.startswith("usage_usec "):
+            return int(line.split()[1]) / 1e6
+    return None
+
+
 def members(group):
     """Return {pid: start time} of the live processes in a control group and in those below it."""
     living = {}

@@ -41,7 +41,7 @@ def framework_facts(python, probe, timeout_s, environment):
     words = [os.path.expanduser(word) for word in python]
     python = " ".join(words)
     try:
-        out, err = in_environment(environment, words + ["-c", probe], timeout_s)
+        _, out, err = in_environment(environment, words + ["-c", probe], timeout_s)
     except TimeoutError:
         return {"error": "%s did not answer within %g s" % (python, timeout_s)}
     except OSError as error:
@@ -56,8 +56,9 @@ def framework_facts(python, probe, timeout_s, environment):
         return {"error": last if last.startswith(words[0] + ": ") else "%s: %s" % (python, last)}
 
 
-def in_environment(environment, argv, timeout_s):
-    """Return (standard output, standard error) of a program that bash starts after a shell text.
+def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
+    """Return (exit code, standard output, standard error) of a program that bash starts after a shell text; ``text`` is its
+    standard input.
 
     The text may hold secrets, so it goes through a pipe: arguments can be read by every user of the machine, and standard input
     by the commands of the text. Raises OSError without bash, TimeoutError.
@@ -68,10 +69,11 @@ def in_environment(environment, argv, timeout_s):
     try:
         process = subprocess.Popen(
             ["/bin/bash", "/dev/fd/%d" % script] + argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if text else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[script],
+            cwd=cwd,
             start_new_session=True,
         )
     except OSError:
@@ -85,12 +87,12 @@ def in_environment(environment, argv, timeout_s):
     except BrokenPipeError:  # a line of the text has ended the shell
         pass
     try:
-        streams = process.communicate(timeout=timeout_s)
+        streams = process.communicate(text or None, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         raise TimeoutError
-    return tuple(stream.decode("utf-8", "replace") for stream in streams)
+    return (process.returncode,) + tuple(stream.decode("utf-8", "replace") for stream in streams)
 
 
 def program_digest(path):

@@ -33,15 +33,17 @@ class Meter:
             self.marks = self.marks[1::2]
             self.every *= 2
 
-    def record(self):
+    def record(self, inside_s=0.0):
         """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}]; ``processors``: their count,
         the seconds for which they were busy and for which with this run, and the range of the machine's count of context
-        switches, in which nodes that are one machine overlap; ``sent_bytes``, over all networks."""
+        switches, in which nodes that are one machine overlap; ``sent_bytes``, over all networks. ``inside_s``: processor
+        seconds of a container, whose processes may be no descendants of this one."""
         if self.before is None:
             return {"growth": self.marks}
         (count, busy, switches), children, own = self.before
         _, busy_after, switches_after = processors()
-        used = spent(resource.RUSAGE_CHILDREN, children) + spent(resource.RUSAGE_SELF, own)
+        # With some engines they are, and are counted among the children too.
+        used = max(inside_s, spent(resource.RUSAGE_CHILDREN, children)) + spent(resource.RUSAGE_SELF, own)
         load = {"count": count, "busy_s": round(busy_after - busy, 2), "own_s": round(used, 2)}
         load["switches"] = [switches, switches_after]
         return {"growth": self.marks, "processors": load, "sent_bytes": sent_bytes() - self.sent}

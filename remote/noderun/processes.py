@@ -35,13 +35,19 @@ def descendants(ancestor):
 
 def bearers(run_id=None):
     """Return {pid: (start time, run id)} of this user's processes whose environment has a run's marker."""
-    marker = b"ORCH_RUN_ID=" + (run_id.encode() + b"\0" if run_id else b"")
+    return marked_by("ORCH_RUN_ID", run_id, os.getuid())
+
+
+def marked_by(name, value=None, user=None):
+    """Return {pid: (start time, value)} of the processes that have a variable in their environment: with this value, or any; of
+    this user, or of all whose environment can be read."""
+    marker = b"%s=" % name.encode() + (value.encode() + b"\0" if value else b"")
     marked = {}
     for pid, (_, state, start) in processes().items():
         if pid == os.getpid() or state == "Z":
             continue
         try:
-            if os.stat("/proc/%d" % pid).st_uid != os.getuid():
+            if user is not None and os.stat("/proc/%d" % pid).st_uid != user:
                 continue
             with open("/proc/%d/environ" % pid, "rb") as file:
                 environment = b"\0" + file.read() + b"\0"
@@ -49,9 +55,45 @@ def bearers(run_id=None):
             continue
         at = environment.find(b"\0" + marker)
         if at >= 0:
-            name = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
-            marked[pid] = (start, name.decode("utf-8", "replace"))
+            found = environment[at + 1 :].split(b"\0", 1)[0].partition(b"=")[2]
+            marked[pid] = (start, found.decode("utf-8", "replace"))
     return marked
+
+
+def identity(pid):
+    """Return what tells a process from all others of this boot, also from outside its process namespace: its number there, its
+    start time and that namespace."""
+    return {"wrapper": pid, "ticks": started(pid), "pids": os.readlink("/proc/self/ns/pid")}
+
+
+def lives(known):
+    """Return True if the process with this identity exists. In another process namespace it has another number here."""
+    if known.get("pids", "") in ("", os.readlink("/proc/self/ns/pid")):
+        return os.path.exists("/proc/%d" % known["wrapper"])
+    candidates = processes() if known.get("outer") is None else {known["outer"]: (0, "", started(known["outer"]))}
+    for pid, (_, _, start) in candidates.items():
+        if start == known["ticks"] and numbers_of(pid)[-1:] == [known["wrapper"]]:
+            known["outer"] = pid  # looked for once: a rank is looked at many times a second
+            return True
+    return False
+
+
+def started(pid):
+    """Return the start time of a process in clock ticks; None if it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def numbers_of(pid):
+    """Return the numbers of a process in its process namespaces, from here to the innermost."""
+    try:
+        with open("/proc/%d/status" % pid) as file:
+            return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith("NSpid:")), [])
+    except OSError:
+        return []
 
 
 def send_signal(targets, number):

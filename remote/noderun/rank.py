@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from noderun.processes import ending
+from noderun.processes import ending, identity
 from noderun.records import Reserved, write_json
 
 # Reasons for lowered clocks, as nvidia-smi counts them.
@@ -65,7 +65,8 @@ def rank_main(argv):
     for ending_name in ("out", "err"):
         path = os.path.join("logs", "rank-%d.%s" % (rank, ending_name))
         streams.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
-    record = {"rank": rank, "local_rank": local_rank, "wrapper": os.getpid(), "started_mono_s": time.monotonic()}
+    record = {"rank": rank, "local_rank": local_rank, "started_mono_s": time.monotonic()}
+    record.update(identity(os.getpid()))
     # The launcher ends a rank by signalling its process group; the child dies, and the wrapper survives to record it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)

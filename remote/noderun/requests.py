@@ -12,7 +12,7 @@ from noderun.channel import reply, write_bytes
 from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, own_directory, read_slice, root_directory, run_directory
 from noderun.lock import holder
 from noderun.processes import bearers, boot_id, send_signal
-from noderun.runs import belonging, connected, living_runs, remove_run, supervisor_lives, sweep
+from noderun.runs import belonging, connected, living_runs, remove_containers, remove_run, supervisor_lives, sweep, unproved
 from noderun.spawner import start_by
 from noderun.unverified import unverified
 
@@ -83,6 +83,7 @@ def op_stop(request):
     deadline = time.monotonic() + 5.0
     while any(map(supervisor_lives, directories)) and time.monotonic() < deadline:
         time.sleep(0.02)
+    remove_containers(own, run_id)
     sweep(own)
     alive = [os.path.basename(path) for path in directories if supervisor_lives(path)]
     reply(stopped=stopped, **dict(remains(own, run_id), **({"alive": alive} if alive else {})))
@@ -90,8 +91,14 @@ def op_stop(request):
 
 def remains(own, run_id):
     """Return what is left of one run or of all: its processes, and those of which nothing shows whether they belong to it."""
-    left, doubtful = [[pid, run] for pid, (_, run) in belonging(own, run_id).items()], unverified(own, run_id)
-    return dict({"left": left}, **({"unverified": doubtful} if doubtful else {}))
+    left = [[pid, run] for pid, (_, run) in belonging(own, run_id).items()]
+    return dict({"left": left}, **doubts(own, run_id))
+
+
+def doubts(own, run_id=None):
+    """Return of which runs nothing shows that they have ended: what may be left of their processes, and of their containers."""
+    both = {"unverified": unverified(own, run_id), "containers": unproved(own, run_id)}
+    return {name: value for name, value in both.items() if value}
 
 
 def ask_supervisor(directory, reason, grace_s):
@@ -127,6 +134,7 @@ def op_drop(request):
     ended = os.path.exists(os.path.join(directory, "exit.json"))
     gone = os.path.isdir(directory) and not supervisor_lives(directory)
     gone = gone and not belonging(own_directory(request), request["run"])
+    gone = gone and not unproved(own_directory(request), request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
         remove_run(root_directory(request["root"]), directory)
@@ -147,8 +155,7 @@ def op_status(request):
     runs = {}
     for _, run in bearers().values():
         runs[run] = runs.get(run, 0) + 1
-    doubtful = unverified(own)
-    reply(runs=runs, owner=holder(), **({"unverified": doubtful} if doubtful else {}))
+    reply(runs=runs, owner=holder(), **doubts(own))
 
 
 def op_tail(request):

@@ -7,21 +7,22 @@ import select
 import signal
 import time
 
-from noderun.files import Refused, digest_of, free_bytes, free_inodes
+from noderun.containers import entered
+from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
 from noderun.logs import MAX_FILES, SETUP_LOG, digests, log_files
 from noderun.meter import Meter
-from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
+from noderun.processes import bearers, boot_id, descendants, ending, lives, name_of, send_signal
 from noderun.records import read_record, write_json, write_whole
 from noderun.unverified import write_origin
 
 SCHEMA = 1
 STUCK_S = 10.0
-LEAST_FREE_BYTES = 1 << 20
-LEAST_FREE_INODES = 8
 RESERVE_BYTES = 1 << 18
 HASH_S = 0.2
+CLEAR_UP_S = 5.0
+ENTER_S = 60.0
 
 
 class Run:
@@ -43,6 +44,9 @@ class Run:
         self.stopped = None
         self.killed_at = None
         self.group = ""
+        self.container = None
+        self.emptied = None
+        self.told = False
         self.ranks = {}
         self.rank_files = {}
         self.record = None
@@ -67,6 +71,7 @@ class Run:
                 raise Refused("transfer_corrupt", "%s differs from what was sent; expected SHA-256 %s" % (path, expected))
         for port in order["ports"]:
             check_port(port)
+        self.container = entered(self.directory)
         os.makedirs("logs", 0o700, exist_ok=True)
         os.makedirs("ranks", 0o700, exist_ok=True)
         with open("reserve", "wb") as file:
@@ -126,7 +131,7 @@ class Run:
         """End processes that only wait here because the first node, which started everything, has finished successfully."""
         if self.state == "running":
             self.state, self.killed_at = "stopping", time.monotonic() + self.order["grace_s"]
-            send_signal(self.owned(), signal.SIGTERM)
+            self.signal(signal.SIGTERM)
 
     def stop(self, reason):
         """Begin to stop: SIGTERM now, SIGKILL after the grace period."""
@@ -136,7 +141,7 @@ class Run:
             self.stopped = time.monotonic()
             self.killed_at = self.stopped + self.order["grace_s"]
             self.tell("stopping", reason=reason, mono=self.stopped)
-            send_signal(self.owned(), signal.SIGTERM)
+            self.signal(signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
 
@@ -173,7 +178,22 @@ class Run:
         owned.update(members(self.group))
         if self.order.get("by_marker"):
             owned.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
+        for pid in self.container.helpers() if self.container else ():
+            owned.pop(pid, None)
         return owned
+
+    def inside(self):
+        """Return {pid: start time} of what the launch script has started: of the processes in its container, if it has one."""
+        return self.container.processes() if self.container else self.owned()
+
+    def signal(self, number):
+        """Signal what the launch script has started. What starts and watches a container ends by itself after it, and is only
+        signalled if nothing is inside, not yet or not any more."""
+        if self.container and self.container.processes():
+            self.told = True
+            self.container.signal(number)
+        elif not self.is_entering():
+            send_signal(self.owned(), number)
 
     def watch(self):
         """Look for ranks that ended, for logs that grew too long, and for the end of all processes."""
@@ -182,6 +202,8 @@ class Run:
             return
         self.read_ranks()
         now = time.monotonic()
+        if self.container:
+            self.container.measure()
         if now - self.logs_checked > 1.0:
             self.logs_checked = now
             sizes = log_files(".")
@@ -189,14 +211,8 @@ class Run:
                 self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
             if len(sizes) > MAX_FILES:
                 self.stop("output_limit: more than %d files among the logs" % MAX_FILES)
-            free = free_bytes(".")
-            if free < LEAST_FREE_BYTES:
-                words = "storage_full: No space left on device for %s; needed %d bytes, free %d"
-                self.stop(words % (self.directory, LEAST_FREE_BYTES, free))
-            inodes = free_inodes(".")
-            if inodes is not None and inodes < LEAST_FREE_INODES:
-                words = "storage_full: No space left on device for %s; needed %d inodes, free %d"
-                self.stop(words % (self.directory, LEAST_FREE_INODES, inodes))
+            if lacking(self.directory):
+                self.stop("storage_full: " + lacking(self.directory))
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
             # From here on processes end because of the stop; without this reason the first of them would look like the cause.
@@ -204,18 +220,38 @@ class Run:
             self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
         if self.main_status == 0 and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
-            owned = self.owned()
-            self.left_over = [[pid, name_of(pid)] for pid in sorted(owned)]
-            send_signal(owned, signal.SIGTERM)
+            left = self.inside()
+            self.left_over = [[pid, name_of(pid)] for pid in sorted(left)]
+            if left:
+                self.signal(signal.SIGTERM)
         if self.state == "stopping":
-            left = self.owned()
-            if not left and self.main_status is not None:
+            self.see_to_the_end(now)
+
+    def is_entering(self):
+        """Return True while the engine creates the container: it is ended when it has come, as without its client the engine
+        would go on to make it."""
+        return self.container is not None and self.main_status is None and self.container.is_coming()
+
+    def see_to_the_end(self, now):
+        """Kill what outlives the grace period; end the run when nothing is left of it."""
+        if self.is_entering() and now < self.killed_at + ENTER_S:
+            return
+        inside = self.inside()
+        left = inside or self.owned()
+        if self.container and not inside and self.emptied is None:
+            # The engine clears up now, which takes it some time.
+            self.emptied, self.killed_at = now, max(self.killed_at, now + CLEAR_UP_S)
+        elif self.container and inside and not self.told:
+            self.killed_at = max(self.killed_at, now + self.order["grace_s"])
+            self.signal(signal.SIGTERM)
+        if not left and self.main_status is not None:
+            if not self.container or self.container.is_over():
                 self.read_ranks()
                 self.end()
-            elif now >= self.killed_at + STUCK_S:
-                self.end("stuck: processes %s outlive SIGKILL" % sorted(left))
-            elif now >= self.killed_at:
-                send_signal(left, signal.SIGKILL)
+        elif now >= self.killed_at + STUCK_S:
+            self.end("stuck: processes %s outlive SIGKILL" % sorted(left))
+        elif now >= self.killed_at:
+            self.signal(signal.SIGKILL)
 
     def judge_progress(self, sizes, now):
         """Stop a run whose logs stay empty or stop growing. Only logs that contain its steps count, on nodes that have any."""
@@ -241,7 +277,7 @@ class Run:
                 continue
             # A wrapper writes twice and renames: another inode number means another record.
             record = last_record if self.rank_files.get(entry.name) == entry.inode() else read_record(entry.path)
-            if "ended_mono_s" not in record and not os.path.exists("/proc/%d" % record["wrapper"]):
+            if "ended_mono_s" not in record and not lives(record):
                 # It may have written its final record and exited since the last read; only without one it was killed.
                 record = read_record(entry.path)
                 if "ended_mono_s" not in record:
@@ -284,10 +320,12 @@ class Run:
             "boot_id": boot_id(),
             "oom_kills": max(0, oom_kills() - self.oom_kills),
             "left_over": self.left_over,
-            "meter": self.meter.record(),
+            "meter": self.meter.record(self.container.used_s if self.container else 0.0),
             "ranks": sorted(self.ranks.values(), key=lambda rank: rank["rank"]),
             "files": {},
         }
+        if self.container:
+            self.record["container"] = self.container.proved()
         self.state, self.hashing = "closing", digests(sizes, self.order["output_limit_bytes"])
         self.close()
 

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 
+from noderun.containers import CONTAINER, container_of
 from noderun.files import names_in, read_slice
 from noderun.groups import group_of, members, remove_group
 from noderun.lock import OWNER_RECORD, abstract_name, node_marks, peer_of, this_machine
@@ -114,4 +115,35 @@ def belonging(own, run_id=None):
     for directory in runs_of(own, run_id):
         for pid, start in members(group_of(directory)).items():
             owned.setdefault(pid, (start, os.path.basename(directory)))
+    for container in open_containers(own, run_id):
+        for pid, start in container.processes().items():
+            owned.setdefault(pid, (start, os.path.basename(container.directory)))
     return owned
+
+
+def open_containers(own, run_id=None):
+    """Return the containers of runs that are over, or have lost their supervisor, and whose end is not proved."""
+    found = []
+    for directory in runs_of(own, run_id):
+        has_one = os.path.exists(os.path.join(directory, CONTAINER))
+        started = has_one and os.path.lexists(os.path.join(directory, "logs", "node.out"))
+        over = started and (os.path.exists(os.path.join(directory, "exit.json")) or not supervisor_lives(directory))
+        if over and ran_here(directory) and container_of(directory).proved()["left"]:
+            found.append(container_of(directory))
+    return found
+
+
+def remove_containers(own, run_id=None):
+    """Remove the containers that such runs have left, and prove their end."""
+    for container in open_containers(own, run_id):
+        container.remove()
+
+
+def unproved(own, run_id=None):
+    """Return {run id: [what is left or may be, ...]} of the containers of such runs, after another look."""
+    doubtful = {}
+    for container in open_containers(own, run_id):
+        container.look()
+        if container.proved()["left"]:
+            doubtful[os.path.basename(container.directory)] = container.proved()["left"]
+    return doubtful

@@ -238,6 +238,8 @@ def supervise(directory):
             send_signal(supervisor.run.owned(), signal.SIGKILL)
             time.sleep(POLL_S)
             supervisor.run.reap()
+        if supervisor.run.container:
+            supervisor.run.container.remove()
         supervisor.tell("stopping", reason="supervisor_failed: %s" % error, mono=time.monotonic())
         raise
     finally:

@@ -51,10 +51,6 @@ class Bastion(Sshd):
         self._last = -1
         own = directory / "etc"
         own.mkdir()
-        self.home.chmod(0o755)
-        for folder in (directory, *directory.parents):
-            if folder.owner() == "root" and folder != Path("/tmp"):
-                folder.chmod(folder.stat().st_mode | 0o111)
         crypted = subprocess.run(
             ["openssl", "passwd", "-6", "-stdin"], input=self.password, capture_output=True, text=True, check=True
         ).stdout.strip()

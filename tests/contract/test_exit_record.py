@@ -24,7 +24,7 @@ from orchestrator.transport.ssh import Transport
 
 NOT_READ = {"schema", "boot_id"}
 """Of the record, and of a rank: what it is proven by, and what is for people who look for themselves."""
-NOT_READ_OF_A_RANK = {"local_rank", "wrapper", "pid"}
+NOT_READ_OF_A_RANK = {"local_rank", "wrapper", "ticks", "pids", "pid"}
 RUN_ID = f"r{os.getpid()}"
 """Of this process: tests beside it end what runs under their own."""
 LAUNCH = """#!/bin/bash

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +59,11 @@ def refused(rig: Rig, host: Host, *, accept_new: bool = False) -> TransportError
     return caught.value
 
 
-def test_masters_end_with_the_command_and_leave_nothing(rig: Rig, no_leak: object, _sockets: Path) -> None:
+def test_masters_end_with_the_command_and_leave_nothing(
+    rig: Rig, no_leak: Callable[[], tuple[int, int]], _sockets: Path
+) -> None:
     server = rig.serve()
+    before = no_leak()
     connections = Connections(rig.trust())
     for _ in range(3):
         line = connections.connect(rig.host(server))
@@ -72,6 +75,7 @@ def test_masters_end_with_the_command_and_leave_nothing(rig: Rig, no_leak: objec
     connections.close()
     connections.close()
     server.stop()
+    wait_for(lambda: no_leak() <= before, 5, "threads or files are left")
 
 
 def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) -> None:
@@ -92,6 +96,28 @@ def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) 
         controller.kill()
     wait_for(lambda: not left(_sockets), 5, "masters are left")
     wait_for(lambda: not server.connections() and not jump.connections(), 5, "connections are left")
+
+
+def test_a_log_in_that_goes_on_when_the_command_ends_is_ended_too(rig: Rig, _sockets: Path) -> None:
+    server = rig.serve()
+    errors: list[TransportError] = []
+    connections = Connections(rig.trust())
+
+    def connect() -> None:
+        with pytest.raises(TransportError) as caught:
+            connections.connect(rig.host(server, connect_timeout_s=60.0))
+        errors.append(caught.value)
+
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        thread = threading.Thread(target=connect)
+        thread.start()
+        wait_for(lambda: len(left(_sockets)) == 3, 10, "it does not begin")  # the folder, its watcher, a master
+        connections.close()
+        thread.join(10)
+        assert errors and not left(_sockets)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Path) -> None:
@@ -374,6 +400,18 @@ def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(rig
         terminal.type(gate.code())
         assert terminal.end() == 0, terminal.text
     assert "reached all 1 hosts" in terminal.text
+
+
+def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(rig: Rig, tmp_path: Path) -> None:
+    key = make_key(tmp_path / "locked", passphrase="open sesame")
+    hosts = [rig.host(rig.serve(authorized=[key]), key=str(key)) for _ in range(2)]
+    folder = project(rig, tmp_path / "project", *hosts, transport="ssh")
+    terminal = Terminal(REACH, folder, environment(folder))
+    with closing(terminal):
+        terminal.wait_for(f"Enter passphrase for key '{key}': ")
+        terminal.type("open sesame")
+        assert terminal.end() == 0, terminal.text
+    assert terminal.text.count("Enter passphrase") == 1 and "reached all 2 hosts" in terminal.text
 
 
 @needs_pam

@@ -37,6 +37,21 @@ def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
     assert all(words in remains.words for words in ("7, 8, 9 still run", "not verified: processes 11", "supervisor of r5"))
 
 
+def test_a_container_that_may_be_left_is_not_verified_and_says_why() -> None:
+    remains = Remains.of(
+        {"left": [], "containers": {"r1": ["docker: no answer within 8 s"], "r2": ["container orch-r2-0"]}}, "a"
+    )
+    assert [(error.run_id, error.kind, error.exit_code) for error in remains.errors("a")] == [
+        ("r1", "not_verified", 1),
+        ("r2", "not_verified", 1),
+    ]
+    assert "no answer within 8 s" in remains.errors("a")[0].message
+    assert remains.words == "not verified: docker: no answer within 8 s; not verified: container orch-r2-0"
+    assert remains.processes == ((0, "docker: no answer within 8 s"), (0, "container orch-r2-0"))
+    with pytest.raises(RunError, match="something malformed"):
+        Remains.of({"left": [], "containers": ["r1"]}, "a")
+
+
 def test_a_crowd_is_counted_and_not_listed() -> None:
     (error,) = Remains(left=tuple((pid, "r1") for pid in range(100, 130))).errors("a")
     assert error.message.endswith("118, 119 and 10 more still run after SIGKILL")

@@ -11,7 +11,7 @@ from orchestrator.plan.run_file import RunFile, run_file_of
 
 KEYS = (
     "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "
-    "global_batch, ladder, repeats, label, expect, include, exclude"
+    "global_batch, container, ladder, repeats, label, expect, include, exclude"
 )
 OF_INCLUDE = (
     "valid keys: framework, dtype, batch_size, loader, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "

@@ -130,7 +130,16 @@ def same(
 
 
 def test_compiled_layers_train_as_they_do_without(alone: Any, tmp_path: Path) -> None:
-    same(alone("gpt-tiny"), trained("gpt-tiny", ["--batch-size", "4", "--compile", "true"], tmp_path, 1))
+    got = trained("gpt-tiny", ["--batch-size", "4", "--compile", "true", "--compile-split", "blocks"], tmp_path, 1)
+    same(alone("gpt-tiny"), got)
+    assert got[1]["optimizer"] == "adamw compiled" and got[1]["compile_split"] == "blocks"
+
+
+def test_compiled_as_a_whole_with_layers_in_bf16_it_trains_like_fp32_within_its_error(alone: Any, tmp_path: Path) -> None:
+    losses, facts = trained("gpt-tiny", ["--batch-size", "4", "--compile", "true"], tmp_path, 1, "bf16")
+    assert losses == pytest.approx(alone("gpt-tiny")[0], rel=HALF_ERRORS["bf16"])
+    assert facts["gradient_norm"] == pytest.approx(alone("gpt-tiny")[1]["gradient_norm"], rel=2**-6)
+    assert facts["optimizer"] == "adamw compiled" and facts["compile_split"] == "whole"
 
 
 HALF_ERRORS = {"bf16": 2**-9, "fp16": 2**-12}
@@ -378,6 +387,77 @@ def test_8_bit_products_are_those_of_fp32_within_their_error() -> None:
     assert type(layer) is Float8Linear
     errors = [float((got - right).norm() / right.norm()) for got, right in zip(results(), expected, strict=True)]
     assert 0.005 < errors[0] < 2**-4 and 0.005 < errors[1] < 2**-3 and 0.005 < errors[2] < 2**-3 and errors[3] < 2**-7
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch.compile's own imports
+def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
+    import torch
+    from lm_adamw import Compiled, Fused, Updated, update
+
+    generator = torch.Generator().manual_seed(3)
+    sizes, decays = ((5, 7), (7,), (3, 2)), (0.1, 0.0, 0.1)
+    values = [torch.randn(size, generator=generator) for size in sizes]
+    expected = [value.clone().requires_grad_() for value in values]
+    copies = [value.bfloat16() for value in values]
+    rows = [Updated(*row) for row in zip(values, copies, decays, strict=True)]
+    compiled = Compiled([rows[:2], rows[2:]], 0.01, torch.device("cpu"))
+    compiled.update = update  # what is compiled
+    fused = Fused([[Updated(value, None, decay) for value, decay in zip(expected, decays, strict=True)]], 0.01)
+    for _ in range(4):
+        gradients = [torch.randn(size, generator=generator) for size in sizes]
+        compiled.step(gradients, torch.tensor(1.7))
+        fused.step([gradient.clone() for gradient in gradients], torch.tensor(1.7))
+    for value, copy, right in zip(values, copies, expected, strict=True):
+        assert torch.allclose(value, right, rtol=1e-5, atol=1e-6)
+        assert torch.equal(copy, value.bfloat16())
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> None:
+    import torch
+    from lm_loss import loss_function, projected
+
+    torch.manual_seed(0)
+    hidden, targets = torch.randn(2, 10, 16, requires_grad=True), torch.randint(40, (2, 10))
+    head = torch.nn.Linear(16, 40, bias=False)
+    expected = projected(hidden, head.weight, targets) / 4
+    of_expected = torch.autograd.grad(expected, [hidden, head.weight])
+    loss = loss_function(chunks, False, 1 / 4)(hidden, head, targets)
+    assert torch.allclose(loss, expected)
+    for got, right in zip(torch.autograd.grad(loss, [hidden, head.weight]), of_expected, strict=True):
+        assert torch.allclose(got, right, rtol=1e-4, atol=1e-7)
+
+
+def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on_a_cpu() -> None:
+    import torch
+    from lm_models import attended
+    from train_lm import takes_groups
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
+    assert torch.allclose(attended(q, k, v, "grouped"), attended(q, k, v, "expanded"), atol=1e-6)
+    assert not takes_groups(4, 2, 8, torch.bfloat16, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "layout", "graphs"),
+    [
+        ("auto", 24, ("none", 1, 1, 1, 1), "whole"),
+        ("auto", 25, ("none", 1, 1, 1, 1), "blocks"),
+        ("auto", 12, ("ddp", 1, 1, 2, 1), "blocks"),
+        ("auto", 12, ("none", 1, 1, 1, 2), "blocks"),
+        ("blocks", 12, ("none", 1, 1, 1, 1), "blocks"),
+        ("whole", 48, ("none", 1, 1, 1, 1), "whole"),
+    ],
+)
+def test_few_layers_on_one_rank_are_one_graph(asked: str, layers: int, layout: tuple[Any, ...], graphs: str) -> None:
+    from argparse import Namespace
+
+    from lm_parallel import Layout, split_of
+
+    args = Namespace(compile="true", compile_split=asked, layers=layers, checkpointing="none", experts=1, dtype="bf16")
+    assert split_of(args, Layout(*layout)) == graphs
+    assert split_of(Namespace(**{**vars(args), "compile": "false"}), Layout(*layout)) == "none"
 
 
 def test_experts_compute_what_each_token_alone_would() -> None:

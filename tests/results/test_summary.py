@@ -509,3 +509,18 @@ def test_a_repeat_that_is_no_part_of_the_others_is_said_and_counts() -> None:
     assert "repeat 3 is 8.1% slower than the others, more than chance explains; it still counts" in row.qualifications
     (steady,) = summarize(cell("1n1g", [100.0, 100.4, 99.2, 100.2, 100.1])).rows
     assert not [text for text in steady.qualifications if "too far" in text]
+
+
+def test_strong_scaling_by_the_batch_size_compares_shapes_of_one_global_batch() -> None:
+    runs = [*cell("1n1g", [100.0, 110.0], batch_size=32, follows="batch_size")]
+    runs += [*cell("1n2g", [180.0, 198.0], batch_size=16, follows="batch_size")]
+    runs += [*cell("1n2g", [150.0, 165.0], "half-", batch_size=8, follows="batch_size")]
+    summary = summarize(runs)
+    assert [(row.shape, row.batch_size, row.global_batch, row.scaling) for row in summary.rows] == [
+        ("1n2g", 8, 16, "strong"), ("1n1g", 32, 32, "strong"), ("1n2g", 16, 32, "strong"),
+    ]  # fmt: skip
+    half, one, two = summary.rows
+    assert (one.speedup, two.speedup, two.efficiency) == (1.0, pytest.approx(1.8), pytest.approx(0.9))
+    assert half.speedup is None and one.series == two.series
+    # 32 samples at the geometric mean of 180 and 198 samples/s
+    assert two.step_s == pytest.approx(32 / (180 * 198) ** 0.5)

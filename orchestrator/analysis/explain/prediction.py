@@ -149,8 +149,10 @@ def _for_share(base: StepParts, share: float) -> StepParts:
 def _ideal(row: Row, baseline: Row) -> str:
     step = f"a step of {baseline.shape}"
     if row.scaling == "strong":
-        step = f"{step} times {baseline.world_size} over the number of ranks"
-    return f"{step}, {'without communication' if baseline.world_size > 1 else 'the typical speed'} of {baseline.n} runs"
+        step = f"{baseline.world_size} over the number of ranks times {step}"
+    if baseline.world_size > 1:
+        return f"{step} without communication, the mean over its ranks"
+    return f"{step}, the typical speed of {baseline.n} runs"
 
 
 def _step_s(row: Row, shape: StepParts, base: StepParts, ideal_s: float, measured: Measured, sockets: bool) -> float | None:

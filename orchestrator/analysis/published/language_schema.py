@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.analysis.published.figures import Printing
 from orchestrator.analysis.published.language import FIGURES, LanguageRecord, LanguageTable, Operations, Sizes
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import KeyPath, takes
+from orchestrator.inventory.fields import takes
+from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.schema import TransformerEntry
 from orchestrator.plan.transformer import transformer_of
 

@@ -29,7 +29,8 @@ from orchestrator.analysis.published.tables import (
 )
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import KeyPath, found, shown_key, takes
+from orchestrator.inventory.fields import takes
+from orchestrator.inventory.values import KeyPath, found, shown_key
 from orchestrator.plan.schema_faults import described, key_path
 
 __all__ = ["SCHEMA", "json_schema", "parse"]

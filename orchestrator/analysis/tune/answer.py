@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, multimode
 from typing import Any
 
 from orchestrator.analysis.tune.candidates import Candidate, Settings, settings, written
@@ -44,8 +44,9 @@ class Tried:
 class Tuned:
     """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was faster, ``unconfirmed`` if time or
     good runs were too few to decide, or ``unfinished``. ``gain`` is that of the confirmation, whatever its outcome. ``chosen``
-    are the options from the command line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those of
-    the default and of the best candidate. Speeds are in ``unit``: samples/s, or tokens/s of a language model."""
+    are the options from the command line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those
+    that the default and the best candidate trained with, most often if runs find their own batch size. Speeds are in ``unit``:
+    samples/s, or tokens/s of a language model."""
 
     bench_id: str
     created: str
@@ -109,12 +110,12 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         env=chosen.env,
         options=chosen.options,
         batch_size=chosen.batch_size,
-        global_batches=(default.global_batch, fastest.global_batch),
+        global_batches=(_global_batch(default, state.confirming), _global_batch(fastest, state.confirming)),
         unit=unit_of(default),
         gain=measured,
         median_speed=found,
         default_speed=base,
-        evidence=state.confirming,
+        evidence=tuple(run.run_id for run in state.confirming),
         tried=tuple(_tried(state, default)),
     )
 
@@ -161,6 +162,13 @@ def _verdict(state: State, measured: Gain | None) -> str:
     if (confirms and not (measured and measured.decides)) or state.ended.startswith("no time"):
         return UNCONFIRMED
     return DEFAULT
+
+
+def _global_batch(planned: RunSpec, runs: Sequence[RunResult]) -> int:
+    """Return the global batch of those of ``runs`` that are of a planned spec: they may have found their batch size themselves.
+    If repeats found different ones, the most frequent; the planned one if none has a number."""
+    found = [run.spec.global_batch for run in runs if run.is_good and run.spec and run.spec.is_run_of(planned)]
+    return min(multimode(found), default=planned.global_batch)
 
 
 def _tried(state: State, default: RunSpec) -> list[Tried]:

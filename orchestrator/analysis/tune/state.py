@@ -29,14 +29,14 @@ class State:
     """The progress of a tune, from its evidence alone: the pilot's result, None before its end; the rounds that were started.
 
     ``schedule`` is None without a good pilot. ``failures`` maps the settings of a candidate, as text, to the reason why a run
-    of it has no number. ``confirming`` holds the run ids of the confirmation.
+    of it has no number. ``confirming`` are the runs of the confirmation.
     """
 
     pilot: RunResult | None
     schedule: TuneSchedule | None
     rungs: tuple[RungResult, ...]
     failures: Mapping[str, str]
-    confirming: tuple[str, ...]
+    confirming: tuple[RunResult, ...]
     ended: str
 
 
@@ -62,7 +62,7 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
         message = f"tune: expected runs of its candidates, got {error}"
         raise damaged(bench.path / "bench.json", message) from error
     last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
-    confirming = tuple(result.run_id for entry, result in runs if last is not None and entry.rung == last)
+    confirming = tuple(result for entry, result in runs if last is not None and entry.rung == last)
     return State(pilot, schedule, tuple(rungs), failures, confirming, tune.ended)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import TransportError
+from orchestrator.files import PROJECT_HINT, make_folder
 from orchestrator.inventory import Host
 from orchestrator.transport.completion import completed
 from orchestrator.transport.openssh.answers import Answers
@@ -45,6 +46,8 @@ class OpensshConnector:
         self._answers: Answers | None = None
         self._gates: dict[_Server, threading.Lock] = {}
         self._masters: dict[_Server, Master] = {}
+        self._started: set[OwnMaster] = set()
+        self._is_over = False
 
     def prepare(self, host: Host) -> Callable[[], OpensshTransport]:
         """Resolve a host; return a function that connects. Raises ConfigError without ssh, and for an invalid configuration."""
@@ -61,12 +64,13 @@ class OpensshConnector:
         return self._connect(host, resolve(host))
 
     def close(self) -> None:
-        """End the masters of the command, and forget what was typed."""
+        """End the masters of the command, also those that are still logging in, and forget what was typed. No other follows."""
         with self._changing:
-            masters, self._masters = self._masters, {}
+            self._is_over = True
+            masters, self._started = self._started, set()
             folder, self._folder = self._folder, None
             answers, self._answers = self._answers, None
-        for master in masters.values():
+        for master in masters:
             master.close()
         if answers:
             answers.close()
@@ -102,22 +106,22 @@ class OpensshConnector:
 
     def _log_in(self, host: Host, endpoint: Endpoint, trust: Trust, via: Master | None, *, is_first: bool) -> Master:
         """Log in, and again while the server drops connections because it has too many, or dropped one that waited its turn."""
-        folder, answers = self._shared()
+        folder, answers = self._shared(endpoint)
         through = forward_command(via.socket, via.name) if via else ""
         where = f"{host.name} ({endpoint.label})" if endpoint.label else host.name
-        trust.store.parent.mkdir(parents=True, exist_ok=True)
+        if trust.accept_new:
+            make_folder(trust.store.parent, PROJECT_HINT)
         deadline = time.monotonic() + endpoint.connect_timeout_s
         for attempt in itertools.count():
             socket = folder.path / str(next(self._numbers))
             command = login_command(host, endpoint, trust, socket, through=through)
             try:
                 with answers.login(where, endpoint.user, may_ask=is_first) as login:
-                    master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via)
-                    try:
-                        master.wait()
-                    except BaseException:
-                        master.close()
-                        raise
+                    with self._changing:
+                        self._refuse_if_over(endpoint)
+                        master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via)
+                        self._started.add(master)
+                    master.wait()
                     return master
             except TransportError as error:
                 pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
@@ -129,8 +133,13 @@ class OpensshConnector:
                 time.sleep(pause_s)
         raise AssertionError
 
-    def _shared(self) -> tuple[MasterFolder, Answers]:
+    def _refuse_if_over(self, endpoint: Endpoint) -> None:
+        if self._is_over:  # a thread goes on after an interrupt
+            raise endpoint.error("host_unreachable", "the command is over")
+
+    def _shared(self, endpoint: Endpoint) -> tuple[MasterFolder, Answers]:
         with self._changing:
+            self._refuse_if_over(endpoint)
             if self._folder is None or self._answers is None:
                 self._folder = MasterFolder()
                 self._answers = Answers(self._folder)

@@ -106,14 +106,20 @@ class OwnMaster(Master):
 
     def wait(self) -> None:
         """Wait for the end of the log-in. Raises TransportError; the program has then ended."""
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> None:
         started = time.monotonic()
         limit_s = self._endpoint.connect_timeout_s + AUTH_TIMEOUT_S
         while not self._ready.wait(0.1):
             if self._login.unanswered:
-                self.close()
+                self.close()  # first, so that its last words are there
                 raise self.failure()
             if time.monotonic() - started - self._login.asked_s > limit_s:
-                self.close()
                 stage = "log in" if "debug1: Authenticating to" in self.log else "connect"
                 text = f"ssh did not {stage} within {limit_s:g} s"
                 raise self._endpoint.error("auth_failed" if stage == "log in" else "host_unreachable", text)

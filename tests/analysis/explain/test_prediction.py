@@ -263,11 +263,21 @@ def test_moments_of_several_runs_are_those_in_the_middle() -> None:
     assert found.transfers and [each.begins for each in found.transfers] == pytest.approx([0.0, 0.375, 0.875, 1.0])
 
 
+def test_with_strong_scaling_a_rank_of_the_ideal_computes_its_share() -> None:
+    weak, one = rows("1n2g", 256 / 0.023, 256 / 0.040)
+    two = replace(weak, scaling="strong", global_batch=256, batch_size=128, step_s=0.023)
+    found = explanation(two, one, [replace(HERE, solo_mean_s=0.021, solo_max_s=0.021)], [replace(THERE, solo_mean_s=0.038)], {})
+    # Half of 40 ms; 21 ms without communication, and half of the 38 of the baseline.
+    assert found and found.ideal_s == pytest.approx(0.020) and found.step_s == pytest.approx(0.023)
+    assert found.parts[3].seconds == pytest.approx(0.002)
+    assert found.ideal == "1 over the number of ranks times a step of 1n1g, the typical speed of 1 runs"
+
+
 def test_a_baseline_of_several_ranks_is_ideal_without_its_communication() -> None:
     table = summarize([*runs("1n2g", [512 / 0.045]), *runs("2n2g", [4 * 256 / 0.061])]).rows
     alone = StepParts(solo_mean_s=0.038, solo_max_s=0.039)
     found = explanation(table[-1], table[0], [told(LAST_LINE, 10)], [alone], SHARDS)
-    assert found and found.ideal_s == 0.038 and found.ideal == "a step of 1n2g, without communication of 1 runs"
+    assert found and found.ideal_s == 0.038 and found.ideal == "a step of 1n2g without communication, the mean over its ranks"
     assert found.parts[3].seconds == pytest.approx(0.002)
     assert explanation(table[-1], table[0], [told(LAST_LINE, 10)], [StepParts()], SHARDS) is None
 

@@ -18,6 +18,7 @@ from orchestrator.plan.run_file import run_file_of
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import resolve
 from orchestrator.record.rundir import BenchDir
+from orchestrator.record.state_file import read_state, write_state
 from orchestrator.report.tune import answer, options_file, rungs
 from orchestrator.results.read import read_run
 from orchestrator.yamlfile import loads
@@ -205,3 +206,36 @@ def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batc
     assert chosen.single == {"batch_size": 32, "options.checkpointing": "none"}
     alone = run_file_of(loads(options_file(replace(found, options={})), "tuned.options.yaml"))
     assert alone.single == {"batch_size": 32}
+
+
+def test_candidates_that_find_their_batch_size_are_told_with_the_one_that_they_found(tmp_path: Path) -> None:
+    """The default finds 16 sequences per rank, the best candidate 24; both were planned with 8."""
+    made = bench(tmp_path, [FIRST, LAST])
+    record = read_state(made.path / "bench.json")
+    step = {"tokens": 128, "micro_batches": 1, "model_ranks": 1, "recomputation": "none", "batch_size_up_to": 64}
+    for each in record["cells"]:
+        each["spec"] |= {"batch_size": 8, "step": step}
+    write_state(made.path / "bench.json", record)
+    for run, cell, seconds in [("r1", 0, 0.5), *FIRST, *LAST]:
+        found = 24 if cell == 2 else 16
+        env = {"NCCL_ALGO": ALGOS[cell]} if ALGOS[cell] else {}
+
+        def searched(planned: dict[str, Any], logs: Any, env: Any = env, found: int = found, seconds: float = seconds) -> None:
+            planned["spec"] |= {"env": env, "batch_size": 8, "step": step}
+            planned["framework"] |= {"measures": "language_model"}
+            planned["origins"] = {"env.NCCL_ALGO": "tune"} if env else {"timeout_s": "tune"}
+            sequences = found * NODES * GPUS
+            steps = [
+                f"orch step={n} t={900 + n * seconds} step_time_s={seconds} samples={sequences * (n > 0)}\n"
+                for n in range(STEPS + 1)
+            ]
+            logs[0]["rank-0.out"] = rank_line(0) + "".join(steps) + closing(batch_size=found, global_batch=sequences)
+
+        build(made, run, searched, repeat=record["plan"][run]["repeat"])
+    result = tuned(made)
+    assert (result.batch_size, result.global_batches) == (None, (64, 96))
+    assert result.gain and result.gain.ratio == pytest.approx(96 / 0.4 / (64 / 0.5))
+    assert (
+        f"{96 * 128 / 0.4:.1f} against {64 * 128 / 0.5:.1f} tokens/s; a step computes a global batch of 96 instead of 64"
+        in answer(result)
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from noderun import groups
+from noderun import containers, groups
 from tests.support import judge
 from tests.support.machine import (
     RUN,
@@ -94,3 +94,29 @@ def test_the_control_group_of_a_run_that_died_with_its_supervisor_does_not_stay(
     else:
         assert machine.ask("drop", run=f"{RUN}-a", finished=False) == {"dropped": True}
     assert not group.exists()
+
+
+def test_the_groups_of_a_container_are_found_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    number = "ab" * 32
+    for name in (f"docker/{number}", f"libpod_parent/libpod-conmon-{number}", "other"):
+        (tmp_path / "pids" / name).mkdir(parents=True)
+    (tmp_path / "cpu,cpuacct" / "docker" / number).mkdir(parents=True)
+    (tmp_path / "cpu,cpuacct" / "docker" / number / "cpuacct.usage").write_text("2500000000\n")
+    mounts = "".join(f"cgroup {tmp_path}/{name} cgroup rw,{name} 0 0\n" for name in ("memory", "pids", "cpu,cpuacct"))
+    monkeypatch.setattr("builtins.open", lambda path, *_, **__: io.StringIO({"/proc/self/mounts": mounts}[path]))
+    assert groups.groups_named(number) == [f"{tmp_path}/pids/docker/{number}"]
+    (counting,) = groups.groups_named(number, ["cpuacct"])
+    assert groups.seconds_used(counting) == 2.5 and groups.seconds_used(f"{tmp_path}/pids/other") is None
+    assert groups.groups_named("cd" * 32) == []
+
+
+def test_the_unified_hierarchy_counts_processor_seconds_in_microseconds(tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    assert groups.seconds_used(str(tmp_path)) == 1.5
+
+
+def test_a_process_of_another_namespace_is_known_to_be_in_a_group_and_not_which(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    assert containers.has_unseen([str(tmp_path)]) and groups.members(str(tmp_path)) == {}
+    (tmp_path / "cgroup.procs").write_text("10\n")
+    assert not containers.has_unseen([str(tmp_path)]) and not containers.has_unseen([])

@@ -1,0 +1,75 @@
+"""Checks of the container in which runs start: whether it does, what it was given, and what earlier runs have left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.inventory import Host
+from orchestrator.inventory.versions import number
+
+__all__ = ["container_checks"]
+
+
+def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
+    """Return the checks of a host's container; none for a host whose runs start in none."""
+    container = facts.get("container")
+    if not isinstance(container, Mapping):
+        return []
+    left = [row for row in facts.get("containers_left") or () if isinstance(row, Sequence) and len(row) == 2]
+    return [
+        _started(host, container) or _given(host, facts, container) or _fit(host, container),
+        *_leftovers(host, container, left),
+    ]
+
+
+def _started(host: Host, container: Mapping[str, Any]) -> Check | None:
+    """Return a failed check if no program could be run inside, or runs would not find their files there."""
+    if error := container.get("error"):
+        get = (
+            f"get the image onto the node ({container.get('engine')} pull)" if container.get("image") else "try it on the node"
+        )
+        hint = f"{get}, or set container.python to an interpreter inside"
+        return failed(
+            host.name, "container", str(error), f"{container.get('what')} that starts, with Python 3.6 or newer", hint
+        )
+    if not container.get("workdir"):
+        hint = "start it with the work directory of the host mounted at the same path, for the user of the login"
+        return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
+    if not container.get("same_user", True):
+        hint = "set user: login, and start a container that is to run already with the user of the login"
+        found = f"files made inside belong to user {container.get('owner')}"
+        return failed(host.name, "container", found, "the user of the login, who reads and removes them", hint)
+    return None
+
+
+def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -> Check | None:
+    """Return a check if devices of the node are missing inside."""
+    devices = container.get("devices")
+    devices = devices if isinstance(devices, Mapping) else {}
+    gpus, inside = facts.get("gpus"), number(devices.get("nvidia"))
+    if host.device == "cuda" and isinstance(gpus, list) and inside < len(gpus):
+        hint = "install the NVIDIA container toolkit on the node, or list devices: of container:"
+        return failed(host.name, "container", f"{inside:.0f} GPUs inside", f"{len(gpus)} GPUs", hint)
+    if facts.get("infiniband_gbit") and not devices.get("infiniband"):
+        hint = "add /dev/infiniband to devices: of container:; NCCL falls back to sockets without it"
+        return warning(host.name, "container", "no InfiniBand devices inside", "those of the node", hint)
+    return None
+
+
+def _fit(host: Host, container: Mapping[str, Any]) -> Check:
+    words = [str(container.get("what")), *([str(container["digest"])[:19]] if container.get("digest") else [])]
+    words += [f"Python {container.get('python')}"] + ([f"NCCL {container['nccl']}"] if container.get("nccl") else [])
+    return ok(host.name, "container", ", ".join(words))
+
+
+def _leftovers(host: Host, container: Mapping[str, Any], left: Sequence[Sequence[Any]]) -> list[Check]:
+    """Return a check of containers with the label of a run: failed if one still runs, as it holds what it was given."""
+    if not left:
+        return []
+    found = ", ".join(f"{name} ({state})" for name, state in left)
+    engine = container.get("engine")
+    hint = f"orch cancel ends what a run has left; else {engine} rm -f {' '.join(str(name) for name, _ in left)}"
+    verdict = failed if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left) else warning
+    return [verdict(host.name, "leftovers", found, "no containers of earlier runs", hint)]
