@@ -235,6 +235,9 @@ def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequen
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
                 if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
                     raise
+    if why != "--hosts" and _is_file(source) and not Path(source).exists():
+        hint = "name a file or hosts with --hosts, or write this inventory"
+        raise ConfigError("expected a file, there is none", where=f"{source} ({why})", hint=hint)
     inventory = open_inventory(source)
     excluded, devices_out = split_exclude(exclude)
     chosen = inventory.select(expression, excluded)

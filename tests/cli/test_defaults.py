@@ -92,3 +92,12 @@ def test_an_option_emptied_by_an_unset_variable_does_not_choose_other_machines(
     done = project.orch("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--dry-run", *words)
     option = "--slurm" if words[0] == "--slurm" else "--hosts"
     assert done.returncode == 2 and f"orch: {option}: expected a value, got an empty text" in done.stderr, done.stderr
+
+
+def test_a_missing_inventory_says_which_file_named_it_and_what_to_do(project: Project) -> None:
+    (project.path / "orch.yaml").write_text("hosts: racks/none.yaml\n")
+    done = project.orch("check")
+    assert done.returncode == 2 and "none.yaml (orch.yaml): expected a file, there is none. name a file or hosts" in done.stderr
+    (project.path / "orch.yaml").unlink()
+    done = project.orch("check")
+    assert done.returncode == 2 and "inventory/cluster.yaml (the default): expected a file" in done.stderr
