@@ -126,7 +126,7 @@ def test_every_fault_of_an_inventory_is_reported_with_file_line_and_key(project:
     )
     assert project.refused("deploy").splitlines() == [
         "orch: inventory/cluster.yaml:2: defaults.gpu: expected a known key, got 'gpu'. "
-        "known keys: gpus, slots, transport, ssh, env, vars, expect; did you mean 'gpus'?",
+        "known keys: gpus, slots, transport, ssh, env, vars, container, expect; did you mean 'gpus'?",
         "orch: inventory/cluster.yaml:4: hosts.n1.gpus: expected a whole number from 0 to 1024, got the text 'eight'",
         "orch: inventory/cluster.yaml:5: hosts.n2.ssh.port: expected a whole number from 1 to 65535, got the number 70000",
     ]
