@@ -152,7 +152,8 @@ def _asked(path: Path, *words: str) -> Any:
         raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
     if done.returncode:
         tail = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise ConfigError(f"expected exit status 0, got {done.returncode}: {tail}", where=where)
+        hint = "" if tail else "it printed no reason; run it by hand"
+        raise ConfigError(f"expected exit status 0, got {done.returncode}{tail and f': {tail}'}", where=where, hint=hint)
     try:
         if len(done.stdout) > _MOST_OUTPUT:
             raise ConfigError(f"expected at most {_MOST_OUTPUT >> 20} MiB, got more", where=where)

@@ -389,6 +389,7 @@ def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -
     [
         ('echo \'{"gpu": ["n1", "n2"]\'', "--list: expected JSON, got 21 bytes of something else"),
         ("echo no token >&2; exit 3", "--list: expected exit status 0, got 3: no token"),
+        ("exit 3", "--list: expected exit status 0, got 3. it printed no reason; run it by hand"),
         ("echo '[1]'", "expected a mapping of groups, got a list"),
         ("exec sleep 60", "--list: expected an answer within 0.2 s, got none"),
     ],
