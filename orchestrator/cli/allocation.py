@@ -30,7 +30,7 @@ def allocated(project: Project, source: str, bench_id: str = "") -> tuple[str, s
     word, number = job_in(source) or ("", "")
     number = slurm.job_id(number, f"--hosts {source}") if number else slurm.here(os.environ)
     if not number:
-        hint = "start it with salloc or sbatch, or name a job of yours: --hosts slurm:4711"
+        hint = "start it with salloc or sbatch, name a job of yours (--hosts slurm:4711), or name an inventory"
         raise ConfigError("expected to run inside a job of Slurm: SLURM_JOB_ID is not set", where=f"--hosts {word}", hint=hint)
     job = slurm.job(number)
     if job is None:

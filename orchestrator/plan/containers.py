@@ -19,7 +19,7 @@ from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, mer
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
-__all__ = ["RECORD", "SCRIPT", "Container", "container_of", "inside"]
+__all__ = ["RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
 
 SCRIPT, RECORD = "container.sh", "container.json"
 _STOP_TIMEOUT_S = 10
@@ -174,6 +174,11 @@ class Container:
         lines = [f"{shlex.join(self.program)} start --rw", *self._mounts("--mount"), *sets]
         options = map(shlex.quote, self.values.get("options", []))
         return [*lines, *options, shlex.quote(self.values["image"]), _IN_RUN]
+
+
+def container_name(run_id: str, node_rank: int) -> str:
+    """Return the name of the container of one node of a run. Nodes of a lab may share an engine."""
+    return f"orch-{run_id}-{node_rank}"
 
 
 def container_of(host: Host, choice: str, *, with_data: bool = False) -> Container | None:

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
-from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_of, inside
+from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_name, container_of, inside
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
@@ -149,7 +149,7 @@ def _check_launch_style(framework: Framework, launch: str, container: Container)
 
 def _container_files(container: Container, run_id: str, slot: Slot) -> list[RenderedFile]:
     """Return the script that starts the container of a node, and what its supervisor must know of one that is an object."""
-    name, labels = f"orch-{run_id}-{slot.node_rank}", {"orch.run": run_id, "orch.node_rank": str(slot.node_rank)}
+    name, labels = container_name(run_id, slot.node_rank), {"orch.run": run_id, "orch.node_rank": str(slot.node_rank)}
     variables = {"ORCH_RUN_ID": run_id, "ORCH_NODE_RANK": str(slot.node_rank)}
     files = [RenderedFile(SCRIPT, container.script(name, labels, variables), 0o700)]
     return [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)] if container.is_object else files

@@ -6,6 +6,7 @@ A host whose transport is ``ssh`` takes ``openssh`` by itself if paramiko cannot
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class Connections:
             connector.close()
 
     def _of(self, host: Host) -> Connector:
+        _refuse_outside_its_lab(host)
         with self._lock:
             transport = self._chosen.get(host.name, host.transport)
             if transport not in self._connectors:
@@ -82,6 +84,16 @@ class Connections:
         if is_new:
             where = f"{host.name}: {error.where}" if error.where else host.name
             _log.warning("%s: %s; connecting through the program ssh (transport: %s)", where, error.message, other)
+
+
+def _refuse_outside_its_lab(host: Host) -> None:
+    """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be that of a real machine."""
+    if "lab_private" in host.vars and not os.environ.get("ORCH_LAB"):
+        message, hint = (
+            "it is a node of a lab, and its address means nothing outside",
+            "run the command in the lab: orch lab exec -- orch …",
+        )
+        raise ConfigError(message, where=f"host {host.name}", hint=hint)
 
 
 def _connector(transport: str, trust: Trust) -> Connector:

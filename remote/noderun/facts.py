@@ -23,7 +23,7 @@ from noderun.network import infiniband_ports, interface_facts, resolved, route_t
 from noderun.processes import boot_id, owners
 from noderun.told import TOLD_S, begin, kernel_log, not_written, said
 
-LOOK_S = 0.25
+METERED_S = 0.25
 CAPTURE_S = 600  # longer than any capture takes
 # Other programs that describe this machine. They run at the same time as everything else.
 TOLD = {"smi": ["nvidia-smi", "-q", "-x"], "topology": ["nvidia-smi", "topo", "-m"]}
@@ -93,7 +93,7 @@ def op_facts(request):
     reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
     if "container" in request:
         # Its engine uses processors too. They are looked at before, for as long as tells something.
-        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+        time.sleep(max(0.0, METERED_S - (time.monotonic() - began)))
     facts["load"] = dict(meter.record()["processors"], seconds=round(time.monotonic() - began, 3))
     if "container" in request:
         facts.update(container_facts(root, request), imported=True)

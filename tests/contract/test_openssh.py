@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -59,8 +59,11 @@ def refused(rig: Rig, host: Host, *, accept_new: bool = False) -> TransportError
     return caught.value
 
 
-def test_masters_end_with_the_command_and_leave_nothing(rig: Rig, no_leak: object, _sockets: Path) -> None:
+def test_masters_end_with_the_command_and_leave_nothing(
+    rig: Rig, no_leak: Callable[[], tuple[int, int]], _sockets: Path
+) -> None:
     server = rig.serve()
+    before = no_leak()
     connections = Connections(rig.trust())
     for _ in range(3):
         line = connections.connect(rig.host(server))
@@ -72,6 +75,7 @@ def test_masters_end_with_the_command_and_leave_nothing(rig: Rig, no_leak: objec
     connections.close()
     connections.close()
     server.stop()
+    wait_for(lambda: no_leak() <= before, 5, "threads or files are left")
 
 
 def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.analysis.compare.cells import spec_fields
 from orchestrator.checks.differences import differences
 from orchestrator.inventory import fold
+from orchestrator.plan.containers import container_name
 from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.spec import as_written
 from orchestrator.record.manifest import Manifest
@@ -85,6 +86,7 @@ def neutral(text: str, manifest: Manifest) -> str:
     names = {manifest.run_id: "<run>", manifest.bench_id: "<bench>", payload_digest(manifest.payload): "<payload>"}
     for slot in manifest.slots:
         names |= {slot.address: f"<address {slot.node_rank}>", slot.host: f"<host {slot.node_rank}>"}
+        names[container_name(manifest.run_id, slot.node_rank)] = f"<container {slot.node_rank}>"
     port = manifest.placement.master_port
     names |= {str(port + offset): f"<port +{offset}>" for offset in range(manifest.placement.world_size + 1)}
     words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))

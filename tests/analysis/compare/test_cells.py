@@ -392,4 +392,5 @@ def test_files_are_alike_where_only_run_port_address_and_payload_are_others() ->
     assert (found.path, found.cases, found.node_ranks) == ("launch.sh", ("1n1g", "2n1g"), (0, 1))
     assert found.lines == ("-run ../<payload>/train.py -b 64", "+run ../<payload>/train.py -b 32")
     assert file_differences(dict.fromkeys(places, one), dict.fromkeys(places, other)) == ()
+    assert neutral_of("--name orch-b.001-1 --label orch.run=b.001", first) == "--name <container 1> --label orch.run=<run>"
     assert neutral_of("nothing of it: 10.0.0.11 gpu10 my-b.001", first) == "nothing of it: 10.0.0.11 gpu10 my-b.001"
