@@ -19,7 +19,7 @@ def answer(tuned: Tuned) -> str:
     measured = ""
     if gain and tuned.median_speed and tuned.default_speed:
         ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {gain.pairs} pairs of runs"
-        speeds = f"{tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
+        speeds = f"medians {tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
         before, after = tuned.global_batches
         work = f"; a step computes a global batch of {after} instead of {before}" if after != before else ""
         measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}{work}): {tuned.best}"

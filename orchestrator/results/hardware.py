@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "loaded", "loaded_in",
-    "of_gpus", "quiet", "slowed", "slowed_in", "unsteady_in",
+    "devices_of_node", "of_gpus", "quiet", "slowed", "slowed_in", "unsteady_in",
 ]  # fmt: skip
 
 _WORTH = 0.05
@@ -48,6 +48,12 @@ def of_gpus(facts: Any, key: str) -> list[str]:
     gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
     entries = gpus if isinstance(gpus, (list, tuple)) else ()
     return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+
+
+def devices_of_node(facts: Any) -> list[str]:
+    """Return the distinct names of what a rank may have on one node: its GPUs, and instances of those in MIG mode."""
+    is_divided = "Enabled" in of_gpus(facts, "mig")
+    return [f"{name} MIG" if is_divided else name for name in of_gpus(facts, "name")]
 
 
 def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:

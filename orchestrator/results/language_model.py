@@ -58,9 +58,10 @@ def peak_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[str]:
 
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:
-    """Return the device of all ranks; None if they have several, or it is not known."""
+    """Return the device of all ranks; None if they have several, or it is not known, as the share of a GPU that a MIG instance
+    has (``NVIDIA A100-SXM4-80GB MIG 1g.10gb``)."""
     devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
-    known = [name for name in _names(observed) if devices_in(name)]
+    known = [name for name in _names(observed) if devices_in(name) and "MIG" not in name.split()]
     return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
 
 

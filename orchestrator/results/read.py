@@ -23,7 +23,7 @@ from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record, short
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
-from orchestrator.results.hardware import infiniband_gbit, loaded, of_gpus, quiet, slowed
+from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.language_model import language_values, peak_note, with_devices
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
 from orchestrator.results.node_logs import NodeLogs, read_logs
@@ -142,7 +142,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
     resolution = resolution_of_speed(samples, terms, measured, printed)
     derived: tuple[Value, ...] = ()
-    known = with_devices(observed, (name for host in planned.hosts for name in of_gpus(planned.facts.get(host), "name")))
+    known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(spec, planned.transformer, measured.samples_per_s, known, resolution)
         notes += peak_note(spec, known)

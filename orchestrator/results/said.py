@@ -217,7 +217,8 @@ def _peaks(device: Device, dtype: str) -> list[Habit]:
         return []
     peaks = [(2 * own, f"{device.name} with sparsity")]
     peaks += [(device.peak(other) or own, f"{device.name} for {other}") for other in _DTYPES]
-    peaks += [(row.peak(dtype) or own, row.name) for row in DEVICES]
+    # The peak of 16-bit floats is also taken from a device that has none for bf16.
+    peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DEVICES]
     names: dict[float, list[str]] = {}
     for peak, name in peaks:
         names.setdefault(peak, []).append(name)

@@ -72,6 +72,11 @@ def test_eight_bit_products_have_a_peak_of_their_own() -> None:
             "no MFU: the dense peak of NVIDIA H200 and H20",
         ),
         ("nonsense", "bf16", "no MFU: the dense peak of the device"),
+        # a seventh of a GPU has not its peak
+        ([{"name": "NVIDIA H200 MIG 1g.18gb", "count": 1}], "bf16", "no MFU: the dense peak of NVIDIA H200 MIG 1g.18gb"),
+        # tensor cores before Ampere multiply fp16 alone
+        ([{"name": "Tesla V100-SXM2-32GB", "count": 1}], "bf16", "no MFU: the dense peak of Tesla V100-SXM2-32GB for bf16"),
+        ([{"name": "Tesla T4", "count": 1}], "bf16", "no MFU: the dense peak of Tesla T4 for bf16"),
     ],
 )
 def test_without_a_peak_there_is_no_share_of_it_and_a_note_says_so(devices: Any, dtype: str, said: str) -> None:
@@ -79,6 +84,12 @@ def test_without_a_peak_there_is_no_share_of_it_and_a_note_says_so(devices: Any,
     assert not {"mfu", "mfu_causal", "hfu"} & set(numbers(spec(4096, dtype=dtype), 100, observed))
     assert numbers(spec(4096, dtype=dtype), 100, observed)["tflops_per_device"] > 0
     assert peak_note(spec(4096, dtype=dtype), observed)[0].startswith(said)
+
+
+def test_a_device_without_bf16_has_a_share_of_its_peak_in_fp16() -> None:
+    v100 = {"devices": [{"name": "Tesla V100-SXM2-32GB", "count": 1}]}
+    operations = 6 * LLAMA3_8B.matmul_parameters + 12 * 32 * 4096 * 4096
+    assert numbers(spec(4096, dtype="fp16"), 1000, v100)["mfu"] == pytest.approx(100 * 1000 * operations / 125e12)
 
 
 def test_the_peak_is_named_beside_the_share() -> None:
@@ -149,12 +160,17 @@ def test_people_see_one_table_of_speeds_and_one_of_what_follows(summary: Summary
     assert len(derived.rows) == 1 and derived.footnotes == ()
 
 
-@pytest.mark.parametrize(("name", "mfu"), [("NVIDIA H200", True), ("NVIDIA H20", False)])
-def test_a_program_that_does_not_name_its_devices_ran_on_those_of_its_nodes(bench: BenchDir, name: str, mfu: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "mig", "mfu"),
+    [("NVIDIA H200", "Disabled", True), ("NVIDIA H20", "Disabled", False), ("NVIDIA H200", "Enabled", False)],
+)
+def test_a_program_that_does_not_name_its_devices_ran_on_those_of_its_nodes(
+    bench: BenchDir, name: str, mig: str, mfu: bool
+) -> None:
     def silent(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         _language_model(planned, logs)
         for node in planned["facts"].values():
-            node["gpus"] = [{"name": name}] * GPUS
+            node["gpus"] = [{"name": name, "mig": mig}] * GPUS
         text, _, facts = logs[0]["rank-0.out"].rpartition("orch done ")
         without = {key: value for key, value in json.loads(facts).items() if key != "devices"}
         logs[0]["rank-0.out"] = f"{text}orch done {json.dumps(without)}\n"

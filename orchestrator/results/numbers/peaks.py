@@ -25,6 +25,7 @@ class Device:
 
     ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their products in TF32, ``fp8``
     that for 8-bit floats. ``cache_bytes`` is the size of the last-level cache. ``named`` is a pattern of its other names.
+    ``has_bf16``: it multiplies bf16, at the rate of ``half``; without, programs convert bf16 to other types.
     """
 
     name: str
@@ -35,15 +36,17 @@ class Device:
     memory_bytes_per_s: float
     cache_bytes: float
     named: str = ""
+    has_bf16: bool = True
 
     def rate(self, dtype: str) -> float | None:
         """Return the most operations per second that a program can reach with a dtype, None for one that does not determine
         the arithmetic: many programs compute fp32 in TF32 by default."""
-        return self.peak({"amp": "fp16"}.get(dtype, dtype)) if dtype != "fp32" else max(self.fp32, self.tf32)
+        return self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype)) if dtype != "fp32" else max(self.fp32, self.tf32)
 
     def peak(self, dtype: str) -> float | None:
         """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not known."""
-        return {"fp16": self.half, "bf16": self.half, "tf32": self.tf32, "fp32": self.fp32, "fp8": self.fp8}.get(dtype) or None
+        bf16 = self.half if self.has_bf16 else 0.0
+        return {"fp16": self.half, "bf16": bf16, "tf32": self.tf32, "fp32": self.fp32, "fp8": self.fp8}.get(dtype) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ class Model:
 
 
 DEVICES = (
-    Device("K80", 4.37e12, 0, 4.37e12, 0, 240e9, 1.5e6, named=r"K80|p2\.(?:8|16)?xlarge"),
-    Device("P100", 21.2e12, 0, 10.6e12, 0, 732e9, 4e6),
-    Device("V100", 125e12, 0, 15.7e12, 0, 900e9, 6e6),
-    Device("V100 PCIe", 112e12, 0, 14e12, 0, 900e9, 6e6, named="V100-PCI[Ee]|V100 PCI[Ee]"),
-    Device("T4", 65e12, 0, 8.1e12, 0, 320e9, 6e6),
+    Device("K80", 4.37e12, 0, 4.37e12, 0, 240e9, 1.5e6, named=r"K80|p2\.(?:8|16)?xlarge", has_bf16=False),
+    Device("P100", 21.2e12, 0, 10.6e12, 0, 732e9, 4e6, has_bf16=False),
+    Device("V100", 125e12, 0, 15.7e12, 0, 900e9, 6e6, has_bf16=False),
+    Device("V100 PCIe", 112e12, 0, 14e12, 0, 900e9, 6e6, named="V100-PCI[Ee]|V100 PCI[Ee]", has_bf16=False),
+    Device("T4", 65e12, 0, 8.1e12, 0, 320e9, 6e6, has_bf16=False),
     Device("A100", 312e12, 156e12, 19.5e12, 0, 2039e9, 40e6),
     Device("L40S", 362e12, 183e12, 91.6e12, 733e12, 864e9, 96e6),
     Device("H100", 989.5e12, 494.5e12, 67e12, 1979e12, 3900e9, 50e6),

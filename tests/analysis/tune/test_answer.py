@@ -95,7 +95,7 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     ]  # fmt: skip
     shown = " ".join(table.split())
     # 64 samples a step, of 0.5 s and of 0.4 s.
-    assert "1.250 times the speed of the default" in shown and "160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
+    assert "1.250 times the speed of the default" in shown and "medians 160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
     assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists all candidates" in shown
     document = json.loads(summarize("json"))
     assert sorted(row["median"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
