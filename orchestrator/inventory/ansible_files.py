@@ -62,8 +62,10 @@ def of_program(path: Path, source: str) -> Inventory:
 def is_program(path: Path) -> bool:
     """Return True for an executable file that is a script or an ELF program."""
     try:
+        if not path.is_file() or not os.access(path, os.X_OK):  # a pipe would be waited for
+            return False
         with path.open("rb") as stream:
-            return path.is_file() and os.access(path, os.X_OK) and stream.read(4).startswith((b"#!", b"\x7fELF"))
+            return stream.read(4).startswith((b"#!", b"\x7fELF"))
     except (OSError, ValueError):
         return False
 

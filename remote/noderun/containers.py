@@ -143,6 +143,7 @@ class Container:
     def signal(self, number):
         """Signal its processes inside. What this user may not kill, because it has become another one, ends with the removal of
         the container, without waiting for that."""
+        self.looked = 0.0  # its control groups are there now, and not much longer
         inside = self.processes()
         send_signal(inside, number)
         if number == signal.SIGKILL and not self.standing and out_of_reach(inside):

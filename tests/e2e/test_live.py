@@ -117,10 +117,20 @@ def test_one_machine_under_two_names_is_refused(controller: Controller) -> None:
 
 def test_commands_follow_the_inventory_of_the_last_deploy(controller: Controller) -> None:
     controller.environment |= {"ORCH_HOSTS": "", "ORCH_LAB": ""}  # as in a shell that knows no lab
-    given = controller.orch("deploy", "-f", "simulated", "--hosts", str(controller.lab.inventory))
+    inventory = controller.project / "machines.yaml"
+    lines = controller.lab.inventory.read_text(encoding="utf-8").splitlines(keepends=True)
+    inventory.write_text("".join(line for line in lines if "lab_private" not in line), encoding="utf-8")
+    given = controller.orch("deploy", "-f", "simulated", "--hosts", str(inventory))
     assert given.code == 0, given
     done = controller.orch("bench", *QUICK, "--nodes", "2")
-    assert done.code == 0 and f"inventory: {controller.lab.inventory} (the last deploy), 4 of 4 hosts" in done.err, done
+    assert done.code == 0 and f"inventory: {inventory} (the last deploy), 4 of 4 hosts" in done.err, done
+
+
+def test_a_lab_is_left_alone_where_no_command_knows_of_it(controller: Controller) -> None:
+    """Its addresses may be those of real machines there."""
+    controller.environment |= {"ORCH_HOSTS": "", "ORCH_LAB": ""}
+    refused = controller.orch("check", "--hosts", str(controller.lab.inventory))
+    assert refused.code == 2 and "it is a node of a lab" in refused.err and "orch lab exec" in refused.err, refused
 
 
 def test_progress_is_plain_lines_where_stderr_is_no_terminal(controller: Controller) -> None:

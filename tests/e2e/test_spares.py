@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.e2e.rig import LONG, QUICK, Controller
 from tests.support import judge
@@ -17,7 +18,9 @@ def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Con
     words = ("--hosts", "six.yaml", "--gpus", "1")
     done = controller.orch("bench", *QUICK, *words, "--spares", "2", "--nodes", "3")
     assert done.code == 0, done
-    assert "spare node3 in place of gone: no answer on port 22 within 1 s" in done.err
+    # The kernel may know already that nobody has this address, or not say so within the second.
+    reason = "(no answer on port 22 within 1 s|no route to the host)"
+    assert re.search(f"spare node3 in place of gone: {reason}", done.err), done
     assert "spare node4 in place of node1: simulated: expected " in done.err
     (record,) = controller.project.glob("runs/*/bench.json")
     assert [note.split(":")[0] for note in json.loads(record.read_text())["notes"]] == [
@@ -27,7 +30,7 @@ def test_spares_replace_hosts_that_are_unreachable_unfit_or_held(controller: Con
     assert [slot["host"] for slot in json.loads(manifest.read_text())["placement"]["slots"]] == ["node3", "node4", "node2"]
 
     few = controller.orch("bench", *QUICK, *words, "--spares", "1", "--nodes", "4")
-    assert few.code != 0 and "orch: gone: no answer on port 22" in few.err and "node1: " in few.err, few
+    assert few.code != 0 and re.search(f"orch: gone: {reason}", few.err) and "node1: " in few.err, few
 
     process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1")
     status = "held     node1  by run"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.e2e.rig import QUICK, Controller
 
 
@@ -11,13 +13,15 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     )
     (controller.project / "five.yaml").write_text(known)
     words = ("--hosts", "five.yaml", "--skip-unreachable")
-    said = "left out, because unreachable: gone (no answer on port 22 within 1 s)"
+    # The kernel may know already that nobody has this address, or not say so within the second.
+    reason = "(no answer on port 22 within 1 s|no route to the host)"
+    said = re.compile(rf"left out, because unreachable: gone \({reason}\)")
     refused = controller.orch("check", "--only", "reach", "--hosts", "five.yaml")
-    assert refused.code == 3 and "orch: gone: no answer on port 22" in refused.err, refused
+    assert refused.code == 3 and re.search(f"orch: gone: {reason}", refused.err), refused
     assert "reached all 4 hosts" in controller.orch("check", "--only", "reach", *words).out
     done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", *words)
-    assert done.code == 0 and said in done.err and said in " ".join(done.out.split()), done
+    assert done.code == 0 and said.search(done.err) and said.search(" ".join(done.out.split())), done
     few = controller.orch("bench", *QUICK, "--nodes", "5", "--gpus", "1", *words)
     assert few.code == 2 and "expected 5 hosts, 4 selected" in few.err, few
     none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)
-    assert none.code == 3 and "orch: gone: no answer" in none.err, none
+    assert none.code == 3 and re.search(f"orch: gone: {reason}", none.err), none

@@ -101,7 +101,7 @@ LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*
 PARTS = unicodedata.normalize("NFD", "nodé")
 INVENTORIES = {
     "missing": Case((*PLAN, "--hosts", "gone.yaml"), ("gone.yaml: expected a file, there is none",)),
-    "directory": Case((*PLAN, "--hosts", "inventory/"), ("inventory: expected a file, got a directory",)),
+    "directory": Case((*PLAN, "--hosts", "inventory/"), ("inventory/: expected a file, got a directory with cluster.yaml",)),
     "empty": inventory("", "own.yaml", "an empty file"),
     "only comments": inventory("# nothing\n", "own.yaml", "expected at least one host"),
     "not UTF-8": inventory(b"hosts:\n  \xff\xfe: {}\n", "own.yaml:2", "expected UTF-8 text, got byte 0xff"),
@@ -214,7 +214,7 @@ OPTIONS = {
     "negative batch": (("--batch-size", "-8"), ("--batch-size: expected a whole number ≥ 1",)),
     "steps not above warm-up": (("--steps", "20", "--warmup-steps", "20"), ("more steps than the 20 warm-up steps",)),
     "zero steps": (("--steps", "0"), ("--steps",)),
-    "no time": (("--timeout", "0"), ("--timeout: expected seconds above 0",)),
+    "no time": (("--timeout", "0"), ("--timeout: expected a time above 0",)),
     "time nan": (("--timeout", "nan"), ("--timeout",)),
     "time inf": (("--timeout", "inf"), ("--timeout",)),
     "lease": (("--lease", "0"), ("--lease",)),

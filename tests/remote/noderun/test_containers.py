@@ -25,15 +25,17 @@ pytestmark = pytest.mark.timeout(120)
 STAND_IN = Path(podman.__file__).with_name("stand_in_for_apptainer.sh")
 RUN = f"in-container-{os.getpid()}"
 NAME = f"orch-{RUN}-0"
+SLEEP = f"sleep {10_000_000 + os.getpid()}"
+"""What only scripts of this process execute: other workers run tests of this file at the same time."""
 LABELS = {"orch.run": RUN, "orch.node_rank": "0"}
 # Everything that outlives a stop: a process that hears nothing, and a daemon that has left parents, session and environment.
-STUBBORN = """\
+STUBBORN = f"""\
 #!/bin/bash
-( setsid env -i /usr/bin/sleep 7651 & )
-( setsid /usr/bin/sleep 7651 & )
+( setsid env -i /usr/bin/{SLEEP} & )
+( setsid /usr/bin/{SLEEP} & )
 trap '' TERM
 echo on
-while :; do sleep 7651; done
+while :; do {SLEEP}; done
 """
 
 
@@ -71,7 +73,7 @@ def sleepers() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().replace(b"\0", b" ").rstrip().endswith(b"sleep 7651"):
+            if path.read_bytes().replace(b"\0", b" ").rstrip().endswith(SLEEP.encode()):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -143,7 +145,7 @@ def test_a_stop_ends_all_that_is_inside(node: Machine, engine: Path) -> None:
 
 
 def test_processes_with_numbers_of_their_own_are_seen_to_live_and_ended(node: Machine, engine: Path) -> None:
-    rank = "RANK=0 LOCAL_RANK=0 exec python3 -I -S ../../../../payload/x/rank_wrapper.py -- /usr/bin/sleep 7651\n"
+    rank = f"RANK=0 LOCAL_RANK=0 exec python3 -I -S ../../../../payload/x/rank_wrapper.py -- /usr/bin/{SLEEP}\n"
     around = container(engine, pid="private", options=["--init=false"])
     text = around.script(NAME, LABELS, {}).replace("--init ", "", 1)  # which needs a package of its own
     assert "--pid host" not in text
