@@ -313,7 +313,8 @@ def killed_in_the_queue(trial: Trial) -> None:
 
 @row("Q11", "Slurm: the controller of a submitted job is killed in mid-bench, then resumed", limit_s=240, skip=no_slurm)
 def killed_and_resumed_in_its_job(trial: Trial) -> None:
-    with submitted(trial) as (controller, process):
+    # Two runs of 4 s and more: at every instant that is chosen the bench is not over.
+    with submitted(trial, *CELL, "--steps", "200") as (controller, process):
         judge.wait_for(lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began")
         time.sleep(trial.random.uniform(0.0, 8.0))
         os.kill(process.pid, signal.SIGKILL)
