@@ -100,11 +100,19 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
     lines: dict[str, list[str]] = {}
     for host, answer in answers.items():
         if not answer.get("absent"):
-            rest = ", ".join(answer.get("remains", ()))
+            rest = _named(answer.get("remains", ()))
             done = "removed" if answer["payload"] or answer["runs"] or not rest else "nothing to remove"
             words = f"{answer['root']}: {done}; remains: {rest or 'nothing'}"
             lines.setdefault(words, []).append(host)
     return _folded(lines)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the names of what remains; the marks that captures of facts leave are counted, as they go by themselves."""
+    marks = [name for name in names if name.startswith(".capture-")]
+    words = [name for name in names if name not in marks]
+    words += [f"{len(marks)} marks of checks, removed by a later one"] if marks else []
+    return ", ".join(words)
 
 
 def _folded(lines: Mapping[str, Sequence[str]]) -> list[str]:
