@@ -65,5 +65,7 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     controller.assert_all_bytes_are_home("node1", "node2")
     judge.wait_until_clean(controller.lab, 10)
 
+    # Slurm goes on to list the job, as COMPLETING, until each node has told it that the processes are gone.
+    judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")
     refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
     assert refused.code == 2 and f"Slurm's job {number}: expected a job that runs, got one that is CANCELLED" in refused.err
