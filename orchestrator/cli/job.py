@@ -16,13 +16,16 @@ from orchestrator.cli.allocation import allocated
 from orchestrator.cli.signals import handled
 from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
-from orchestrator.inventory.allocation import SOURCES
+from orchestrator.inventory.allocation import SOURCES, names_of
 from orchestrator.plan.job import JobWanted, job_name
 from orchestrator.record import Project
 from orchestrator.record.submission import forget, submission, submissions, submit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.submission import Submission
 
 __all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain"]
 
@@ -124,13 +127,16 @@ def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None
     if known is None or not (of_anyone or known.process == os.getpid()):
         return
     try:
-        numbers = [known.job] if known.job else _by_name(bench_id)
-        for number in numbers:
-            _cancel(number)
+        _end(project, known)
     except OrchError as error:
         typer.echo(f"orch: {error}. the job of bench {bench_id} may still hold nodes: orch cancel {bench_id}", err=True)
-        return
-    forget(project, bench_id)
+
+
+def _end(project: Project, known: Submission) -> None:
+    """Cancel a job of a bench, prove that it is out of the queue, and forget it. Raises OrchError if Slurm does not answer."""
+    for number in [known.job] if known.job else _by_name(known.bench_id):
+        _cancel(number)
+    forget(project, known.bench_id)
 
 
 def _by_name(bench_id: str) -> list[str]:
@@ -168,19 +174,29 @@ def _listed(number: str) -> str:
         raise
 
 
-def regain(project: Project, bench_id: str, inventory: str, hosts: Sequence[str]) -> None:
-    """Let a bench whose job is over go on in another one: in one that is submitted for its hosts, if it has submitted the first
-    itself, else in the job that this process runs in. Does nothing for other benches."""
+def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
+    """Let a bench whose job is over go on in another one, which has its hosts.
+
+    That is the job that this process runs in. A bench that has submitted its first job itself submits another one, unless this
+    process runs in a job that has all the hosts. Does nothing for benches without a job.
+    """
+    if not record.job:
+        _move(project, record.inventory)
+        return
+    bench_id = record.bench_id
     known = submission(project, bench_id)
-    if known is None:
-        _move(project, inventory)
+    last = slurm.job(known.job) if known and known.job else None
+    if last and last.state == "RUNNING":
         return
-    job = slurm.job(known.job) if known.job else None
-    if job and job.state == "RUNNING":
+    if known:  # it may wait in the queue, if its controller was killed
+        _end(project, known)
+    current = slurm.here(os.environ)
+    around = slurm.job(current) if current else None
+    if around and around.state == "RUNNING" and set(hosts) <= set(names_of(around)):
+        allocated(project, f"srun:{current}", bench_id)
         return
-    state = job.state if job else "not known any more"
-    typer.echo(f"slurm: job {known.job or job_name(bench_id)} of this bench is {state}; another one is submitted", err=True)
-    number = allocated_for(project, bench_id, JobWanted(known.options).on(fold(hosts), len(hosts)))
+    typer.echo(f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}", err=True)
+    number = allocated_for(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
     allocated(project, f"srun:{number}", bench_id)
 
 
