@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ __all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S = 120.0
 _LATE_S = 2.0
+# The request was sent, and no answer came.
+_UNSURE = re.compile(r"timed out|(?:receive|shutdown) failure|Zero Bytes|no answer within|Unexpected message")
 # Reasons of squeue that no wait for other jobs ends. Slurm lets such a job wait, because the partition may be changed.
 _CANNOT_START = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
@@ -50,7 +53,7 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
         with handled(_interrupt):
             variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
             variables |= slurm.submitter(os.environ)
-            answer = _accepted(wanted, bench_id, variables)
+            answer = _accepted(project, wanted, bench_id, variables)
             number = answer.strip().partition(";")[0]
             submit(project, bench_id, number, wanted.options)
             typer.echo(f"slurm: job {number} submitted: {' '.join(wanted.options)}", err=True)
@@ -61,11 +64,21 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
     return number
 
 
-def _accepted(wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
-    """Submit a job and return what sbatch prints. Raises ConfigError if Slurm refuses it."""
+def _accepted(project: Project, wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
+    """Submit a job and return what sbatch prints.
+
+    Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of the job stays only where it
+    may have been accepted although sbatch failed.
+    """
     try:
         return slurm.call(wanted.argv(bench_id), environment=variables, text=wanted.script)
     except RunError as error:
+        if _UNSURE.search(error.message):
+            raise
+        forget(project, bench_id)
+        if "Unable to contact" in error.message:
+            hint = "no job was submitted; scontrol ping says whether slurmctld answers"
+            raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
         raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(wanted.options)}") from error
 

@@ -91,3 +91,28 @@ def test_a_dry_run_shows_the_submission_and_hosts_are_left_to_slurm(tmp_path: Pa
     done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment={"PATH": str(tmp_path)})
     assert done.returncode == 2 and "expected Slurm's program sbatch" in done.stderr
     assert not list(tmp_path.glob(".orch/jobs/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "is_kept"),
+    [
+        ("Unable to contact slurm controller (connect failure)", "no job was submitted; scontrol ping says", False),
+        (
+            "Invalid partition name specified",
+            "--slurm: expected a job that Slurm accepts: Batch job submission failed: Inv",
+            False,
+        ),
+        ("Socket timed out on send/recv operation", "may still hold nodes: orch cancel 20", True),
+    ],
+)
+def test_a_failed_submission_is_remembered_only_where_it_may_have_been_accepted(
+    tmp_path: Path, words: str, said: str, is_kept: bool
+) -> None:
+    """Stand-ins for Slurm's programs, with the words of the real ones while slurmctld is down or does not answer."""
+    for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: error: Batch job submission failed: {words}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment=variables)
+    assert done.returncode and said in done.stderr, done
+    assert bool(list(tmp_path.glob(".orch/jobs/*"))) == is_kept
