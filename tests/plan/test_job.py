@@ -99,7 +99,7 @@ def test_a_dry_run_shows_the_submission_and_hosts_are_left_to_slurm(tmp_path: Pa
         ("Unable to contact slurm controller (connect failure)", "no job was submitted; scontrol ping says", False),
         (
             "Invalid partition name specified",
-            "--slurm: expected a job that Slurm accepts: Batch job submission failed: Inv",
+            "expected a job that Slurm accepts: Batch job submission failed: Inv",
             False,
         ),
         ("Socket timed out on send/recv operation", "may still hold nodes: orch cancel 20", True),
