@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator import lab as labs
-from tests.e2e.rig import Controller, outer_environment
+from tests.e2e.rig import ORCH, Controller, outer_environment
 from tests.faults.rows.common import LONG
 from tests.faults.rows.slurm import (
     CONTACT_S,
@@ -188,3 +190,64 @@ def gone_on(trial: Trial, controller: Controller, process: subprocess.Popen[str]
     clean(trial, controller, CONTACT_S)
     assert controller.manifest()["outcome"]["state"] == "finished"
     trial.keep(*names(controller), controller=controller)
+
+
+USER, UID = "nobody", 65534
+"""A user without rights, on every machine."""
+# It may read all files here, because the interpreter of the tests may be in root's home; on the nodes it may not.
+AS_USER = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=+dac_read_search",
+           "--ambient-caps=+dac_read_search")  # fmt: skip
+
+
+@contextmanager
+def plain_user(trial: Trial) -> Iterator[Controller]:
+    """Have a lab with Slurm and the controller of a user without rights, who has the home of each node and may log in there."""
+    # Not below the trial's folder, which is for its own user alone.
+    with tempfile.TemporaryDirectory() as folder, trial.own_lab(slurm=True) as controller:
+        lab, project = controller.lab, Path(folder)
+        controller.project = project
+        lab.directory.chmod(0o711)
+        for node in lab.nodes:
+            names = node.folder / "etc" / "passwd"
+            lines = [line for line in names.read_text().splitlines() if not line.startswith(f"{USER}:")]
+            names.write_text("\n".join([*lines, f"{USER}:x:{UID}:{UID}::/root:/bin/bash", ""]))
+            with (node.folder / "etc" / "shadow").open("a") as file:
+                file.write(f"{USER}:*:20000:0:99999:7:::\n")
+            os.chown(node.home, UID, UID)
+        text = lab.inventory.read_text().replace('"root"', json.dumps(USER))
+        (project / "hosts.yaml").write_text(text.replace(str(lab.directory / "id_ed25519"), str(project / "key")))
+        shutil.copyfile(lab.directory / "id_ed25519", project / "key")
+        (project / "key").chmod(0o600)
+        for path in (project, project / "key"):
+            os.chown(path, UID, UID)
+        controller.program = [*AS_USER, *ORCH]
+        controller.environment = {"ORCH_HOSTS": str(project / "hosts.yaml"), "USER": USER, "LOGNAME": USER}
+        yield controller
+        nothing_of_slurm(controller, 10.0)
+
+
+@row("Q14", "Slurm: all of it as a plain user, whose controller is killed in mid-run, then resumed", limit_s=240, skip=no_slurm)
+def as_a_plain_user(trial: Trial) -> None:
+    way = trial.random.choice(("--slurm", "--hosts slurm", "--hosts srun"))
+    trial.notes.append(way)
+    with plain_user(trial) as controller:
+        own = partial(asked, controller.lab, *AS_USER)
+        option, _, source = way.partition(" ")
+        value = "time=10m"
+        if source:
+            own("salloc", "--no-shell", "-N4", "--quiet")
+            value = f"{source}:{own('squeue', '--me', '-ho', '%i').strip()}"
+        process = controller.start("bench", *LONG, "--steps", "100", "--nodes", "4", "--gpus", "1", option, value)
+        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
+        controller.wait_for_step(3, within_s=40)
+        ranks = [controller.rank_process(node).pid for node in names(controller)]
+        assert {Path(f"/proc/{pid}").stat().st_uid for pid in ranks} == {UID}
+        os.kill(process.pid, signal.SIGKILL)
+        controller.end(process, 10)
+        gone_on(trial, controller, controller.start("resume"))
+        own("scancel", "--me")
+        judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 20, "a job is listed")
+
+        asked(controller.lab, "salloc", "--no-shell", "-N1", "--quiet")
+        refused = controller.orch("check", "--hosts", f"srun:{asked(controller.lab, 'squeue', '-ho', '%i').strip()}")
+        assert refused.code == 2 and "expected a job of yours" in refused.err and "is one of root" in refused.err, refused
