@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError, RunError
 
-__all__ = ["ENDED", "Job", "call", "here", "job", "job_id", "parse", "program", "submitter", "visible_devices"]
+__all__ = ["ENDED", "Job", "call", "check_owner", "here", "job", "job_id", "parse", "program", "submitter", "visible_devices"]
 
 ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
@@ -42,7 +42,7 @@ class Job:
 
     ``nodes`` is a folded list as Slurm writes it, empty before the start. ``devices`` are (nodes, numbers of the GPUs as
     ``0,1`` or an empty text if Slurm does not number them, their count); empty if the job has no GPUs. ``start`` and ``end``
-    are as printed: an expected start while it waits.
+    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it is.
     """
 
     id: str
@@ -50,12 +50,12 @@ class Job:
     state: str
     reason: str
     user: str
+    uid: int
     nodes: str
     tasks_per_node: int
     devices: tuple[tuple[str, str, int], ...]
     start: str
     end: str
-    time_limit: str
 
     @property
     def has_ended(self) -> bool:
@@ -81,6 +81,13 @@ def job_id(text: str, where: str) -> str:
     return text
 
 
+def check_owner(job: Job, where: str) -> None:
+    """Raise ConfigError for a job of another user: Slurm refuses its steps, after it has tried for half a minute."""
+    if os.geteuid() not in (0, job.uid) and job.uid >= 0:
+        message = f"expected a job of yours, job {job.id} is one of {job.user}"
+        raise ConfigError(message, where=where, hint="squeue --me lists yours")
+
+
 def here(environment: Mapping[str, str]) -> str:
     """Return the number of the job that this process runs in; empty outside of a job."""
     number = environment.get("SLURM_JOB_ID", "")
@@ -104,19 +111,20 @@ def parse(text: str) -> Job:
     if "JobId" not in fields or "JobState" not in fields:
         raise RunError(f"expected the record of a job, got {text[:200]!r}", kind="result_invalid", where="scontrol show job")
     per_node = fields.get("NtasksPerN:B:S:C", "0").split(":")[0]
+    user, _, number = fields.get("UserId", "").partition("(")
     count = int(per_node) if per_node.isdigit() and int(per_node) else _tasks_per_node(fields)
     return Job(
         id=fields["JobId"],
         name=fields.get("JobName", ""),
         state=fields["JobState"],
         reason=fields.get("Reason", "").removeprefix("None"),
-        user=fields.get("UserId", "").partition("(")[0],
+        user=user,
+        uid=int(number.rstrip(")") or -1),
         nodes=fields.get("NodeList", ""),
         tasks_per_node=count,
         devices=tuple(devices),
         start=fields.get("StartTime", "").removeprefix("Unknown"),
         end=fields.get("EndTime", "").removeprefix("Unknown"),
-        time_limit=fields.get("TimeLimit", ""),
     )
 
 

@@ -16,10 +16,21 @@ RUNS = (Path(__file__).parent / "data" / "slurm" / "job_with_gpus.txt").read_tex
 def test_a_record_says_state_hosts_and_devices() -> None:
     assert doctest.testmod(slurm).failed == 0
     job = slurm.parse(RUNS)
-    assert (job.id, job.state, job.reason, job.user, job.nodes) == ("21355001", "RUNNING", "", "root", "node[1-3]")
-    assert (job.tasks_per_node, job.devices, job.time_limit, job.end) == (1, (("node[1-3]", "0", 1),), "UNLIMITED", "")
+    assert (job.id, job.state, job.reason, job.user, job.uid) == ("21355001", "RUNNING", "", "root", 0)
+    assert (job.nodes, job.tasks_per_node, job.devices, job.end) == ("node[1-3]", 1, (("node[1-3]", "0", 1),), "")
     assert not job.has_ended
     assert slurm.parse(RUNS.replace("RUNNING", "NODE_FAIL")).has_ended
+
+
+def test_a_job_of_another_user_is_refused_unless_root_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = slurm.parse("JobId=7 JobState=RUNNING UserId=bob(1001) GroupId=bob(1001)")
+    for uid in (0, 1001):
+        monkeypatch.setattr(slurm.os, "geteuid", lambda uid=uid: uid)
+        slurm.check_owner(job, "--hosts")
+        slurm.check_owner(slurm.parse("JobId=7 JobState=RUNNING"), "--hosts")
+    monkeypatch.setattr(slurm.os, "geteuid", lambda: 1002)
+    with pytest.raises(ConfigError, match="expected a job of yours, job 7 is one of bob"):
+        slurm.check_owner(job, "--hosts")
 
 
 @pytest.mark.parametrize(

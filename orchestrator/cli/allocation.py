@@ -36,6 +36,7 @@ def allocated(project: Project, source: str, bench_id: str = "") -> tuple[str, s
     if job is None:
         hint = "squeue --me lists your jobs"
         raise ConfigError(f"expected a job that Slurm knows, got {number}", where=f"--hosts {source}", hint=hint)
+    slurm.check_owner(job, f"--hosts {source}")
     names = names_of(job)
     base = project.inventory_source("", {**os.environ, "SLURM_JOB_ID": ""})[0]
     if job_in(base) or not (Path(base).exists() and lists_all(open_inventory(base), names)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,17 +33,16 @@ from orchestrator.cli.options import (
     new_seed,
     note_references,
     open_frameworks,
-    select,
     template_bases,
     waiting_s,
 )
 from orchestrator.cli.reached import Devices, SkipUnreachable, reached
 from orchestrator.cli.spares import Spares, with_spares
+from orchestrator.cli.submitting import Slurm, hosts_for
 
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
     from orchestrator.plan.bench import Bench
-    from orchestrator.plan.request import Request
     from orchestrator.record import RunDir
 
 
@@ -145,14 +142,7 @@ def bench(
     wait_limit: WaitLimit = "",
     keep_going: KeepGoing = False,
     detach: Detach = False,
-    slurm: Annotated[
-        str,
-        typer.Option(
-            "--slurm",
-            metavar="partition=P,time=1h,…",
-            help="Submit a job with these options of sbatch, wait for it, run the bench in it, end it.",
-        ),
-    ] = "",
+    slurm: Slurm = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
     devices: Devices = None,
@@ -226,8 +216,7 @@ def bench(
         output_bytes=output_limit << 20,
         wait_s=waiting_s(wait, wait_limit),
     )
-    with _hosts(slurm, request, bench_id, hosts, exclude, dry_run=dry_run) as chosen:
-        selection = select(chosen, exclude, bench_id, devices=devices or [])
+    with hosts_for(request, bench_id, slurm, hosts, exclude, devices or (), dry_run=dry_run, as_json=as_json) as selection:
         if skip_unreachable and not dry_run:
             selection = reached(selection, accept_new)
         if spares and not dry_run:
@@ -261,40 +250,6 @@ def bench(
             detach=detach,
             keep_going=keep_going,
         )
-
-
-@contextmanager
-def _hosts(slurm: str, request: Request, bench_id: str, hosts: str, exclude: str, *, dry_run: bool) -> Iterator[str]:
-    """Yield the source of the hosts: ``--hosts`` as it is given, or with ``--slurm`` the job that is submitted and has begun.
-
-    An error before the bench takes over ends the job.
-    """
-    if not slurm:
-        yield hosts
-        return
-    import os
-
-    from orchestrator.cli.job import allocated_for, give_up, note_unattended
-    from orchestrator.errors import ConfigError
-    from orchestrator.plan.job import job_wanted
-    from orchestrator.record import Project
-
-    if hosts or exclude:
-        hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
-        raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
-    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0))
-    if dry_run:
-        typer.echo(" ".join(wanted.argv(bench_id)) + "\n" + wanted.script, nl=False)
-        raise typer.Exit
-    project = Project.here(os.environ)
-    project.prepare()
-    note_unattended(project)
-    number = allocated_for(project, bench_id, wanted)
-    try:
-        yield f"srun:{number}"
-    except BaseException:
-        give_up(project, bench_id)
-        raise
 
 
 def _borrowed(plan: Bench, selection: Selection) -> list[tuple[RunSpec, list[RunDir]]]:

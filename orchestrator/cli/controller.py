@@ -32,6 +32,7 @@ from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_parts import TuneRecord
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.journal import Event, last_controller
+from orchestrator.record.submission import submission
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench
 
@@ -61,8 +62,11 @@ def conduct(
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     secrets = selection.inventory.secrets
     disk_room(selection.project.runs, len(plan.cells) * plan.schedule.most, len(hosts))
-    chosen, notes = selection.devices, selection.notes
-    record = bench_record(plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune, chosen, notes)
+    chosen, notes, job = selection.devices, selection.notes, submission(selection.project, plan.bench_id)
+    options = job.options if job else ()
+    record = bench_record(
+        plan, origins, hosts, selection.source, secrets, limits, bases, sys.argv, tune, chosen, notes, options
+    )
     bench = BenchDir.create(selection.project.runs, record.as_dict())
     cluster = selection.cluster(accept_new, hosts)
     controller = Controller.begin(bench, plan, cluster, limits, borrowed=borrowed, argv=sys.argv, keep_going=keep_going)
@@ -74,7 +78,7 @@ def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, ret
     project = Project.here(os.environ)
     record = bench.record()
     if record.planned_with and holder(bench) is None:
-        regain(project, bench.path.name, record.inventory, list(record.planned_with.hosts))
+        regain(project, record, list(record.planned_with.hosts))
     controller = Controller.go_on(
         bench,
         project.runs,

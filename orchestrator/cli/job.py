@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from orchestrator.cli.allocation import allocated
 from orchestrator.cli.signals import handled
 from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
-from orchestrator.inventory.allocation import SOURCES
+from orchestrator.inventory.allocation import SOURCES, names_of
 from orchestrator.plan.job import JobWanted, job_name
 from orchestrator.record import Project
 from orchestrator.record.submission import forget, submission, submissions, submit
@@ -24,11 +25,16 @@ from orchestrator.record.submission import forget, submission, submissions, subm
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.submission import Submission
+
 __all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain"]
 
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S = 120.0
 _LATE_S = 2.0
+# The request was sent, and no answer came.
+_UNSURE = re.compile(r"timed out|(?:receive|shutdown) failure|Zero Bytes|no answer within|Unexpected message")
 # Reasons of squeue that no wait for other jobs ends. Slurm lets such a job wait, because the partition may be changed.
 _CANNOT_START = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
@@ -47,7 +53,7 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
         with handled(_interrupt):
             variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
             variables |= slurm.submitter(os.environ)
-            answer = _accepted(wanted, bench_id, variables)
+            answer = _accepted(project, wanted, bench_id, variables)
             number = answer.strip().partition(";")[0]
             submit(project, bench_id, number, wanted.options)
             typer.echo(f"slurm: job {number} submitted: {' '.join(wanted.options)}", err=True)
@@ -58,11 +64,21 @@ def allocated_for(project: Project, bench_id: str, wanted: JobWanted) -> str:
     return number
 
 
-def _accepted(wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
-    """Submit a job and return what sbatch prints. Raises ConfigError if Slurm refuses it."""
+def _accepted(project: Project, wanted: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
+    """Submit a job and return what sbatch prints.
+
+    Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of the job stays only where it
+    may have been accepted although sbatch failed.
+    """
     try:
         return slurm.call(wanted.argv(bench_id), environment=variables, text=wanted.script)
     except RunError as error:
+        if _UNSURE.search(error.message):
+            raise
+        forget(project, bench_id)
+        if "Unable to contact" in error.message:
+            hint = "no job was submitted; scontrol ping says whether slurmctld answers"
+            raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
         raise ConfigError(message, where="--slurm", hint=f"it was asked for {' '.join(wanted.options)}") from error
 
@@ -124,13 +140,16 @@ def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None
     if known is None or not (of_anyone or known.process == os.getpid()):
         return
     try:
-        numbers = [known.job] if known.job else _by_name(bench_id)
-        for number in numbers:
-            _cancel(number)
+        _end(project, known)
     except OrchError as error:
         typer.echo(f"orch: {error}. the job of bench {bench_id} may still hold nodes: orch cancel {bench_id}", err=True)
-        return
-    forget(project, bench_id)
+
+
+def _end(project: Project, known: Submission) -> None:
+    """Cancel a job of a bench, prove that it is out of the queue, and forget it. Raises OrchError if Slurm does not answer."""
+    for number in [known.job] if known.job else _by_name(known.bench_id):
+        _cancel(number)
+    forget(project, known.bench_id)
 
 
 def _by_name(bench_id: str) -> list[str]:
@@ -168,19 +187,29 @@ def _listed(number: str) -> str:
         raise
 
 
-def regain(project: Project, bench_id: str, inventory: str, hosts: Sequence[str]) -> None:
-    """Let a bench whose job is over go on in another one: in one that is submitted for its hosts, if it has submitted the first
-    itself, else in the job that this process runs in. Does nothing for other benches."""
+def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
+    """Let a bench whose job is over go on in another one, which has its hosts.
+
+    That is the job that this process runs in. A bench that has submitted its first job itself submits another one, unless this
+    process runs in a job that has all the hosts. Does nothing for benches without a job.
+    """
+    if not record.job:
+        _move(project, record.inventory)
+        return
+    bench_id = record.bench_id
     known = submission(project, bench_id)
-    if known is None:
-        _move(project, inventory)
+    last = slurm.job(known.job) if known and known.job else None
+    if last and last.state == "RUNNING":
         return
-    job = slurm.job(known.job) if known.job else None
-    if job and job.state == "RUNNING":
+    if known:  # it may wait in the queue, if its controller was killed
+        _end(project, known)
+    current = slurm.here(os.environ)
+    around = slurm.job(current) if current else None
+    if around and around.state == "RUNNING" and set(hosts) <= set(names_of(around)):
+        allocated(project, f"srun:{current}", bench_id)
         return
-    state = job.state if job else "not known any more"
-    typer.echo(f"slurm: job {known.job or job_name(bench_id)} of this bench is {state}; another one is submitted", err=True)
-    number = allocated_for(project, bench_id, JobWanted(known.options).on(fold(hosts), len(hosts)))
+    typer.echo(f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}", err=True)
+    number = allocated_for(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
     allocated(project, f"srun:{number}", bench_id)
 
 

@@ -29,10 +29,10 @@ from orchestrator.cli.options import (
     new_seed,
     open_frameworks,
     print_json,
-    select,
     template_bases,
     waiting_s,
 )
+from orchestrator.cli.submitting import Slurm, hosts_for
 
 if TYPE_CHECKING:
     from orchestrator.plan import Knob, RunSpec
@@ -84,6 +84,7 @@ def tune(
     wait: Wait = False,
     wait_limit: WaitLimit = "",
     detach: Detach = False,
+    slurm: Slurm = "",
     hosts: Hosts = "",
     exclude: Exclude = "",
     accept_new: AcceptNew = False,
@@ -112,18 +113,18 @@ def tune(
     bases = template_bases(templates)
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
-    selection = select(hosts, exclude)
-    plan = planned(request, [folder], selection.hosts, bench_id=new_bench_id(), seed=0)
-    target = _new_file(output)
-    if dry_run:
-        _show_space(plan.cells[0], knobs, numerics, as_json)
-        return
-    from orchestrator.cli.controller import conduct
-
-    tuned_hosts = taken(plan.cells, selection.hosts)
-    record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
+    target, bench_id = _new_file(output), new_bench_id()
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+    with hosts_for(request, bench_id, slurm, hosts, exclude, dry_run=dry_run, as_json=as_json) as selection:
+        plan = planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
+        if dry_run:
+            _show_space(plan.cells[0], knobs, numerics, as_json)
+            return
+        from orchestrator.cli.controller import conduct
+
+        tuned_hosts = taken(plan.cells, selection.hosts)
+        record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
+        conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
 
 
 def _new_file(path: Path | None) -> str:

@@ -21,7 +21,8 @@ from orchestrator.lab.state import Lab, LabNode
 
 __all__ = ["clear_groups", "configuration", "folders", "prepare", "private_folder", "programs", "require", "start"]
 
-PARTITION = "lab"
+PARTITION, URGENT = "lab", "urgent"
+"""The partition of all jobs by default, and the one whose jobs take its nodes from them."""
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel", "sinfo")
 _CONTROLLER = "10.11.0.1"
 _GROUPS = Path("/sys/fs/cgroup")
@@ -146,6 +147,8 @@ def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
         "PrologFlags": "Contain",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_CPU",
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "REQUEUE",
         "ReturnToService": 2,
         "FirstJobId": _first_job(lab),
         # Short where the defaults would make every rehearsal of a fault take minutes.
@@ -155,10 +158,11 @@ def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
         "SchedulerParameters": "bf_interval=2,sched_interval=2",
     }
     lines = "".join(f"{name}={value}\n" for name, value in conf.items())
-    partition = f"PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+    both = "Nodes=ALL MaxTime=INFINITE State=UP"
+    partitions = f"PartitionName={PARTITION} {both} Default=YES\nPartitionName={URGENT} {both} PriorityTier=2\n"
     constrain = "".join(f"Constrain{what}=no\n" for what in ("Cores", "Devices", "RAMSpace", "SwapSpace"))
     return {
-        "slurm.conf": f"# Written by `orch lab up --slurm`, removed by `orch lab down`.\n{lines}{nodes}{partition}",
+        "slurm.conf": f"# Written by `orch lab up --slurm`, removed by `orch lab down`.\n{lines}{nodes}{partitions}",
         "cgroup.conf": f"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint={_GROUPS}\n{constrain}",
     }
 
@@ -188,7 +192,15 @@ def _munged(lab: Lab, folder: Path) -> list[str]:
 
 
 def _all_idle(lab: Lab) -> bool:
-    argv = ["env", f"SLURM_CONF={lab.slurm_conf}", find("sinfo"), "--noheader", "--Node", "--format=%T"]
+    argv = [
+        "env",
+        f"SLURM_CONF={lab.slurm_conf}",
+        find("sinfo"),
+        "--noheader",
+        "--Node",
+        f"--partition={PARTITION}",
+        "--format=%T",
+    ]
     try:
         states = run([find("nsenter"), f"--net=/proc/{lab.holder}/ns/net", "--", *argv], timeout_s=20).split()
     except RunError:  # slurmctld does not answer yet

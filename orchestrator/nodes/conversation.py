@@ -19,7 +19,10 @@ __all__ = ["Call", "SupervisorLine", "Reader", "owner_words", "refusal"]
 _LEAVE_S = 1.0
 _NOISE_LIMIT = 1 << 20
 _LINE_LIMIT = 1 << 24
+_NOT_STARTED = ("not found", "No such file", "error: execve(): ")
+"""What shells say of a command that there is not, and Slurm of one that it cannot start."""
 _HINTS = {
+    "no spawner": "the job's user and that of the ssh connection have to be the same: set ssh.user in the inventory",
     "storage_full": "free some space there, or set vars.workdir of this host to another disk",
     "transfer_corrupt": "the node's disk or memory alters bytes, or another process writes to these files",
     "the node's system": "check mount, df and dmesg on the node; -x excludes a host",
@@ -165,12 +168,12 @@ class Call:
                 host=self.host.name,
                 hint="check dmesg on the node: the kernel may have killed it for lack of memory",
             )
-        if '"<string>"' not in output and ("not found" in output or "No such file" in output):
+        if '"<string>"' not in output and any(words in output for words in _NOT_STARTED):
             return RunError(
                 f"no interpreter {self._python!r} for the node runner: {output}",
                 kind="node_unfit",
                 host=self.host.name,
-                hint="install Python 3.6 or newer, or set vars.runner_python of this host in the inventory",
+                hint="install Python 3.6 or newer for every user, or set vars.runner_python of this host in the inventory",
             )
         return RunError(
             f"the node runner ended without an answer: {output}",

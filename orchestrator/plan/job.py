@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.inventory import Host, expand, nearest
 from orchestrator.plan.words import seconds
 
 __all__ = ["IDLE_S", "JobWanted", "job_name", "job_wanted"]
@@ -75,10 +75,37 @@ class JobWanted:
         fixed = ("--no-requeue", "--no-kill", "--output=/dev/null", "--error=/dev/null", "--export=PATH,SLURM_CONF")
         return ["sbatch", "--parsable", f"--job-name={job_name(bench_id)}", *fixed, *self.options]
 
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Hosts in place of those that Slurm will choose: of ``nodelist`` if it lists as many as there will be, else by rank.
+
+        Each has what is asked for of a node; ``gpus`` is None where that does not say how many. Raises ConfigError for a number
+        of nodes that is none.
+        """
+        asked = {name.removeprefix("--"): value for name, _, value in (one.partition("=") for one in self.options)}
+        most = asked["nodes"].rpartition("-")[2]
+        if not most.isdecimal() or not int(most):
+            raise ConfigError(f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm")
+        listed = expand(asked["nodelist"]) if "nodelist" in asked else []
+        names = listed if len(listed) == int(most) else [f"slurm-{rank}" for rank in range(int(most))]
+        tasks = asked["ntasks-per-node"]
+        slots = int(tasks) if tasks.isdecimal() else 1
+        return tuple(Host(name, name, gpus=_gpus(asked), slots=slots, transport="srun") for name in names)
+
     def on(self, hosts: str, count: int) -> JobWanted:
         """Return the same job on these hosts, for a bench that was planned with them."""
         kept = [one for one in self.options if one.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
         return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
+
+
+def _gpus(asked: Mapping[str, str]) -> int | None:
+    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or, in gres, ``gpu:a100:8``."""
+    parts = [part for part in asked.get("gpus-per-node", "").split(",") if part]
+    parts += [part.partition(":")[2] for part in asked.get("gres", "").split(",") if part.partition(":")[0] == "gpu"]
+    if not parts and any(name in asked for name in ("gpus", "gpus-per-task", "gpus-per-socket")):
+        return None
+    counts = [part.rpartition(":")[2] for part in parts]
+    return sum(int(count) if count.isdecimal() else 1 for count in counts)
 
 
 def job_name(bench_id: str) -> str:
@@ -104,7 +131,7 @@ def job_wanted(text: str, nodes: int) -> JobWanted:
             raise ConfigError(f"{name} is set twice", where="--slurm")
         options[name] = f"--{name}={_minutes(value) if name == 'time' else value}" if equals else f"--{name}"
     if "nodes" not in options and not nodes:
-        hint = "add --nodes 1,2,4, or nodes=4 to --slurm"
+        hint = "add --nodes or --shape, or nodes=4 to --slurm"
         raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
     most = options.get("nodes", "").removeprefix("--nodes=").rpartition("-")[2]
     if most.isdecimal() and int(most) < nodes:

@@ -32,7 +32,7 @@ class BenchRecord:
     None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
     frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
     runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
-    host those that options chose.
+    host those that options chose, ``job`` the options of sbatch of the job that it submitted.
     """
 
     bench_id: str
@@ -56,6 +56,7 @@ class BenchRecord:
     skipped: tuple[Skipped, ...] = ()
     expect: tuple[Expectation, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
+    job: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
@@ -106,7 +107,7 @@ class BenchRecord:
             content["devices"] = dict(self.devices)
         if self.expect:
             content["expect"] = list(map(str, self.expect))
-        return content | {name: list(texts) for name in ("notes", "left_out") if (texts := getattr(self, name))}
+        return content | {name: list(texts) for name in ("job", "notes", "left_out") if (texts := getattr(self, name))}
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
         """Return the fields of `as_dict` that differ from those of ``before``."""
@@ -169,6 +170,7 @@ def bench_record(
     tune: TuneRecord | None = None,
     devices: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
+    job: Sequence[str] = (),
 ) -> BenchRecord:
     """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
     used = {Path(folder.framework.folder).parent for folder in plan.folders.values()}
@@ -190,6 +192,7 @@ def bench_record(
         expect=plan.expect,
         devices={host.name: devices[host.name] for host in hosts if devices and host.name in devices},
         notes=tuple(notes),
+        job=tuple(job),
     )
     return record.planned(plan, plan.planned())
 
@@ -217,6 +220,7 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "skipped": ("skipped", parts.skipped),
     "expect": ("expect", parts.expectations),
     "devices": ("devices", parts.names),
+    "job": ("job", parts.texts),
 }
 """For each field of a record: its key in the file and its reader."""
 _MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}

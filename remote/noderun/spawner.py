@@ -127,7 +127,7 @@ def start_by(job, directory, wait_s):
     if not job:
         start_supervisor(directory)
         return
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + wait_s / 2.0  # so that the reason is known before the controller stops waiting
     while True:
         try:
             answered = ask_spawner(spawner_address(job), {"do": "start", "directory": directory})
@@ -136,6 +136,6 @@ def start_by(job, directory, wait_s):
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                words = "no spawner of Slurm's job %s answers on this node: %s"
-                raise Refused("node_unfit", words % (job, error.strerror or error))
+                words = "no spawner of Slurm's job %s answers on this node to user %d: %s"
+                raise Refused("node_unfit", words % (job, os.getuid(), error.strerror or error))
         time.sleep(0.02)

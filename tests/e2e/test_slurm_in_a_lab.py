@@ -52,6 +52,13 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     done = controller.end(controller.start("-c", CHANNEL, number, program=[sys.executable]), 120)
     assert done.code == 0, done
 
+    other = controller.lab.inventory.read_text().replace('runner_python: "', 'runner_python: "/etc/passwd ')
+    (controller.project / "other.yaml").write_text(other)
+    controller.environment["ORCH_HOSTS"] = str(controller.project / "other.yaml")
+    refused = controller.orch("check", "--only", "disk", "--hosts", f"srun:{number}")
+    assert refused.code == 1 and "no interpreter '/etc/passwd" in refused.err and "Permission denied" in refused.err, refused
+    del controller.environment["ORCH_HOSTS"]
+
     by_steps = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", f"srun:{number}", timeout_s=120)
     assert by_steps.code == 0 and f"srun-{number}.yaml (--hosts), 2 of 2 hosts" in by_steps.err, by_steps
     controller.assert_all_bytes_are_home("node1", "node2")
@@ -65,5 +72,7 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     controller.assert_all_bytes_are_home("node1", "node2")
     judge.wait_until_clean(controller.lab, 10)
 
+    # Slurm goes on to list the job, as COMPLETING, until each node has told it that the processes are gone.
+    judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")
     refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
     assert refused.code == 2 and f"Slurm's job {number}: expected a job that runs, got one that is CANCELLED" in refused.err

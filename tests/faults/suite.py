@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from orchestrator import lab as labs
+from orchestrator.errors import RunError
 from orchestrator.lab import Lab
 from orchestrator.plan.framework import run_path
 from tests.e2e.rig import Controller
@@ -25,6 +26,8 @@ from tests.support import judge
 from tests.support.faultlab import mend
 
 __all__ = ["ROWS", "Result", "Row", "Trial", "row", "run_trial"]
+
+_DOWN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class Trial:
             assert not rest, f"left on nodes: {rest}"
         finally:
             made.let_go()
-            labs.down(directory)
+            _down(directory)
 
     def clean_within(self, seconds: float) -> None:
         """Wait until no process of ours is left on any node, and note how long that took as the time to stop."""
@@ -93,6 +96,18 @@ class Trial:
                     if not here.is_file() or judge.sha256(here) != judge.sha256(path):
                         self.lost_bytes += max(1, path.stat().st_size)
                         self.notes.append(f"{host}: {path.name} is not here as it is there")
+
+
+def _down(directory: Path) -> None:
+    """End a lab, however long the kernel takes for it: beside labs of a thousand nodes, minutes."""
+    deadline = time.monotonic() + _DOWN_S
+    while True:
+        try:
+            labs.down(directory)
+            return
+        except RunError:  # still alive some seconds after SIGKILL
+            if time.monotonic() > deadline:
+                raise
 
 
 @dataclass(frozen=True, slots=True)

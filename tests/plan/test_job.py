@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import subprocess
 import time
@@ -49,7 +50,7 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         ("requeue=1", 4, "expected no requeue"),
         ("job-name=x", 4, "orch finds the job by its name"),
         ("time=1h,time=2h", 4, "time is set twice"),
-        ("partition=gpu", 0, "expected the number of nodes. add --nodes 1,2,4"),
+        ("partition=gpu", 0, "expected the number of nodes. add --nodes or --shape"),
         ("nodes=2", 4, "expected nodes for the largest run, 4, got nodes=2"),
         ("nodes=1-3", 4, "got nodes=3"),
     ],
@@ -82,12 +83,76 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
         process.wait(5)
 
 
-def test_a_dry_run_shows_the_submission_and_hosts_are_left_to_slurm(tmp_path: Path) -> None:
-    done = orch(tmp_path, "bench", "resnet50", "--nodes", "1,4", "--slurm", "partition=gpu,time=1h", "--dry-run")
+@pytest.mark.parametrize(
+    ("text", "names", "gpus", "slots"),
+    [
+        ("nodes=2", ["slurm-0", "slurm-1"], 0, 1),
+        ("nodes=1-2,ntasks-per-node=3", ["slurm-0", "slurm-1"], 0, 3),
+        ("nodes=2,nodelist=n[3,7]", ["n3", "n7"], 0, 1),
+        ("nodes=1,nodelist=n[3,7]", ["slurm-0"], 0, 1),
+        ("nodes=1,gpus-per-node=8", ["slurm-0"], 8, 1),
+        ("nodes=1,gpus-per-node=a100:8", ["slurm-0"], 8, 1),
+        ("nodes=1,gres=gpu:a100:2,tmpdisk:3", ["slurm-0"], 2, 1),
+        ("nodes=1,gres=gpu", ["slurm-0"], 1, 1),
+        ("nodes=1,gpus=16", ["slurm-0"], None, 1),
+    ],
+)
+def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(text: str, names: list[str], gpus: int | None, slots: int) -> None:
+    hosts = job_wanted(text, 0).hosts
+    assert [host.name for host in hosts] == names
+    assert {(host.gpus, host.slots, host.transport) for host in hosts} == {(gpus, slots, "srun")}
+    with pytest.raises(ConfigError, match="expected a number of nodes, got '4k'"):
+        job_wanted("nodes=4k", 0).hosts  # noqa: B018 - asked for its refusal
+
+
+def test_a_dry_run_shows_the_submission_and_what_would_run_in_it(tmp_path: Path) -> None:
+    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,4", "--slurm", "partition=gpu,gpus-per-node=2", "--dry-run")
+    done = orch(tmp_path, *words, environment={"SLURM_JOB_ID": "4711"})
     assert done.returncode == 0, done
     assert done.stdout.startswith("sbatch --parsable --job-name=orch-20") and "--nodes=4" in done.stdout.splitlines()[0]
+    assert "simulated resnet50 4n2g, world size 8" in done.stdout
+    assert "   node_rank 3: slurm-3 (slurm-3), ranks 6-7, devices 0,1\n" in done.stdout
+    assert "MASTER_ADDR=slurm-0" in done.stdout
+    assert "slurm-[0-3] stand for the hosts of the job, which are not known yet" in done.stderr
+    assert "submits another job, and this runs inside job 4711; to use its nodes: --hosts slurm" in done.stderr
+    done = orch(tmp_path, *words, "--json")
+    assert {node["slot"]["host"] for run in json.loads(done.stdout) for node in run["nodes"]} == {
+        f"slurm-{rank}" for rank in range(4)
+    }
+    assert done.stderr.startswith("sbatch ") and "inside job" not in done.stderr
+    done = orch(tmp_path, "tune", "resnet50", "-f", "pytorch", "--shape", "2n4g", "--slurm", "gpus-per-node=4", "--dry-run")
+    assert done.returncode == 0 and "--nodes=2" in done.stdout.splitlines()[0] and "NCCL_ALGO" in done.stdout, done
+    assert not (tmp_path / ".orch").exists()
+
+
+def test_hosts_are_left_to_slurm(tmp_path: Path) -> None:
     done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", "--hosts", "n[1-4]")
     assert done.returncode == 2 and "expected --slurm without --hosts and --exclude" in done.stderr
     done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment={"PATH": str(tmp_path)})
     assert done.returncode == 2 and "expected Slurm's program sbatch" in done.stderr
     assert not list(tmp_path.glob(".orch/jobs/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "is_kept"),
+    [
+        ("Unable to contact slurm controller (connect failure)", "no job was submitted; scontrol ping says", False),
+        (
+            "Invalid partition name specified",
+            "expected a job that Slurm accepts: Batch job submission failed: Inv",
+            False,
+        ),
+        ("Socket timed out on send/recv operation", "may still hold nodes: orch cancel 20", True),
+    ],
+)
+def test_a_failed_submission_is_remembered_only_where_it_may_have_been_accepted(
+    tmp_path: Path, words: str, said: str, is_kept: bool
+) -> None:
+    """Stand-ins for Slurm's programs, with the words of the real ones while slurmctld is down or does not answer."""
+    for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: error: Batch job submission failed: {words}' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment=variables)
+    assert done.returncode and said in done.stderr, done
+    assert bool(list(tmp_path.glob(".orch/jobs/*"))) == is_kept

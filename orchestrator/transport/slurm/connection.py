@@ -45,6 +45,7 @@ class SrunConnector:
             reason = f" ({job.reason})" if job and job.reason else ""
             hint = "its hosts can be reached only while it runs; squeue --me lists your jobs"
             raise ConfigError(f"expected a job that runs, job {number} {state}{reason}", where=where, hint=hint)
+        slurm.check_owner(job, where)
         if host.name not in expand(job.nodes):
             message = f"expected a host of Slurm's job {number}, which has {job.nodes}"
             raise ConfigError(message, where=where, hint="hosts have the names that Slurm gives them")

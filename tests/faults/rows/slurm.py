@@ -224,7 +224,7 @@ def lost_node(trial: Trial) -> None:
 
 def state_of(controller: Controller, node: str) -> str:
     """Return the state of a node as Slurm tells it."""
-    return asked(controller.lab, "sinfo", "-hNo", "%T", "-n", node).strip()
+    return asked(controller.lab, "sinfo", "-hNo", "%T", "-plab", "-n", node).strip()
 
 
 def rank_left(controller: Controller, victim: str = "") -> bool:
@@ -241,116 +241,5 @@ def interrupted(trial: Trial) -> None:
         done = controller.end(process, 60)
         trial.detected_s = time.monotonic() - begin
         assert done.code == 130, done
-        clean(trial, controller, CONTACT_S)
-        trial.keep(*names(controller), controller=controller)
-
-
-CELL = ("resnet50", "-f", "simulated", "--no-baseline", "--gpus", "1", "--repeats", "2", "--stop-grace", "0.5",
-        "--set", "gradient_mb=0.1", "--set", "compute_ms=20", "--steps", "60", "--warmup-steps", "5",
-        "--nodes", "4")  # fmt: skip
-
-
-@contextmanager
-def submitted(trial: Trial, *words: str, behind: bool = False) -> Iterator[tuple[Controller, subprocess.Popen[str]]]:
-    """Have a lab with Slurm and a bench that has submitted its job; ``behind`` another one that has all nodes. At the end the
-    queue has to be empty."""
-    with trial.own_lab(slurm=True) as controller:
-        if behind:
-            asked(controller.lab, "salloc", "--no-shell", "-N4", "--quiet", "--job-name=first")
-        process = controller.start("bench", *(words or CELL), "--slurm", "partition=lab,time=10m")
-        state = "PENDING" if behind else "RUNNING"
-        judge.wait_for(lambda: state in jobs(controller), 40, lambda: f"no job of the bench is {state}: {jobs(controller)}")
-        yield controller, process
-        judge.wait_for(lambda: not jobs(controller), 5, lambda: f"in the queue: {jobs(controller)}")
-        assert not list(controller.project.glob(".orch/jobs/*"))
-        nothing_of_slurm(controller, 10.0)
-
-
-def jobs(controller: Controller) -> str:
-    """Return number, name and state of the jobs in the queue that orch has submitted."""
-    lines = asked(controller.lab, "squeue", "-ho", "%i %j %T").splitlines()
-    return "; ".join(line for line in lines if " orch-" in line)
-
-
-@row("Q9", "Slurm: Ctrl-C, or orch cancel, while the job waits in the queue", skip=no_slurm)
-def interrupted_in_the_queue(trial: Trial) -> None:
-    with submitted(trial, behind=True) as (controller, process):
-        assert "(Resources)" in waited_for(controller, process)
-        if trial.random.choice((True, False)):
-            os.kill(process.pid, signal.SIGINT)
-            code = 130
-        else:
-            bench_id = next(controller.project.glob(".orch/jobs/*")).stem
-            assert controller.orch("cancel", bench_id).code == 0
-            code = 143
-        begin = time.monotonic()
-        done = controller.end(process, 30)
-        trial.stopped_s = time.monotonic() - begin
-        assert done.code == code and "is CANCELLED and out of the queue" in done.err, done
-
-
-def waited_for(controller: Controller, process: subprocess.Popen[str]) -> str:
-    """Return the line in which the bench says what its job waits for."""
-    assert process.stderr
-    for line in process.stderr:
-        if "is PENDING (" in line:
-            return line
-    raise AssertionError("the bench has ended")
-
-
-@row("Q10", "Slurm: the controller is killed while its job waits, then orch cancel", short=False, skip=no_slurm)
-def killed_in_the_queue(trial: Trial) -> None:
-    with submitted(trial, behind=True) as (controller, process):
-        time.sleep(trial.random.uniform(0.0, 1.0))
-        os.kill(process.pid, signal.SIGKILL)
-        controller.end(process, 10)
-        assert jobs(controller)
-        bench_id = next(controller.project.glob(".orch/jobs/*")).stem
-        assert f"to end it: orch cancel {bench_id}" in controller.orch("status").err
-        done = controller.orch("cancel", bench_id)
-        assert done.code == 0 and "out of the queue" in done.err, done
-
-
-@row("Q11", "Slurm: the controller of a submitted job is killed in mid-bench, then resumed", limit_s=240, skip=no_slurm)
-def killed_and_resumed_in_its_job(trial: Trial) -> None:
-    # Two runs of 4 s and more: at every instant that is chosen the bench is not over.
-    with submitted(trial, *CELL, "--steps", "200") as (controller, process):
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began")
-        time.sleep(trial.random.uniform(0.0, 8.0))
-        os.kill(process.pid, signal.SIGKILL)
-        controller.end(process, 10)
-        before = jobs(controller)
-        if trial.random.choice((True, False)):  # the job too
-            asked(controller.lab, "scancel", before.split()[0])
-            judge.wait_for(lambda: not jobs(controller), 20, "the job does not end")
-        done = controller.orch("resume", timeout_s=120)
-        assert done.code == 0, done
-        clean(trial, controller, CONTACT_S)
-        manifests = [json.loads((controller.bench / run / "manifest.json").read_text()) for run in bench_runs(controller)]
-        assert [one["outcome"]["state"] for one in manifests] == ["finished", "finished"]
-        trial.keep(*names(controller), controller=controller)
-
-
-def bench_runs(controller: Controller) -> list[str]:
-    """Return the runs that the newest bench's table is made of."""
-    runs: list[str] = json.loads((controller.bench / "bench.json").read_text())["runs"]
-    return runs
-
-
-@row("Q12", "Slurm: somebody requeues the submitted job in mid-run", short=False, limit_s=180, skip=no_slurm)
-def requeued(trial: Trial) -> None:
-    with submitted(trial, *LONG, "--nodes", "4", "--gpus", "1") as (controller, process):
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
-        controller.wait_for_step(3, within_s=40)
-        number = jobs(controller).split()[0]
-        command = labs.argv_inside(controller.lab, ["scontrol", "requeue", number])
-        variables = outer_environment(Path("/")) | dict(labs.environment(controller.lab))
-        refused = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
-        assert refused.returncode and "disabled" in refused.stderr, refused
-        before = rank_processes(controller)
-        time.sleep(1.0)
-        assert rank_processes(controller) == before
-        os.kill(process.pid, signal.SIGTERM)
-        assert controller.end(process, 60).code == 143
         clean(trial, controller, CONTACT_S)
         trial.keep(*names(controller), controller=controller)

@@ -1,0 +1,88 @@
+"""The hosts of a bench or a tune: those that options select, or with ``--slurm`` those of a job that is submitted for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import Selection, select
+
+if TYPE_CHECKING:
+    from orchestrator.plan.job import JobWanted
+    from orchestrator.plan.request import Request
+    from orchestrator.record import Project
+
+__all__ = ["Slurm", "hosts_for"]
+
+Slurm = Annotated[
+    str,
+    typer.Option(
+        "--slurm",
+        metavar="partition=P,time=1h,…",
+        help="Submit a job with these options of sbatch, wait for it, run in it, end it.",
+    ),
+]
+
+
+@contextmanager
+def hosts_for(
+    request: Request,
+    bench_id: str,
+    slurm: str,
+    hosts: str,
+    exclude: str,
+    devices: Sequence[str] = (),
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> Iterator[Selection]:
+    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job that is submitted and begins.
+
+    An error before the bench takes over ends the job. A dry run prints what would be submitted, and has hosts that stand for
+    those that Slurm will choose.
+    """
+    if not slurm:
+        yield select(hosts, exclude, bench_id, devices=devices)
+        return
+    from orchestrator import slurm as slurms
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.job import job_wanted
+    from orchestrator.record import Project
+
+    if hosts or exclude:
+        hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
+        raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
+    wanted = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0))
+    project = Project.here(os.environ)
+    if current := slurms.here(os.environ):
+        text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"
+        typer.echo(f"slurm: --slurm submits another job, and {text}", err=True)
+    if dry_run:
+        yield _expected(project, wanted, bench_id, as_json)
+        return
+    from orchestrator.cli.job import allocated_for, give_up, note_unattended
+
+    project.prepare()
+    note_unattended(project)
+    number = allocated_for(project, bench_id, wanted)
+    try:
+        yield select(f"srun:{number}", "", bench_id, devices=devices)
+    except BaseException:
+        give_up(project, bench_id)
+        raise
+
+
+def _expected(project: Project, wanted: JobWanted, bench_id: str, as_json: bool) -> Selection:
+    """Print what would be submitted, on standard error beside JSON, and return hosts in place of the job's."""
+    from orchestrator.inventory import Inventory, fold
+
+    typer.echo(" ".join(wanted.argv(bench_id)) + "\n" + wanted.script, nl=False, err=as_json)
+    stand_ins = wanted.hosts
+    names = fold(host.name for host in stand_ins)
+    text = "which are not known yet: with what is asked for of each, and without what an inventory says of it (python, env …)"
+    typer.echo(f"slurm: {names} stand for the hosts of the job, {text}", err=True)
+    return Selection(project, Inventory("--slurm", stand_ins), stand_ins, "--slurm", "")
