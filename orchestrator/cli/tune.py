@@ -123,7 +123,7 @@ def tune(
     tuned_hosts = taken(plan.cells, selection.hosts)
     record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
     limits = Limits(lease_s=lease, grace_s=grace, stall_s=stall, wait_s=waiting_s(wait, wait_limit))
-    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, tune=record)
+    conduct(plan, [], selection, limits, bases, accept_new=accept_new, as_json=as_json, detach=detach, search=record)
 
 
 def _new_file(path: Path | None) -> str:

@@ -23,7 +23,7 @@ from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry, RungRecord, TuneRecord
 from orchestrator.record.benchfile import BenchRecord, bench_record
-from orchestrator.record.owed import add_rung, end_tune
+from orchestrator.record.owed import add_rung, end_search
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 
@@ -159,7 +159,7 @@ def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, An
 def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
     content = {**record().as_dict(), "of_a_later_version": [1]}
     bench = BenchDir.create(tmp_path, content)
-    end_tune(bench, "confirmed")
+    end_search(bench, "confirmed")
     after = read_state(bench.path / "bench.json")
     assert after.pop("tune") == written({**content["tune"], "ended": "confirmed"})
     assert after == {"schema": 1, **{key: value for key, value in written(content).items() if key != "tune"}}
