@@ -47,7 +47,7 @@ MAY_USE = {
 # modules of their folders; `nodes`, `controller`, `report` and `cli` hand on nothing, since that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
+        "bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes compare/cells explain/prediction history published/doubts published/folders published/foreign "
         "published/language published/language_doubts published/nearest published/reference published/rules published/schema "
         "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),
@@ -62,10 +62,10 @@ DOORS = {
         "published_schema render request run_schema scaffold scaling schedule schema schema_faults spec transformer trial words"
     ),
     "record": (
-        "archive bench_parts benchfile borrow defaults evidence journal manifest node_record owed project refused removal "
+        "archive bench_parts benchfile bisect_record borrow defaults evidence journal manifest node_record owed project refused removal "
         "reread rundir sealed state_file submission"
     ),
-    "report": "cells checks compare explain formats/json history published published_language terminal text trend tune",
+    "report": "bisect cells checks compare explain formats/json history published published_language terminal text trend tune",
     "results": (
         "account bench entries expectations foreign_log grids hardware keys links/collectives numbers/intervals "
         "numbers/peaks numbers/physics numbers/rounding numbers/throughput planned read series summary tally values"

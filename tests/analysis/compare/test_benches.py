@@ -122,7 +122,7 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(project: Proje
 
 def test_a_comparison_by_size_says_where_sizes_are_compared() -> None:
     comparison = Comparison("a nodes=1", "a nodes=2", 0.02, (), ("1n2g",), ("2n2g",), (), ())
-    (error,) = nothing_compared(comparison, "nodes=1,2")
+    (error,) = nothing_compared(comparison, ["nodes=1,2"])
     assert (error.exit_code, error.where) == (2, "--by nodes=1,2") and "orch summarize shows speedup" in error.hint
 
 
