@@ -6,6 +6,7 @@ A bisect is a bench of two cells, A and B as they are, that adds further cells r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from orchestrator.analysis.bisect.answer import recorded_change
 from orchestrator.analysis.bisect.search import CONFIRMED, Limit, Step, following
@@ -104,7 +105,7 @@ class Bisection(Rounds):
         last = state.record.rungs[-1].candidates if state.record.rungs else ()
         for candidate in last:
             found = share(state.speeds, candidate) if candidate != every else None
-            if found:
+            if found and isfinite(found.low):
                 words = " ".join(setting(one) for one, taken in zip(state.record.differences, candidate, strict=True) if taken)
                 notes.append(f"  {words}: {found.value:.0%} ({found.low:.0%} to {found.high:.0%}) of the change")
         self._show(notes)
