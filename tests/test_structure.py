@@ -48,7 +48,7 @@ MAY_USE = {
 DOORS = {
     "analysis": (
         "bisect/answer bisect/differences bisect/search bisect/shares bisect/state compare/causes compare/cells "
-        "explain/prediction history published/doubts published/folders published/foreign published/language "
+        "compare/suspects explain/prediction history published/doubts published/folders published/foreign published/language "
         "published/language_doubts published/nearest published/reference published/rules published/schema "
         "published/tables tune/answer tune/candidates tune/halving tune/state"
     ),

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from shlex import join
 
 from orchestrator.analysis.compare.causes import Distinction, FileDifference, distinctions, file_differences, neutral
-from orchestrator.analysis.compare.cells import MARGIN, CellPair, chosen, compared, matched, of_metric, spec_fields, unmatched
+from orchestrator.analysis.compare.cells import (
+    FASTER,
+    MARGIN,
+    SLOWER,
+    CellPair,
+    chosen,
+    compared,
+    matched,
+    of_metric,
+    spec_fields,
+    unmatched,
+)
+from orchestrator.analysis.compare.suspects import CellSuspects, suspects
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs.metrics import Metric
 from orchestrator.record import BenchDir, RunDir
@@ -26,7 +38,8 @@ _RUNNERS = ("rank_wrapper.py", "noderun.py")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All differences between two benches. ``only_before`` and ``only_after`` name cells without a counterpart."""
+    """All differences between two benches. ``only_before`` and ``only_after`` name cells without a counterpart, ``suspects``
+    what may explain each cell that became slower or faster."""
 
     before: str
     after: str
@@ -36,6 +49,7 @@ class Comparison:
     only_after: tuple[str, ...]
     distinctions: tuple[Distinction, ...]
     files: tuple[FileDifference, ...]
+    suspects: tuple[CellSuspects, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +106,15 @@ def compare(
         only_after=unmatched(found.cells[1], found.pairs),
         distinctions=known_differences(found.benches, different, found.pairs),
         files=file_differences(*files) if all(files) else (),
+        suspects=tuple(_suspects(found, place, pair) for place, pair in enumerate(pairs) if pair.verdict in (FASTER, SLOWER)),
     )
     return comparison, [run.error for runs in found.results for run in runs if isinstance(run.error, DataError)]
+
+
+def _suspects(found: Counterparts, place: int, pair: CellPair) -> CellSuspects:
+    cells = found.pairs[place]
+    known = known_differences(found.benches, [cells])
+    return CellSuspects(pair.case, pair.metric, suspects(*cells, pair.verdict == SLOWER, known))
 
 
 def known_differences(
