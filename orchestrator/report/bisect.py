@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from orchestrator.analysis.bisect import Bisected, BisectRecord, Unset
-from orchestrator.analysis.bisect.answer import PART, Tried
+from orchestrator.analysis.bisect.answer import PART, Tried, recorded_change
 from orchestrator.analysis.bisect.shares import Change, Share
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
@@ -84,11 +84,11 @@ def _change(found: Bisected) -> str:
 
 
 def _gone(found: Bisected) -> str:
-    recorded = f"it was {found.recorded_ratio - 1:+.1%}"
+    recorded = f"{found.recorded_ratio - 1:+.1%}"
+    said = "the change was not seen again" if recorded_change(found.a, found.b) else "A and B do not differ"
     if found.change is None:
-        return f"the change was not seen again; {recorded}"
-    pairs = f"in {found.change.pairs} pairs of runs"
-    return f"the change was not seen again: B is {_percents(found.change)} from A {pairs}; {recorded}"
+        return f"{said}; it was {recorded}"
+    return f"{said}: B against A {_percents(found.change)}, in {found.change.pairs} pairs of runs; it was {recorded}"
 
 
 def _unproven(found: Bisected) -> str:

@@ -27,7 +27,7 @@ from orchestrator.results import Cell
 __all__ = ["Sides", "Today", "sides"]
 
 _FIELDS = ("dtype", "batch_size", "loader", "steps", "warmup_steps")
-_NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "hosts", "node", "follows", "step")
+_NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "hosts", "follows", "step")
 """What is not listed as a difference: it takes no part in a step, or follows from what is listed."""
 _WHY = {
     "container": "all runs of a bench start in one container; both sides run in A's",
@@ -79,7 +79,8 @@ def sides(benches: tuple[BenchDir, BenchDir], pair: tuple[Cell, Cell], today: To
     listed = {one.name for one in changed} | {one.name for one in unset}
     for known in known_differences(benches, [pair]):
         kind = known.name.partition(".")[0]
-        if known.name not in listed and kind not in _NO_PART and kind not in ("options", "env"):
+        is_of_hosts = kind == "node" and "hosts" in listed
+        if known.name not in listed and not is_of_hosts and kind not in (*_NO_PART, "options", "env"):
             why = _of_code(known, today) if kind in ("template", "payload") else _WHY.get(kind, _OTHERWISE)
             unset.append(Unset(known.name, known.before, known.after, why))
     differences = tuple(by_weight(changed))

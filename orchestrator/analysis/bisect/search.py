@@ -43,6 +43,8 @@ _EXACT = 0.1
 _USUAL, _MOST_VERIFYING = 6, 12
 _STILL = 0.25
 """Part of the recorded change below which it counts as gone."""
+_SLIGHT = 0.02
+"""Without a recorded change, a smaller one is none."""
 _SURE = 0.98
 """Level of the interval that decides whether the change is still there."""
 
@@ -214,6 +216,8 @@ def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool |
         middle = middle if recorded > 0 else -middle
         if high < _STILL * abs(recorded):
             return False
+    elif max(abs(low), abs(high)) < _SLIGHT:
+        return False
     if found.is_certain:
         return recorded is None or (low > 0 and middle >= _STILL * abs(recorded))
     return False if found.pairs >= _LAST_OF_SIDES else None

@@ -11,7 +11,7 @@ A list of suspects with their evidence, never a proof; `orch bisect` proves. The
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -27,6 +27,7 @@ _LEAST_SHARE, _HALF = 0.1, 0.5
 _LEAST_LOAD = 0.05
 _LEAST_TELEMETRY = 0.05
 _INPUT, _COMPUTE, _REST = "wait for input", "computation alone", "communication and waiting"
+_OF = {"load": "the processors of the busiest node used by others", "lowered clocks": "the window at most"}
 _ACTS_ON = {
     _INPUT: ("loader", "node.data*", "options.*worker*", "options.*prefetch*"),
     _COMPUTE: (
@@ -74,6 +75,11 @@ def suspects(before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[
     differ, in the order of `causes.RANKING`."""
     parts = _parts(before, after)
     conditions = _conditions(before, after, is_slower)
+    by_name = {one.name: one for one in distinctions}
+    conditions = [
+        replace(one, before=by_name[one.name].before, after=by_name[one.name].after) if one.name in by_name else one
+        for one in conditions
+    ]
     shown = {one.name for one in conditions}
     known = [one for one in distinctions if one.name not in shown]
     ranked = sorted(enumerate(known), key=lambda item: (*_rank(item[1], before, is_slower, parts), item[0]))
@@ -198,11 +204,9 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
         sides = [median([of_run(run) for run in cell.good]) if cell.good else 0.0 for cell in (before, after)]
         more = sides[1] - sides[0]
         if abs(more) >= _LEAST_LOAD and (more > 0) == is_slower:
-            evidence = {
-                "load": "share of the processors of the busiest node that other processes used, median of the runs",
-                "lowered clocks": "share of the window for which clocks were lowered at most, median of the runs",
-            }[name]
-            found.append(Suspect(name, f"{sides[0]:.0%}", f"{sides[1]:.0%}", CONDITION, None, evidence))
+            before_text, after_text = (f"{side:.0%}" for side in sides)
+            evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
+            found.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
     sides_by_name = [_telemetry(cell.good) for cell in (before, after)]
     for name in sorted(sides_by_name[0].keys() & sides_by_name[1].keys()):
         first, second = (side[name] for side in sides_by_name)
